@@ -7,8 +7,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from agentflow._typeguards import is_list, is_object
-from agentflow.errors import ModelFailureKind
-from agentflow.models._request_error import RequestError
+from agentflow.models._request_error import unusable
 from agentflow.models._settings import StructuredOutput
 
 T = TypeVar("T")
@@ -84,13 +83,7 @@ def decode_answer(text: str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(fenced[1] if fenced else stripped, type=kind)
     except msgspec.MsgspecError as error:
-        raise RequestError(
-            ModelFailureKind.GARBAGE,
-            f"the answer is not a valid {kind.__name__.lower()}: {error}",
-            retry=True,
-            backs_off=False,
-            status=200,
-        ) from None
+        raise unusable(f"the answer is not a valid {kind.__name__.lower()}: {error}") from None
 
 
 def bounded(schema: dict[str, Any], longest: int) -> dict[str, Any]:

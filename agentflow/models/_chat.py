@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -14,7 +13,7 @@ from agentflow.models._accounts import Accounts
 from agentflow.models._apis import EncodedRequest, OpenAiApi
 from agentflow.models._endpoints import ModelEndpoints
 from agentflow.models._providers import find_address
-from agentflow.models._request_error import RequestError
+from agentflow.models._request_error import RequestError, unusable
 from agentflow.models._retries import Retrier
 from agentflow.models._settings import ModelSettings
 from agentflow.models._transport import HttpResponse
@@ -66,10 +65,8 @@ class ChatClient:
         await self._endpoint.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._endpoint.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self._endpoint.__aexit__(*error)
 
     async def create(self, **params: object) -> "ChatCompletion":
         """Create a chat completion with the parameters of `openai`'s `chat.completions.create`.
@@ -91,9 +88,7 @@ class ChatClient:
         from openai.types.chat import ChatCompletion
 
         usage = self._api.read(answer.body, len(body)).usage
-        prices = self._settings.prices
-        cost = prices.cost(usage) if prices is not None else 0.0
-        self._accounts.add(self._role, usage, cost, model=self._settings.name)
+        self._accounts.add(self._role, usage, self._settings.cost(usage), model=self._settings.name)
         return ChatCompletion.model_validate_json(answer.body)
 
     async def _ask(self, outgoing: EncodedRequest, seconds: float) -> HttpResponse:
@@ -102,15 +97,7 @@ class ChatClient:
         try:
             self._api.read(answer.body, len(outgoing.body))
         except msgspec.MsgspecError as error:
-            message = f"the endpoint's answer can't be decoded: {error}"
-            raise RequestError(
-                ModelFailureKind.GARBAGE,
-                message,
-                retry=True,
-                backs_off=False,
-                status=200,
-                body=answer.body,
-            ) from None
+            raise unusable(f"the endpoint's answer can't be decoded: {error}", answer.body) from None
         return answer
 
 

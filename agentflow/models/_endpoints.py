@@ -1,7 +1,6 @@
 """Endpoints: models at the same one share its connections and its concurrency limit."""
 
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
@@ -43,9 +42,7 @@ class Endpoint:
             await self._stack.enter_async_context(self._transport)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._users -= 1
         if not self._users:
             await self._stack.aclose()

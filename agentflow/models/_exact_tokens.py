@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from agentflow.models._answer_format import instruction
 from agentflow.models._apis import ApiAnswer, EncodedRequest, PreparedCall
-from agentflow.models._apis._messages import text_of, with_last
+from agentflow.models._apis._messages import instructed, text_of
+from agentflow.models._apis._openai import AnswerLogprobs, AnswerUsage, tokens_of
 from agentflow.models._protocol import Message, TextPart
 from agentflow.models._request_error import RequestError
 from agentflow.models._transport import HttpResponse
@@ -38,15 +38,6 @@ class _Tokenized(Struct):
     tokens: list[int]
 
 
-class _TokenLogprob(Struct):
-    logprob: float
-
-
-class _Logprobs(Struct):
-    content: list[_TokenLogprob] | None = None
-    token_logprobs: list[float] | None = None
-
-
 class _Span(Struct):
     version: str
     start: int
@@ -57,20 +48,15 @@ class _Choice(Struct):
     text: str = ""
     finish_reason: str | None = None
     token_ids: list[int] | None = None
-    logprobs: _Logprobs | None = None
+    logprobs: AnswerLogprobs | None = None
     prompt_token_ids: list[int] | None = None
     weight_versions: list[_Span] | None = None
-
-
-class _Consumed(Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
 
 class _Generated(Struct):
     choices: list[_Choice]
     model: str | None = None
-    usage: _Consumed | None = None
+    usage: AnswerUsage | None = None
     prompt_token_ids: list[int] | None = None
 
 
@@ -169,9 +155,7 @@ class ExactTokens:
         return answered
 
     async def _prompt(self, ask: PreparedCall, post: Post) -> list[int]:
-        messages, asked = ask.messages, ask.asked
-        if asked is not None and asked.format != "json_schema":
-            messages = with_last(messages, instruction(asked.name, asked.schema))
+        messages = instructed(ask)
         count, known = self._known.longest(ask.messages)
         if count:
             tail = await self._tail(ask, messages[count:], post)
@@ -275,32 +259,15 @@ def _read(answer: HttpResponse) -> ApiAnswer:
     said = _GENERATED.decode(answer.body)
     if not said.choices:
         raise msgspec.ValidationError("no choices")
-    choice, used = said.choices[0], said.usage or _Consumed()
+    choice, used = said.choices[0], said.usage or AnswerUsage()
     finish = choice.finish_reason or "stop"
+    spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
+    prompt = said.prompt_token_ids or choice.prompt_token_ids
     return ApiAnswer(
         text=choice.text,
         finish=finish,
         refusal="",
         usage=Usage(1, used.prompt_tokens, used.completion_tokens),
         model=said.model or "",
-        tokens=_tokens(said, choice, finish),
-    )
-
-
-def _tokens(said: _Generated, choice: _Choice, finish: str) -> Tokens:
-    prompt, sampled = said.prompt_token_ids or choice.prompt_token_ids, choice.token_ids
-    logprobs = choice.logprobs or _Logprobs()
-    told = logprobs.token_logprobs or [chance.logprob for chance in logprobs.content or ()]
-    if not prompt or sampled is None or len(sampled) != len(told):
-        known = f"{len(sampled or ())} tokens and {len(told)} log-probabilities"
-        raise msgspec.ValidationError(f"{known}{'' if prompt else ', and no prompt tokens'}")
-    spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
-    return Tokens(
-        prompt=tuple(prompt),
-        sampled=tuple(sampled),
-        logprobs=tuple(told),
-        # The oldest one: staleness is computed from it.
-        version=spans[0][0] if spans else "",
-        versions=spans,
-        finish=finish,
+        tokens=tokens_of(prompt, choice.token_ids, choice.logprobs, finish, spans),
     )

@@ -17,7 +17,7 @@ from agentflow.models._endpoints import Endpoint
 from agentflow.models._exact_tokens import ExactTokens, takes_tokens
 from agentflow.models._protocol import Call, Completion, ImagePart, Message, Model, Sampling, ToolReply
 from agentflow.models._providers import ModelAddress
-from agentflow.models._request_error import RequestError, names_response_format
+from agentflow.models._request_error import RequestError, names_response_format, unusable
 from agentflow.models._retries import Retrier
 from agentflow.models._settings import ModelSettings
 from agentflow.trajectory import Tokens, Usage
@@ -53,7 +53,7 @@ class OpenModel(Model, Protocol):
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
     def statistics(self) -> Statistics:
@@ -74,6 +74,10 @@ class HttpModel:
         clock: Clock = SYSTEM_CLOCK,
         random: Random | None = None,
     ) -> None:
+        self.name = settings.name
+        """Name in settings and reports."""
+        self.vision = settings.vision
+        """The model accepts images."""
         self._settings = settings
         self._accounts = accounts
         self._address = address
@@ -92,24 +96,12 @@ class HttpModel:
         self._calls = self._failures = self._in_a_row = 0
         self._heard = False
 
-    @property
-    def name(self) -> str:
-        """Name in settings and reports."""
-        return self._settings.name
-
-    @property
-    def vision(self) -> bool:
-        """The model accepts images."""
-        return self._settings.vision
-
     async def __aenter__(self) -> Self:
         await self._endpoint.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._endpoint.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self._endpoint.__aexit__(*error)
 
     def statistics(self) -> Statistics:
         """Return its counters and limits; requests in flight are those of all models at its endpoint."""
@@ -162,7 +154,8 @@ class HttpModel:
                 error.retry = self._formats.refused(format)
                 error.backs_off = False
             raise
-        self._account(call.role, answered)
+        usage = answered.usage
+        self._accounts.add(call.role, usage, self._settings.cost(usage), model=self.name)
         spent.add(answered)
         _refuse_incomplete(answered)
         if self._settings.tokens and answered.tokens is None:
@@ -192,10 +185,7 @@ class HttpModel:
             answer = await self._endpoint.post(outgoing, seconds)
             return self._address.api.read(answer.body, len(outgoing.body))
         except msgspec.MsgspecError as error:
-            message = f"the endpoint's answer can't be decoded: {error}"
-            raise RequestError(
-                ModelFailureKind.GARBAGE, message, retry=True, backs_off=False, status=200
-            ) from None
+            raise unusable(f"the endpoint's answer can't be decoded: {error}") from None
 
     def _written(self, call: Call[Any], format: AnswerFormat | None) -> PreparedCall:
         asked = None
@@ -215,11 +205,6 @@ class HttpModel:
             may_call=call.may_call,
             tokens=address.tokens,
         )
-
-    def _account(self, role: str, answered: ApiAnswer) -> None:
-        prices = self._settings.prices
-        cost = prices.cost(answered.usage) if prices is not None else 0.0
-        self._accounts.add(role, answered.usage, cost, model=self.name)
 
     def _give_up(self, error: RequestError, spent: "_Spent") -> ModelFailure | RunStopped:
         """Return the error to raise for a failed call."""
@@ -275,9 +260,7 @@ def _refuse_incomplete(answered: ApiAnswer) -> None:
         said = " ".join(answered.refusal.split())[:200] or "the answer was filtered"
         raise RequestError(ModelFailureKind.REFUSED, f"the model would not answer: {said}", status=200)
     if not answered.calls and not answered.text.strip():
-        raise RequestError(
-            ModelFailureKind.GARBAGE, "the answer is empty", retry=True, backs_off=False, status=200
-        )
+        raise unusable("the answer is empty")
 
 
 def _is_text(reply: type[object]) -> bool:

@@ -5,14 +5,13 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import msgspec
 
 from agentflow.errors import ConfigurationError, ModelFailureKind
-from agentflow.models._request_error import RequestError, error_of_response
+from agentflow.models._request_error import RequestError, error_of_response, timed_out
 from agentflow.models._transport import HttpResponse
 
 if TYPE_CHECKING:
@@ -55,9 +54,7 @@ class LiteLlmTransport:
         self._library = await anyio.to_thread.run_sync(_load)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._library = None
 
     async def post(
@@ -77,9 +74,7 @@ class LiteLlmTransport:
         try:
             answer = await self._library.acompletion(**params, **msgspec.json.decode(body))
         except APITimeoutError:
-            raise RequestError(
-                ModelFailureKind.TIMEOUT, "no answer in time", retry=True, overloaded=True
-            ) from None
+            raise timed_out() from None
         except APIConnectionError as error:
             raise RequestError(ModelFailureKind.UNAVAILABLE, "no answer", retry=True) from error
         except APIError as error:

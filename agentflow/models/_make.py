@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from random import Random
-from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
@@ -69,9 +68,7 @@ class OfflineModel:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         return
 
     def statistics(self) -> Statistics:

@@ -67,6 +67,16 @@ class RequestError(Exception):
         """Number of attempts, including this one."""
 
 
+def unusable(message: str, body: bytes = b"") -> RequestError:
+    """Return the error for an answer that can't be used; another attempt follows at once."""
+    return RequestError(ModelFailureKind.GARBAGE, message, retry=True, backs_off=False, status=200, body=body)
+
+
+def timed_out() -> RequestError:
+    """Return the error for a request without an answer in time."""
+    return RequestError(ModelFailureKind.TIMEOUT, "no answer in time", retry=True, overloaded=True)
+
+
 def error_of_response(status: int, headers: Mapping[str, str], body: bytes, now: float) -> RequestError:
     """Return the error for an HTTP answer.
 

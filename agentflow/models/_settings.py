@@ -85,6 +85,10 @@ class ModelSettings(Section):
     prices: Prices | None = None
     """Prices of tokens; required by `max_cost`."""
 
+    def cost(self, usage: Usage) -> float:
+        """Return the cost of some usage; 0 without prices."""
+        return 0.0 if self.prices is None else self.prices.cost(usage)
+
     @property
     def sampling(self) -> Sampling:
         """Sampling of calls that set none of their own."""

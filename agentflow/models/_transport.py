@@ -5,14 +5,13 @@ import os
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
 
 from agentflow.errors import ModelFailureKind
 from agentflow.models._providers import is_loopback
-from agentflow.models._request_error import RequestError, error_of_response
+from agentflow.models._request_error import RequestError, error_of_response, timed_out
 
 if TYPE_CHECKING:
     import aiohttp
@@ -73,9 +72,7 @@ class HttpTransport:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -104,9 +101,7 @@ class HttpTransport:
             ) as response:
                 answer = await response.read()
         except TimeoutError:
-            raise RequestError(
-                ModelFailureKind.TIMEOUT, "no answer in time", retry=True, overloaded=True
-            ) from None
+            raise timed_out() from None
         except self._errors as error:
             # The library's messages contain addresses and ports, which differ from run to run.
             said = f"no answer: {_name_of(error)}"

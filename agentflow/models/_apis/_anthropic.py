@@ -9,7 +9,7 @@ from msgspec import Struct
 from agentflow.models._answer_format import instruction
 from agentflow.models._apis._api import AnswerSchema, ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
-    arguments_text,
+    arguments_object,
     as_base64,
     estimate,
     merged,
@@ -17,6 +17,7 @@ from agentflow.models._apis._messages import (
     split_system,
     state_of,
     with_last,
+    without_none,
 )
 from agentflow.models._apis._schemas import is_closed, simplified
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
@@ -75,10 +76,8 @@ _BLOCK = msgspec.json.Decoder(_Block)
 class AnthropicApi:
     """Anthropic's Messages API."""
 
-    @property
-    def name(self) -> str:
-        """Name in settings."""
-        return "anthropic"
+    name = "anthropic"
+    """Name in settings."""
 
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers of every request."""
@@ -91,21 +90,20 @@ class AnthropicApi:
         if ask.asked is not None and not held:
             messages = with_last(messages, instruction(ask.asked.name, ask.asked.schema))
         system, others = split_system(messages)
-        fields: dict[str, Any] = {
-            "model": ask.model,
-            "max_tokens": sampling.max_tokens or _LONGEST,
-            "messages": [_say(message) for message in others],
-        }
-        wanted = {
-            "system": system or None,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "stop_sequences": sampling.stop or None,
-            "tools": [_tool(tool.name, tool.description, tool.schema) for tool in ask.tools] or None,
-            "tool_choice": {"type": "none"} if ask.tools and not ask.may_call else None,
-            **held,
-        }
-        fields |= {name: value for name, value in wanted.items() if value is not None}
+        fields = without_none(
+            {
+                "model": ask.model,
+                "max_tokens": sampling.max_tokens or _LONGEST,
+                "messages": [_say(message) for message in others],
+                "system": system or None,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "stop_sequences": sampling.stop or None,
+                "tools": [_tool(tool.name, tool.description, tool.schema) for tool in ask.tools] or None,
+                "tool_choice": {"type": "none"} if ask.tools and not ask.may_call else None,
+                **held,
+            }
+        )
         sampled = sampling.temperature is not None or sampling.top_p is not None
         body = _ENCODER.encode(merged(fields, sampling.extra))
         return EncodedRequest("/messages", body, _WITH_SAMPLING if sampled else None)
@@ -175,9 +173,7 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
                 source = {"type": "base64", "media_type": part.mime, "data": as_base64(part)}
                 yield {"type": "image", "source": source}
             case ToolCall():
-                # Only objects are accepted.
-                given = {"written": arguments_text(part)} if part.arguments is None else part.arguments
-                yield {"type": "tool_use", "id": part.id, "name": part.name, "input": given}
+                yield {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments_object(part)}
             case ToolReply():
                 shown = list(_blocks(list(part.parts)))
                 reply: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call, "content": shown}

@@ -7,17 +7,17 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from agentflow.models._answer_format import instruction
 from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
-    arguments_text,
+    arguments_object,
     as_base64,
     call_id,
     estimate,
+    instructed,
     merged,
     split_system,
     text_of,
-    with_last,
+    without_none,
 )
 from agentflow.models._apis._schemas import without_const
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
@@ -82,10 +82,8 @@ _DECODER = msgspec.json.Decoder(_Answer)
 class GeminiApi:
     """Gemini's `generateContent` API."""
 
-    @property
-    def name(self) -> str:
-        """Name in settings."""
-        return "gemini"
+    name = "gemini"
+    """Name in settings."""
 
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers of every request."""
@@ -93,11 +91,9 @@ class GeminiApi:
 
     def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, messages, asked = ask.sampling, ask.messages, ask.asked
+        sampling, asked = ask.sampling, ask.asked
         format = asked.format if asked is not None else "text"
-        if asked is not None and format != "json_schema":
-            messages = with_last(messages, instruction(asked.name, asked.schema))
-        system, others = split_system(messages)
+        system, others = split_system(instructed(ask))
         config = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,
@@ -110,8 +106,8 @@ class GeminiApi:
         fields: dict[str, Any] = {"contents": [_say(message) for message in others]}
         if system:
             fields["systemInstruction"] = {"parts": [{"text": system}]}
-        if said := {name: value for name, value in config.items() if value is not None}:
-            fields["generationConfig"] = said
+        if given := without_none(config):
+            fields["generationConfig"] = given
         if ask.tools:
             declared = [
                 {
@@ -177,10 +173,9 @@ def _parts(parts: tuple[Part, ...]) -> Iterator[dict[str, Any]]:
             case ImagePart():
                 yield _picture(part)
             case ToolCall():
-                given = {"written": arguments_text(part)} if part.arguments is None else part.arguments
-                said: dict[str, Any] = {"functionCall": {"id": part.id, "name": part.name, "args": given}}
+                call = {"id": part.id, "name": part.name, "args": arguments_object(part)}
                 signature = part.state.get(_SIGNATURE)
-                yield {**said, _SIGNATURE: signature} if signature else said
+                yield {"functionCall": call, **({_SIGNATURE: signature} if signature else {})}
             case ToolReply():
                 gave = {"error" if part.failed else "output": text_of(part.parts)}
                 yield {"functionResponse": {"id": part.call, "name": part.name, "response": gave}}

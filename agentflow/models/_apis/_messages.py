@@ -8,8 +8,15 @@ from typing import Any
 import msgspec
 
 from agentflow._typeguards import is_object
-from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall
+from agentflow.models._answer_format import instruction
+from agentflow.models._apis._api import PreparedCall
+from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
 from agentflow.trajectory import Usage
+
+
+def bearer(key: str) -> dict[str, str]:
+    """Return the header with a key; none without one."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def as_base64(image: ImagePart) -> str:
@@ -34,6 +41,13 @@ def split_system(messages: Iterable[Message]) -> tuple[str, list[Message]]:
     return "\n\n".join(said), others
 
 
+def instructed(ask: PreparedCall) -> tuple[Message, ...]:
+    """Return the messages; if the endpoint does not enforce the schema of the answer, the last one asks for it."""
+    if ask.asked is None or ask.asked.format == "json_schema":
+        return ask.messages
+    return with_last(ask.messages, instruction(ask.asked.name, ask.asked.schema))
+
+
 def with_last(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     """Return the conversation with a text at its end, so that everything before it stays a shared prefix."""
     last = messages[-1] if messages else None
@@ -47,8 +61,17 @@ def with_last(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     return (*messages[:-1], Message("user", parts))
 
 
-def parse_call(identifier: str, name: str, written: str, state: dict[str, Any] | None = None) -> ToolCall:
-    """Parse a tool call from its arguments as text."""
+def function_tool(tool: ToolSpec) -> dict[str, Any]:
+    """Describe a tool as OpenAI and Ollama expect it."""
+    described = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": described}
+
+
+def parse_call(
+    identifier: str, name: str, given: str | dict[str, Any] | None, state: dict[str, Any] | None = None
+) -> ToolCall:
+    """Parse a tool call from its arguments, which some endpoints give as text."""
+    written = given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
     try:
         arguments = msgspec.json.decode(written or "{}", type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -61,6 +84,11 @@ def arguments_text(call: ToolCall) -> str:
     return call.raw_arguments or msgspec.json.encode(call.arguments or {}).decode()
 
 
+def arguments_object(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of a call as an object, the only form that some APIs accept."""
+    return {"written": arguments_text(call)} if call.arguments is None else call.arguments
+
+
 def call_id(body: bytes, number: int) -> str:
     """Return an id for a call without one; equal answers give equal ids."""
     return f"call_{blake2b(body, digest_size=6).hexdigest()}_{number}"
@@ -70,6 +98,11 @@ def state_of(parts: Iterable[Part], name: str) -> Any:  # noqa: ANN401 - as the 
     """Return the provider's data of that name from the first call that has it."""
     found = (part.state.get(name) for part in parts if isinstance(part, ToolCall))
     return next((value for value in found if value is not None), None)
+
+
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def merged(fields: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

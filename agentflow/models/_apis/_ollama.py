@@ -6,19 +6,21 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentflow.models._answer_format import instruction
 from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
-    arguments_text,
+    arguments_object,
     as_base64,
+    bearer,
     call_id,
     estimate,
+    function_tool,
+    instructed,
     merged,
     parse_call,
     text_of,
-    with_last,
+    without_none,
 )
-from agentflow.models._protocol import ImagePart, Message, ToolCall, ToolReply, ToolSpec
+from agentflow.models._protocol import ImagePart, Message, ToolCall, ToolReply
 from agentflow.trajectory import Usage
 
 
@@ -52,20 +54,16 @@ _DECODER = msgspec.json.Decoder(_Answer)
 class OllamaApi:
     """Ollama's chat API, without streaming."""
 
-    @property
-    def name(self) -> str:
-        """Name in settings."""
-        return "ollama"
+    name = "ollama"
+    """Name in settings."""
 
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers of every request."""
-        return {"Authorization": f"Bearer {key}"} if key else {}
+        return bearer(key)
 
     def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, messages, asked = ask.sampling, ask.messages, ask.asked
-        if asked is not None and asked.format != "json_schema":
-            messages = with_last(messages, instruction(asked.name, asked.schema))
+        sampling, asked = ask.sampling, ask.asked
         options = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -75,16 +73,16 @@ class OllamaApi:
         }
         fields: dict[str, Any] = {
             "model": ask.model,
-            "messages": [said for message in messages for said in _say(message)],
+            "messages": [said for message in instructed(ask) for said in _say(message)],
             "stream": False,
         }
         if asked is not None and asked.format != "text":
             fields["format"] = asked.schema if asked.format == "json_schema" else "json"
-        if said := {name: value for name, value in options.items() if value is not None}:
-            fields["options"] = said
+        if given := without_none(options):
+            fields["options"] = given
         # The API can't list tools and forbid them.
         if ask.tools and ask.may_call:
-            fields["tools"] = [_tool(tool) for tool in ask.tools]
+            fields["tools"] = [function_tool(tool) for tool in ask.tools]
         return EncodedRequest("/api/chat", _ENCODER.encode(merged(fields, sampling.extra)))
 
     def read(self, body: bytes, sent: int) -> ApiAnswer:
@@ -101,9 +99,7 @@ class OllamaApi:
 
 
 def _call(one: _Called, body: bytes, number: int) -> ToolCall:
-    given = one.function.arguments
-    written = given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
-    return parse_call(one.id or call_id(body, number), one.function.name, written)
+    return parse_call(one.id or call_id(body, number), one.function.name, one.function.arguments)
 
 
 def _say(message: Message) -> Iterator[dict[str, Any]]:
@@ -123,10 +119,4 @@ def _said(role: str, text: str, parts: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _called(call: ToolCall) -> dict[str, Any]:
-    given = {"written": arguments_text(call)} if call.arguments is None else call.arguments
-    return {"function": {"name": call.name, "arguments": given}}
-
-
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    described = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
-    return {"type": "function", "function": described}
+    return {"function": {"name": call.name, "arguments": arguments_object(call)}}

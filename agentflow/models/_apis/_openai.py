@@ -6,19 +6,21 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from agentflow.models._answer_format import instruction, response_format
+from agentflow.models._answer_format import response_format
 from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
     arguments_text,
     as_base64,
+    bearer,
     call_id,
     estimate,
+    function_tool,
+    instructed,
     parse_call,
     state_of,
     text_of,
-    with_last,
 )
-from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply, ToolSpec
+from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
 from agentflow.trajectory import Tokens, Usage
 
 _THOUGHTS = ("reasoning_content", "reasoning")
@@ -86,18 +88,28 @@ class _TokenLogprob(Struct):
     logprob: float
 
 
-class _Logprobs(Struct):
+class AnswerLogprobs(Struct):
+    """Log-probabilities of sampled tokens, in either of the forms of OpenAI's APIs."""
+
     content: list[_TokenLogprob] | None = None
+    token_logprobs: list[float] | None = None
+
+    @property
+    def values(self) -> list[float]:
+        """One for each token."""
+        return self.token_logprobs or [chance.logprob for chance in self.content or ()]
 
 
 class _Choice(Struct):
     message: _Spoken
     finish_reason: str | None = None
     token_ids: list[int] | None = None
-    logprobs: _Logprobs | None = None
+    logprobs: AnswerLogprobs | None = None
 
 
-class _Consumed(Struct):
+class AnswerUsage(Struct):
+    """Tokens that an endpoint counted."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -105,7 +117,7 @@ class _Consumed(Struct):
 class _Answer(Struct):
     choices: list[_Choice]
     model: str | None = None
-    usage: _Consumed | None = None
+    usage: AnswerUsage | None = None
     prompt_token_ids: list[int] | None = None
 
 
@@ -116,6 +128,9 @@ _DECODER = msgspec.json.Decoder(_Answer)
 class OpenAiApi:
     """Chat completions API."""
 
+    name = "openai"
+    """Name in settings."""
+
     def __init__(self, longest: str = "max_tokens") -> None:
         """Describe the API.
 
@@ -123,34 +138,25 @@ class OpenAiApi:
         """
         self._longest = longest
 
-    @property
-    def name(self) -> str:
-        """Name in settings."""
-        return "openai"
-
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers of every request."""
-        return {"Authorization": f"Bearer {key}"} if key else {}
+        return bearer(key)
 
     def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, messages, wanted = ask.sampling, ask.messages, None
-        if (asked := ask.asked) is not None:
-            wanted = response_format(asked.format, asked.name, asked.schema)
-            if asked.format != "json_schema":
-                messages = with_last(messages, instruction(asked.name, asked.schema))
+        sampling, asked = ask.sampling, ask.asked
         request = _Request(
             model=ask.model,
-            messages=_say_all(messages),
+            messages=_say_all(instructed(ask)),
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             seed=sampling.seed,
             stop=sampling.stop,
-            response_format=wanted,
+            response_format=response_format(asked.format, asked.name, asked.schema) if asked else None,
         )
         setattr(request, self._longest, sampling.max_tokens)
         if ask.tools:
-            request.tools = [_tool(tool) for tool in ask.tools]
+            request.tools = [function_tool(tool) for tool in ask.tools]
             request.tool_choice = None if ask.may_call else "none"
         if ask.tokens:
             # 0 alternatives besides the sampled token.
@@ -179,15 +185,20 @@ class OpenAiApi:
             else Usage(1, answer.usage.prompt_tokens, answer.usage.completion_tokens)
         )
         finish = choice.finish_reason or "stop"
+        tokens = None
+        if choice.token_ids is not None:
+            tokens = tokens_of(answer.prompt_token_ids, choice.token_ids, choice.logprobs, finish)
         calls = _calls(said, body) if said.tool_calls else ()
         if calls and finish != "length":
             finish = "tool_calls"
-        tokens = None if choice.token_ids is None else _tokens(answer, choice, choice.token_ids)
         return ApiAnswer(text, finish, said.refusal or "", usage, answer.model or "", calls, tokens)
 
 
 class AzureApi(OpenAiApi):
     """Chat completions API of Azure deployments."""
+
+    name = "azure"
+    """Name in settings."""
 
     def __init__(self, version: str = "") -> None:
         """Describe the API.
@@ -196,11 +207,6 @@ class AzureApi(OpenAiApi):
         """
         super().__init__("max_completion_tokens")
         self._version = version
-
-    @property
-    def name(self) -> str:
-        """Name in settings."""
-        return "azure"
 
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers of every request."""
@@ -216,10 +222,8 @@ class AzureApi(OpenAiApi):
 class LiteLlmApi(OpenAiApi):
     """Chat completions API as LiteLLM's library takes it."""
 
-    @property
-    def name(self) -> str:
-        """Name of the API."""
-        return "litellm"
+    name = "litellm"
+    """Name of the API."""
 
 
 def _say_all(messages: tuple[Message, ...]) -> list[_Said]:
@@ -269,34 +273,37 @@ def _call(call: ToolCall) -> _Called:
     return _Called(id=call.id, function=_Function(call.name, arguments_text(call)))
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    described = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
-    return {"type": "function", "function": described}
-
-
 def _calls(said: _Spoken, body: bytes) -> tuple[ToolCall, ...]:
     """Return the tool calls; the first one keeps the model's thoughts."""
     found: list[ToolCall] = []
     thoughts = {name: getattr(said, name) for name in _THOUGHTS if getattr(said, name)}
     for number, one in enumerate(said.tool_calls or ()):
-        arguments = one.function.arguments
-        written = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
-        identifier = one.id or call_id(body, number)
-        found.append(parse_call(identifier, one.function.name, written, {} if number else thoughts))
+        identifier, state = one.id or call_id(body, number), {} if number else thoughts
+        found.append(parse_call(identifier, one.function.name, one.function.arguments, state))
     return tuple(found)
 
 
-def _tokens(answer: _Answer, choice: _Choice, sampled: list[int]) -> Tokens:
-    chances = (choice.logprobs.content if choice.logprobs else None) or []
-    if answer.prompt_token_ids is None or len(chances) != len(sampled):
-        raise msgspec.ValidationError(
-            f"{len(sampled)} tokens and {len(chances)} log-probabilities"
-            f"{'' if answer.prompt_token_ids else ', and no prompt tokens'}"
-        )
-    logprobs = tuple([chance.logprob for chance in chances])
+def tokens_of(
+    prompt: list[int] | None,
+    sampled: list[int] | None,
+    logprobs: AnswerLogprobs | None,
+    finish: str,
+    versions: tuple[tuple[str, int, int], ...] = (),
+) -> Tokens:
+    """Return the tokens of an answer.
+
+    :raises msgspec.ValidationError: if some are missing.
+    """
+    values = (logprobs or AnswerLogprobs()).values
+    if not prompt or sampled is None or len(sampled) != len(values):
+        known = f"{len(sampled or ())} tokens and {len(values)} log-probabilities"
+        raise msgspec.ValidationError(f"{known}{'' if prompt else ', and no prompt tokens'}")
     return Tokens(
-        prompt=tuple(answer.prompt_token_ids),
+        prompt=tuple(prompt),
         sampled=tuple(sampled),
-        logprobs=logprobs,
-        finish=choice.finish_reason or "stop",
+        logprobs=tuple(values),
+        # The oldest one: staleness is computed from it.
+        version=versions[0][0] if versions else "",
+        versions=versions,
+        finish=finish,
     )

@@ -1,5 +1,6 @@
 """JSON schemas in the subsets that providers accept."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ _KNOWN = {
     "$defs", "$ref", "additionalProperties", "allOf", "anyOf", "const", "description", "enum", "format", "items",
     "properties", "required", "title", "type",
 }  # fmt: skip
+_NESTING = {"$defs", "allOf", "anyOf", "items", "oneOf", "properties"}
+"""Keywords that hold schemas."""
 _KINDS = {"$ref", "allOf", "anyOf", "const", "enum", "oneOf", "type"}
 _FORMATS = {
     "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid",
@@ -37,22 +40,18 @@ def is_closed(schema: object) -> bool:
 
 def simplified(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema without keywords that a grammar can't express; these go into the description."""
-    fields, said = dict[str, Any](), dict[str, Any]()
+    fields, omitted = dict[str, Any](), dict[str, Any]()
     for name, value in schema.items():
-        if name in ("properties", "$defs"):
-            fields[name] = {inner: simplified(of) for inner, of in value.items()}
-        elif name in ("anyOf", "allOf", "oneOf"):
-            fields["anyOf" if name == "oneOf" else name] = [simplified(of) for of in value]
-        elif name == "items":
-            fields[name] = simplified(value)
+        if name in _NESTING:
+            fields["anyOf" if name == "oneOf" else name] = _nested(name, value, simplified)
         elif _is_known(name, value):
             fields[name] = value
         elif name not in ("$schema", "default"):
-            said[name] = value
+            omitted[name] = value
     if schema.get("type") == "object":
         fields["additionalProperties"] = False
-    if said:
-        rest = msgspec.json.encode(said).decode()
+    if omitted:
+        rest = msgspec.json.encode(omitted).decode()
         fields["description"] = f"{fields['description']} {rest}" if "description" in fields else rest
     return fields
 
@@ -67,14 +66,19 @@ def without_const(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema with each `const` replaced by an `enum` of one value."""
     fields = dict[str, Any]()
     for name, value in schema.items():
-        if name in ("properties", "$defs"):
-            fields[name] = {inner: without_const(of) for inner, of in value.items()}
-        elif name in ("anyOf", "allOf", "oneOf"):
-            fields[name] = [without_const(of) for of in value]
-        elif name in ("additionalProperties", "items") and is_object(value):
-            fields[name] = without_const(value)
-        elif name == "const":
+        if name == "const":
             fields["enum"] = [value]
+        elif name in _NESTING or name == "additionalProperties":
+            fields[name] = _nested(name, value, without_const)
         else:
             fields[name] = value
     return fields
+
+
+def _nested(name: str, value: Any, change: Callable[[dict[str, Any]], object]) -> object:  # noqa: ANN401 - any part of a schema
+    """Apply a change to the schemas that a keyword holds."""
+    if name in ("properties", "$defs"):
+        return {inner: change(of) for inner, of in value.items()}
+    if name in ("anyOf", "allOf", "oneOf"):
+        return [change(of) for of in value]
+    return change(value) if is_object(value) else value
