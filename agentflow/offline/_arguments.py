@@ -7,25 +7,14 @@ from typing import Any, NamedTuple
 
 from agentflow._typeguards import is_list, is_object
 from agentflow.offline._leads import Leads, spans_of
+from agentflow.offline._words import listed
 from agentflow.offline._writer import LABEL
 from agentflow.trajectory import ToolCard
 
-_QUERIES = (
-    "query",
-    "queries",
-    "q",
-    "question",
-    "questions",
-    "keywords",
-    "search",
-    "topic",
-    "term",
-    "terms",
-    "prompt",
-)
-_UNWANTED = frozenset(
-    {"close", "delete", "edit", "input", "install", "interrupt", "kill", "move", "remove", "stop", "upload"}
-)
+LOOKING = ("search", "read", "visit", "other")
+"""Kinds of tools that return new text."""
+_QUERIES = frozenset(listed("query queries q question questions keywords search topic term terms prompt"))
+_UNWANTED = frozenset(listed("close delete edit input install interrupt kill move remove stop upload"))
 _Schema = Mapping[str, Any]
 _NONE: _Schema = {}
 

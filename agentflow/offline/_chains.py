@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from agentflow.offline._facts import SLOT, Fact, read
 from agentflow.offline._language import bounded, terms
-from agentflow.trajectory import Step, WriteRequest, digest
+from agentflow.trajectory import WriteRequest, digest
 
 _CLAUSE = re.compile(r"the [^\0]*?(?= (?:where|that) )")
 """Noun before the clause of a description: `the town` of `the town where …`."""
@@ -62,9 +62,7 @@ class Chain(NamedTuple):
     @property
     def question(self) -> str:
         """Return the text of the question."""
-        phrase = self.hops[0].start_shown
-        for hop in self.hops:
-            phrase = hop.phrase.replace(SLOT, phrase)
+        phrase = describe_end(self.hops)
         before, _, after = self.target.fact.ask.partition(SLOT)
         clause = _CLAUSE.match(self.hops[-1].phrase)
         if clause is None or after == "?" or before.endswith(" of "):
@@ -72,6 +70,14 @@ class Chain(NamedTuple):
         # The verb goes before the clause: "was the town founded where …".
         head = clause[0].rstrip()
         return f"{before}{head}{after.rstrip('?')}{phrase.removeprefix(head)}?"
+
+
+def describe_end(hops: tuple[Hop, ...]) -> str:
+    """Return a description of the thing that the hops lead to."""
+    phrase = hops[0].start_shown
+    for hop in hops:
+        phrase = hop.phrase.replace(SLOT, phrase)
+    return phrase
 
 
 class Knowledge(NamedTuple):
@@ -87,12 +93,7 @@ class Knowledge(NamedTuple):
     """Best hops to each thing. Hops from a hub score lower."""
 
 
-def know(evidence: Iterable[Step]) -> Knowledge:
-    """Read all observations."""
-    return know_texts(step.observation for step in evidence)
-
-
-def know_texts(texts: Iterable[str]) -> Knowledge:
+def know(texts: Iterable[str]) -> Knowledge:
     """Read all texts."""
     places: dict[Fact, list[int]] = {}
     classes: dict[str, str] = {}

@@ -6,12 +6,13 @@ off topic, in this order; all else is new.
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from agentflow.offline._arguments import Kind, Use, kind_of, uses_of
+from agentflow.offline._arguments import LOOKING, Kind, Use, kind_of, uses_of
 from agentflow.offline._language import terms
 from agentflow.offline._leads import Leads, leads_of
 from agentflow.offline._solving import (
@@ -54,8 +55,6 @@ _BYTES_PER_TOKEN = 4
 _ENCODER = msgspec.json.Encoder()
 _SECONDS = re.compile(rb',"seconds":[-+.0-9eE]+')
 """Time stamps of turns. No role is shown them, so they are not counted as tokens."""
-_LOOKING = ("search", "read", "visit", "other")
-"""Kinds of tools that return new text."""
 _MOSTLY = 0.9
 """Share of known words from which an observation counts as a repetition."""
 _LITTLE = 5
@@ -114,8 +113,7 @@ def plan(request: PlanRequest) -> Plan:
     leads = leads_of(request)
     known = {canonical(action) for action in (*(step.action for step in request.path), *request.taken)}
     proposals: list[Proposal] = []
-    for turn in _turns(request, leads):
-        tool, use = turn
+    for tool, use in _turns(request, leads):
         name = canonical(Action(tool.name, use.arguments))
         if name not in known:
             known.add(name)
@@ -129,25 +127,22 @@ def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]
     """Yield tool calls, each tool in turn; tools that only describe themselves come last."""
     kinds = [(tool, kind) for tool in request.tools if (kind := kind_of(tool)) is not None]
     ordered = _ordered(kinds, len(request.path), bool(leads.observed))
-    waiting = [(tool, iter(uses_of(tool, kind, leads))) for tool, kind in ordered]
-    while waiting:
-        going: list[tuple[ToolCard, Iterator[Use]]] = []
-        for tool, uses in waiting:
-            use = next(uses, None)
-            if use is not None:
-                yield tool, use
-                going.append((tool, uses))
-        waiting = going
+    for turns in zip_longest(*(_calls(tool, kind, leads) for tool, kind in ordered)):
+        yield from filter(None, turns)
     for tool, kind in kinds:
         if kind.name == "plain":
-            yield from ((tool, use) for use in uses_of(tool, kind, leads))
+            yield from _calls(tool, kind, leads)
+
+
+def _calls(tool: ToolCard, kind: Kind, leads: Leads) -> Iterator[tuple[ToolCard, Use]]:
+    return ((tool, use) for use in uses_of(tool, kind, leads))
 
 
 def _ordered(kinds: list[tuple[ToolCard, Kind]], depth: int, seen: bool) -> list[tuple[ToolCard, Kind]]:
     """Return the tools in order: a search first, the others rotated by depth. Before any observation, only a search."""
-    looking = [entry for entry in kinds if entry[1].name in _LOOKING]
+    looking = [entry for entry in kinds if entry[1].name in LOOKING]
     computing = [entry for entry in kinds if entry[1].name in ("shell", "python", "sql")]
-    looking.sort(key=lambda entry: _LOOKING.index(entry[1].name))
+    looking.sort(key=lambda entry: LOOKING.index(entry[1].name))
     if not looking:
         return _turned(computing, depth)
     reading = [entry for entry in looking[1:] if entry[1].name == "read"]

@@ -72,6 +72,16 @@ class Fact(NamedTuple):
     event: str = ""
     """Event in the year that is the value, with a slot for the subject; empty if the value is not a year."""
 
+    @property
+    def question(self) -> str:
+        """The question about the subject."""
+        return self.ask.replace(SLOT, self.shown)
+
+    @property
+    def event_shown(self) -> str:
+        """The event of the subject, for example `Port Vannick was founded`."""
+        return self.event.replace(SLOT, self.shown)
+
 
 class Reading(NamedTuple):
     """Facts of a text."""

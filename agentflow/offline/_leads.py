@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from agentflow._typeguards import is_list
-from agentflow.offline._facts import SLOT, Fact, read
+from agentflow.offline._facts import Fact, read
 from agentflow.offline._language import names, passages, terms
 from agentflow.trajectory import Action, PlanRequest, Verdict, digest
 
@@ -126,12 +126,9 @@ def spans_of(leads: Leads) -> Iterator[YearSpan]:
         for other in facts[index + 1 :]:
             if one.subject != other.subject and one.value != other.value:
                 earlier, later = sorted((one, other), key=lambda fact: int(fact.value))
-                yield YearSpan(int(earlier.value), int(later.value), f"{_told(earlier)} and {_told(later)}")
+                events = " and ".join(f"that {fact.event_shown} in {fact.value}" for fact in (earlier, later))
+                yield YearSpan(int(earlier.value), int(later.value), events)
                 count += 1
                 break
         if count >= _SPANS:
             return
-
-
-def _told(fact: Fact) -> str:
-    return f"that {fact.event.replace(SLOT, fact.shown)} in {fact.value}"

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 from rapidfuzz import fuzz, process
 
-from agentflow.offline._arguments import Use, kind_of, uses_of
-from agentflow.offline._chains import Hop, Knowledge, know_texts, ways
+from agentflow.offline._arguments import LOOKING, Use, kind_of, uses_of
+from agentflow.offline._chains import Knowledge, describe_end, know, ways
 from agentflow.offline._facts import SLOT, Fact
 from agentflow.offline._language import bounded, names, passages, terms
 from agentflow.offline._leads import Leads, ids_in, urls_in
@@ -43,7 +43,6 @@ from agentflow.trajectory import (
 _LONGEST_SUMMARY = 20_000
 _COUNTING = re.compile(r"\bhow (?:many|much|far|long|old)\b", re.IGNORECASE)
 _BARE = re.compile(r"-?\d+(?:\.\d+)?")
-_LOOKING = ("search", "read", "visit", "other")
 _SAME = 92.0
 """Minimum similarity, of 100, for two wordings of one question."""
 _LIKE = 75.0
@@ -190,7 +189,7 @@ def _leads(question: str, texts: tuple[str, ...], followed: frozenset[str]) -> L
 
 def _by_use(tools: tuple[ToolCard, ...]) -> list[ToolCard]:
     """Return the tools that return text, searches first, then those that compute."""
-    order = (*_LOOKING, "sql", "python", "shell", "plain")
+    order = (*LOOKING, "sql", "python", "shell", "plain")
     kinds = [(kind.name, tool) for tool in tools if (kind := kind_of(tool)) is not None]
     return [tool for _, tool in sorted(kinds, key=lambda entry: order.index(entry[0]))]
 
@@ -228,7 +227,7 @@ def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
     """Yield the names that the texts lead to from the question; those that share the most words with it come first."""
     asked = set(terms(question))
     found: dict[str, int] = {}
-    for hops in know_texts(texts).hops.values():
+    for hops in know(texts).hops.values():
         for hop in hops:
             said = set(terms(hop.phrase.replace(SLOT, hop.start_shown)))
             shared = len(said & asked)
@@ -240,25 +239,21 @@ def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
 @lru_cache(maxsize=64)
 def _candidates(texts: tuple[str, ...]) -> tuple[_Candidate, ...]:
     """Return every question that these texts answer, over at most two intermediate facts."""
-    knowledge = know_texts(texts)
+    knowledge = know(texts)
     return (*_single(knowledge), *_chained(knowledge), *_spans(knowledge))
 
 
 def _single(knowledge: Knowledge) -> Iterator[_Candidate]:
     for found in knowledge.found:
-        fact = found.fact
-        yield _Candidate(fact.ask.replace(SLOT, fact.shown), fact.value, fact.sentence)
+        yield _Candidate(found.fact.question, found.fact.value, found.fact.sentence)
 
 
 def _chained(knowledge: Knowledge) -> Iterator[_Candidate]:
     for found in knowledge.found:
         fact = found.fact
         for hops in ways(fact.subject, knowledge.hops):
-            phrase = hops[0].start_shown
-            for hop in hops:
-                phrase = hop.phrase.replace(SLOT, phrase)
-            working = " ".join([*(_told(hop) for hop in hops), fact.sentence])
-            yield _Candidate(fact.ask.replace(SLOT, phrase), fact.value, working)
+            working = " ".join([*(hop.found.fact.sentence for hop in hops), fact.sentence])
+            yield _Candidate(fact.ask.replace(SLOT, describe_end(hops)), fact.value, working)
 
 
 def _spans(knowledge: Knowledge) -> Iterator[_Candidate]:
@@ -269,17 +264,9 @@ def _spans(knowledge: Knowledge) -> Iterator[_Candidate]:
     for one, other in permutations(dated.values(), 2):
         years = int(other.value) - int(one.value)
         if years > 0 and one.subject != other.subject:
-            question = _YEARS.format(_event(one), _event(other))
+            question = _YEARS.format(one.event_shown, other.event_shown)
             working = f"{one.sentence} {other.sentence} {other.value} - {one.value} = {years}."
             yield _Candidate(question, str(years), working)
-
-
-def _event(fact: Fact) -> str:
-    return fact.event.replace(SLOT, fact.shown)
-
-
-def _told(hop: Hop) -> str:
-    return hop.found.fact.sentence
 
 
 def _words(text: str) -> str:
@@ -289,14 +276,13 @@ def _words(text: str) -> str:
 def _chosen(question: str, options: list[re.Match[str]], texts: tuple[str, ...]) -> ShortAnswer | None:
     """Return the option in the sentence that shares the most words with the question."""
     asked = set(terms(question))
-    best: tuple[int, str, str] | None = None
     sentences = [sentence for text in texts for passage in passages(text) for sentence in passage.sentences]
-    for option, sentence in product(options, sentences):
-        if bounded(option["text"].strip(), sentence):
-            shared = len(asked & set(terms(sentence)))
-            if best is None or shared > best[0]:
-                best = (shared, option["letter"], sentence)
-    return None if best is None else ShortAnswer(best[1], best[2], sure=best[0] >= 2)
+    stated = [
+        ShortAnswer(option["letter"], sentence, sure=len(asked & set(terms(sentence))) >= 2)
+        for option, sentence in product(options, sentences)
+        if bounded(option["text"].strip(), sentence)
+    ]
+    return max(stated, key=lambda answer: len(asked.intersection(terms(answer.working))), default=None)
 
 
 def _twenty_four(question: str) -> str | None:

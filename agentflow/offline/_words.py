@@ -6,26 +6,17 @@ def listed(words: str) -> tuple[str, ...]:
     return tuple(words.split())
 
 
-AGENTS = {
-    "built": "builder",
-    "cast": "maker",
-    "composed": "composer",
-    "created": "creator",
-    "designed": "designer",
-    "developed": "developer",
-    "directed": "director",
-    "discovered": "discoverer",
-    "edited": "editor",
-    "established": "founder",
-    "founded": "founder",
-    "invented": "inventor",
-    "made": "maker",
-    "owned": "owner",
-    "painted": "painter",
-    "produced": "producer",
-    "translated": "translator",
-    "written": "author",
-}
+def paired(words: str) -> dict[str, str]:
+    """Split a text into pairs of words such as `wrote:write`."""
+    return {first: second for first, _, second in (pair.partition(":") for pair in words.split())}
+
+
+AGENTS = paired(
+    "built:builder cast:maker composed:composer created:creator designed:designer developed:developer "
+    "directed:director discovered:discoverer edited:editor established:founder founded:founder "
+    "invented:inventor made:maker owned:owner painted:painter produced:producer translated:translator "
+    "written:author"
+)
 """Agent nouns by past participle: `written` -> `author`."""
 
 KINDS = frozenset(
@@ -61,69 +52,21 @@ PERSONS = frozenset(
 )
 """Roles that questions ask for with `who`."""
 
-_IRREGULAR_STEMS = {
-    "became": "become",
-    "began": "begin",
-    "bought": "buy",
-    "broke": "break",
-    "brought": "bring",
-    "built": "build",
-    "came": "come",
-    "cast": "cast",
-    "cost": "cost",
-    "fell": "fall",
-    "fought": "fight",
-    "gave": "give",
-    "grew": "grow",
-    "had": "have",
-    "has": "have",
-    "held": "hold",
-    "kept": "keep",
-    "laid": "lay",
-    "led": "lead",
-    "left": "leave",
-    "lost": "lose",
-    "made": "make",
-    "met": "meet",
-    "paid": "pay",
-    "ran": "run",
-    "rose": "rise",
-    "sank": "sink",
-    "sold": "sell",
-    "spent": "spend",
-    "stood": "stand",
-    "taught": "teach",
-    "took": "take",
-    "won": "win",
-    "wrote": "write",
-    "described": "describe",
-    "measured": "measure",
-    "served": "serve",
-    "died": "die",
-    "saved": "save",
-    "received": "receive",
-    "produced": "produce",
-    "settled": "settle",
-    "arrived": "arrive",
-    "retired": "retire",
-    "closed": "close",
-    "merged": "merge",
-    "ceased": "cease",
-}
+_IRREGULAR_STEMS = paired(
+    "became:become began:begin bought:buy broke:break brought:bring built:build came:come cast:cast "
+    "cost:cost fell:fall fought:fight gave:give grew:grow had:have has:have held:hold kept:keep laid:lay "
+    "led:lead left:leave lost:lose made:make met:meet paid:pay ran:run rose:rise sank:sink sold:sell "
+    "spent:spend stood:stand taught:teach took:take won:win wrote:write described:describe "
+    "measured:measure served:serve died:die saved:save received:receive produced:produce settled:settle "
+    "arrived:arrive retired:retire closed:close merged:merge ceased:cease"
+)
 _PARTICIPLES = listed(
     "born broken built cast cut dug drawn fought found given held hung kept laid lost made opened put "
     "read sealed set shown sold spun sunk sung taken taught won written"
 )
 DONE = rf"(?:{'|'.join(_PARTICIPLES)}|[a-z]{{2,}}ed)"
 """Pattern of past participles."""
-_PASTS = {
-    "drawn": "drew",
-    "given": "gave",
-    "shown": "showed",
-    "sung": "sang",
-    "taken": "took",
-    "written": "wrote",
-}
+_PASTS = paired("drawn:drew given:gave shown:showed sung:sang taken:took written:wrote")
 
 _PRESENT = listed(
     "carries contains costs counts covers earns employs gives grows has holds houses joins keeps lasts "

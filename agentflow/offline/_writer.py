@@ -37,7 +37,7 @@ def write(request: WriteRequest) -> Draft:
 
 def _drafts(request: WriteRequest) -> Iterator[Draft]:
     """Yield all drafts, best first."""
-    knowledge = know(request.evidence)
+    knowledge = know(step.observation for step in request.evidence)
     spans = list(computed(request.evidence, knowledge))
     # A value computed at the end of the path is its topic.
     fresh = [
@@ -74,8 +74,9 @@ def _draft(chain: Chain, knowledge: Knowledge) -> Draft:
             DraftStep(f"{phrase[0].upper()}{phrase[1:]}: {shown}.", _cite(number, fact.naming, fact.sentence))
         )
     fact = chain.target.fact
-    asked = fact.ask.replace(SLOT, fact.shown)
-    steps.append(DraftStep(f"{asked} {fact.value}.", _cite(chain.cited[-1], fact.naming, fact.sentence)))
+    steps.append(
+        DraftStep(f"{fact.question} {fact.value}.", _cite(chain.cited[-1], fact.naming, fact.sentence))
+    )
     return Draft(chain.question, fact.value, tuple(steps))
 
 
@@ -95,7 +96,8 @@ def computed(evidence: tuple[Step, ...], knowledge: Knowledge) -> Iterator[Draft
         if earlier is None or later is None or earlier.fact.subject == later.fact.subject:
             continue
         yield Draft(
-            f"How many years passed between {_event(earlier)} and {_event(later)}?",
+            f"How many years passed between the year in which {earlier.fact.event_shown}"
+            f" and the year in which {later.fact.event_shown}?",
             printed["years"],
             (
                 _dating(earlier),
@@ -114,14 +116,8 @@ def computed(evidence: tuple[Step, ...], knowledge: Knowledge) -> Iterator[Draft
 
 def _dating(found: KnownFact) -> DraftStep:
     fact = found.fact
-    quotes = [quote for quote in (fact.naming, fact.sentence) if quote]
-    citations = tuple(Citation(found.places[0], quote) for quote in quotes)
-    return DraftStep(f"{fact.ask.replace(SLOT, fact.shown)} {fact.value}.", citations)
-
-
-def _event(found: KnownFact) -> str:
-    """Return for example `the year in which Port Vannick was founded`."""
-    return f"the year in which {found.fact.event.replace(SLOT, found.fact.shown)}"
+    citations = _cite(found.places[0], fact.naming, fact.sentence)
+    return DraftStep(f"{fact.question} {fact.value}.", citations)
 
 
 def riddles(evidence: tuple[Step, ...]) -> Iterator[Draft]:
