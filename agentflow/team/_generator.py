@@ -11,6 +11,7 @@ from agentflow.team._messages import (
 )
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
 from agentflow.team._pool import Role, in_worker
+from agentflow.team._rendering import episode_images
 from agentflow.team._schemas import draft_schema
 from agentflow.trajectory import (
     Answer,
@@ -71,7 +72,7 @@ class Generator(Role):
     @in_worker
     async def solve(self, request: SolutionRequest) -> Reply[Solution]:
         """Answer a task from its memory, with the derivation."""
-        images = [*request.images, *(blob for turn in request.memory.turns for blob in turn.images)]
+        images = episode_images(request.images, request.memory.turns)
         messages = solution_messages(request, await visible_images(self._model, images, self._read_blob))
         return await answer_request(self._model, request, Solution, messages, role="generator")
 

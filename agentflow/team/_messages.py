@@ -18,6 +18,7 @@ from agentflow.team._rendering import (
     call_line,
     cut,
     describe_tools,
+    episode_images,
     escape_marks,
     image_parts,
     json_text,
@@ -99,7 +100,7 @@ def write_messages(request: WriteRequest, images: Images) -> tuple[Message, ...]
     found = prompt("generator_question", "evidence", seed=escape_marks(request.seed), evidence=evidence)
     shown = _step_images(request.evidence, images)
     now = prompt("generator_question", "now", images=len(shown) or "")
-    messages = [system(head), Message("user", (TextPart(f"{found}\n\n{now}"), *shown))]
+    messages = [system(head), user(f"{found}\n\n{now}", shown)]
     for rejection in request.rejected:
         messages.append(Message("assistant", (TextPart(json_text(rejection.draft)),)))
         reasons = bullets(rejection.reasons) or "- unusable"
@@ -123,7 +124,7 @@ def look_messages(request: LookRequest, image: bytes) -> tuple[Message, ...]:
     now = prompt("generator_image_check", "now", region=where, quote=escape_marks(request.quote))
     return (
         system(prompt("generator_image_check", "system")),
-        Message("user", (TextPart(now), ImagePart(image, request.picture.mime))),
+        user(now, [ImagePart(image, request.picture.mime)]),
     )
 
 
@@ -136,7 +137,7 @@ def analysis_messages(request: AnalysisRequest, images: Images) -> tuple[Message
         tools=describe_tools(request.tools),
     )
     now = prompt("planner_analysis", "now", question=escape_marks(request.question))
-    return (system(head), Message("user", (TextPart(now), *image_parts(request.images, images))))
+    return (system(head), user(now, image_parts(request.images, images)))
 
 
 def step_messages(
@@ -238,11 +239,8 @@ def solution_messages(request: SolutionRequest, images: Images) -> tuple[Message
         summary=escape_marks(memory.summary),
         steps=_steps(memory.turns, images),
     )
-    blobs = [*request.images, *(blob for turn in memory.turns for blob in turn.images)]
-    return (
-        system(prompt("generator_answer", "system")),
-        Message("user", (TextPart(now), *image_parts(blobs, images))),
-    )
+    shown = image_parts(episode_images(request.images, memory.turns), images)
+    return (system(prompt("generator_answer", "system")), user(now, shown))
 
 
 def summary_messages(request: SummaryRequest) -> tuple[Message, ...]:
@@ -279,7 +277,7 @@ def _observation(number: int, step: Step, images: Images) -> str:
     return observation_block(number, cut(step.observation), step.images, images)
 
 
-def _step_images(steps: Iterable[Step], images: Images) -> list[MessagePart]:
+def _step_images(steps: Iterable[Step], images: Images) -> list[ImagePart]:
     return image_parts((blob for step in steps for blob in step.images), images)
 
 

@@ -8,6 +8,7 @@ from agentflow.models import Model
 from agentflow.team._messages import analysis_messages, plan_messages, step_messages
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
 from agentflow.team._pool import Role, in_worker
+from agentflow.team._rendering import episode_images
 from agentflow.team._schemas import decided_schema, drop_unused_nulls, plan_schema, step_schema
 from agentflow.trajectory import (
     AnalysisRequest,
@@ -92,5 +93,5 @@ class Planner(Role):
         )
 
     async def _images(self, request: NextStepRequest) -> Mapping[str, bytes]:
-        images = [*request.images, *(blob for turn in request.memory.turns for blob in turn.images)]
+        images = episode_images(request.images, request.memory.turns)
         return await visible_images(self._model, images, self._read_blob)

@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 
 from agentflow.models import ImagePart, Message, TextPart
-from agentflow.models import Part as MessagePart
 from agentflow.text import PromptFiles
-from agentflow.trajectory import Action, Blob, ToolCard
+from agentflow.trajectory import Action, Blob, ToolCard, Turn
 
 Images = Mapping[str, bytes]
 """Bytes of the images that the model can see, by hash."""
@@ -56,7 +55,12 @@ def observation_block(number: int, text: str, blobs: tuple[Blob, ...], images: I
     return f'<observation number="{number}">\n{text}\n</observation>'
 
 
-def image_parts(blobs: Iterable[Blob], images: Images) -> list[MessagePart]:
+def episode_images(images: Iterable[Blob], turns: Iterable[Turn]) -> tuple[Blob, ...]:
+    """Return the images of a task and of its turns."""
+    return (*images, *(blob for turn in turns for blob in turn.images))
+
+
+def image_parts(blobs: Iterable[Blob], images: Images) -> list[ImagePart]:
     """Return each visible image once."""
     seen = {blob.hash: blob for blob in blobs if blob.hash in images}
     return [ImagePart(images[hash], blob.mime) for hash, blob in seen.items()]
@@ -105,6 +109,6 @@ def system(text: str) -> Message:
     return Message("system", (TextPart(text),))
 
 
-def user(text: str) -> Message:
+def user(text: str, images: Iterable[ImagePart] = ()) -> Message:
     """Return a user message."""
-    return Message("user", (TextPart(text),))
+    return Message("user", (TextPart(text), *images))

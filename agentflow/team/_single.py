@@ -6,16 +6,16 @@ from functools import partial
 from msgspec import Struct
 
 from agentflow.actors import SYSTEM_CLOCK, Clock, together
-from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.errors import ErrorKind
 from agentflow.journal import Page
 from agentflow.models import Call, Message, Model, Prices, TextPart, ToolCall, ToolReply, ToolSpec, reply_of
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._executor import PutBlob, call_tool
 from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings, TimedResult
 from agentflow.team._model_calls import ReadBlob, visible_images
-from agentflow.team._rendering import card_notes, cut, image_parts, prompt, system
-from agentflow.team._schemas import card_of, fixed_arguments
-from agentflow.team._solving import turn_of
+from agentflow.team._rendering import card_notes, cut, episode_images, image_parts, prompt, system
+from agentflow.team._schemas import card_of
+from agentflow.team._solving import bind_action, no_such_tool, turn_of
 from agentflow.team._tool_replay import ToolReplay
 from agentflow.trajectory import (
     Action,
@@ -194,18 +194,11 @@ class _AgentEpisode:
         """Return the action of a call, and the reason if it cannot be made."""
         tool = self._tools.get(call.name)
         if tool is None:
-            known = ", ".join(self._tools)
-            why = f"there is no tool {call.name!r}; available tools: {known}"
-            return None, Failure(ErrorKind.TOOL_NOT_FOUND, why)
+            return None, no_such_tool(call.name, self._tools)
         if call.arguments is None:
             why = f"the arguments are not a JSON object: {call.raw_arguments[:SHORT_RESULT_CHARS]}"
             return None, Failure(ErrorKind.BAD_ARGUMENTS, why)
-        action = Action(tool.name, {**call.arguments, **fixed_arguments(tool, self._task.kwargs)})
-        try:
-            tool.bind(action.arguments)
-        except ToolFailure as failure:
-            return action, Failure(failure.kind, failure.message)
-        return action, None
+        return bind_action(tool, call.arguments, self._task)
 
     def _is_repeatable(self, action: Action) -> bool:
         hints = self._tools[action.tool].hints
@@ -213,7 +206,7 @@ class _AgentEpisode:
 
     async def _messages(self, *, last: bool) -> tuple[Message, ...]:
         """Return the conversation; if the results together are too long, the oldest ones are cut."""
-        images = [*self._task.images, *(blob for turn in self._turns for blob in turn.images)]
+        images = episode_images(self._task.images, self._turns)
         visible = await visible_images(self._model, images, self._read_blob)
         messages = [self._system, Message("user", (self._begin, *image_parts(self._task.images, visible)))]
         shortened = _shortened(self._turns, self._settings.memory_chars)
@@ -224,11 +217,7 @@ class _AgentEpisode:
             replies: list[ToolReply] = []
             for call, turn in zip(answer.calls, turns, strict=True):
                 text = cut(turn.result, SHORT_RESULT_CHARS) if turn.number in shortened else turn.result
-                shown = image_parts(turn.images, visible)
-                parts = (
-                    TextPart(text),
-                    *(part for part in shown if not isinstance(part, ToolCall | ToolReply)),
-                )
+                parts = (TextPart(text), *image_parts(turn.images, visible))
                 replies.append(ToolReply(call.id, call.name, parts, failed=turn.failure is not None))
             messages.append(Message("user", tuple(replies)))
         if last and self._history:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from anyio.from_thread import start_blocking_portal
+from msgspec.structs import asdict
 from pydantic import ValidationError
 
 from agentflow.actors import Supervisor
@@ -392,9 +393,7 @@ def result_of(
     """
     analysis = episode.analysis
     result: dict[str, Any] = {
-        "query_analysis": {}
-        if analysis is None
-        else {name: getattr(analysis, name) for name in analysis.__struct_fields__},
+        "query_analysis": {} if analysis is None else asdict(analysis),
         "memory": {f"Action Step {turn.number}": _remembered(turn) for turn in episode.turns},
         "step_count": len(episode.turns),
         "execution_time": round(episode.seconds, 3),
@@ -403,9 +402,7 @@ def result_of(
     }
     for turn in episode.turns:
         decision = turn.decision
-        result[f"action_predictor_{turn.number}_response"] = {
-            name: getattr(turn.step, name) for name in turn.step.__struct_fields__
-        }
+        result[f"action_predictor_{turn.number}_response"] = asdict(turn.step)
         result[f"tool_commander_{turn.number}_response"] = (
             "" if turn.action is None else call_line(turn.action)
         )

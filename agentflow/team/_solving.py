@@ -1,6 +1,6 @@
 """Episodes of a team: an analysis, then in each turn a step, its tool call, the result, and the decision to stop."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -196,23 +196,13 @@ class _TeamEpisode:
         """Call the tool that the planner named."""
         tool = self._tools.get(step.tool_name) or self._tools.get(step.tool_name.replace(":", "_"))
         if tool is None:
-            known = ", ".join(self._tools)
-            failure = Failure(
-                ErrorKind.TOOL_NOT_FOUND, f"there is no tool {step.tool_name!r}; available tools: {known}"
-            )
-            return self._no_call(number, step, failure)
+            return self._no_call(number, step, no_such_tool(step.tool_name, self._tools))
         request = CommandRequest(question=self._task.question, step=step, tool=self._cards[tool.name])
         given = await self._try(number, "", request, tool)
         if isinstance(given, tuple) and _has_bad_arguments(given[2]):
             command, _, outcome = given
             assert outcome.failure is not None, "only a failed call has bad arguments"
-            again = CommandRequest(
-                question=request.question,
-                step=step,
-                tool=request.tool,
-                mistake=outcome.failure.message,
-                before=command,
-            )
+            again = replace(request, mistake=outcome.failure.message, before=command)
             repaired = await self._try(number, "/again", again, tool)
             given = repaired if isinstance(repaired, tuple) else given
         if isinstance(given, Failure):
@@ -228,13 +218,9 @@ class _TeamEpisode:
         reply = await self._ledger.ask(f"{number}/command{again}", "executor", Command, ask)
         if reply.value is None:
             return reply.failure or Failure(ErrorKind.FAILED, "the executor wrote no call")
-        arguments = {**reply.value.arguments, **fixed_arguments(tool, self._task.kwargs)}
-        action = Action(tool.name, arguments)
-        try:
-            tool.bind(arguments)
-        except ToolFailure as failure:
-            refused = ActionOutcome(Observation(), Failure(failure.kind, failure.message))
-            return reply.value, action, refused
+        action, refusal = bind_action(tool, reply.value.arguments, self._task)
+        if refusal is not None:
+            return reply.value, action, ActionOutcome(Observation(), refusal)
         return reply.value, action, await self._act(number, f"{number}/act{again}", action)
 
     async def _act(self, number: int, key: str, action: Action) -> ActionOutcome:
@@ -251,6 +237,22 @@ class _TeamEpisode:
 
 def _text(reply: Reply[Any]) -> ModelText:
     return ModelText(reply.text, reply.mark)
+
+
+def no_such_tool(name: str, tools: Iterable[str]) -> Failure:
+    """Return the failure of a call of an unknown tool."""
+    known = ", ".join(tools)
+    return Failure(ErrorKind.TOOL_NOT_FOUND, f"there is no tool {name!r}; available tools: {known}")
+
+
+def bind_action(tool: Tool, arguments: Mapping[str, Any], task: Task) -> tuple[Action, Failure | None]:
+    """Return the call of a tool, with the fixed arguments of the task, and the reason if the tool refuses them."""
+    action = Action(tool.name, {**arguments, **fixed_arguments(tool, task.kwargs)})
+    try:
+        tool.bind(action.arguments)
+    except ToolFailure as failure:
+        return action, Failure(failure.kind, failure.message)
+    return action, None
 
 
 def turn_of(

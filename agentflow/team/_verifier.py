@@ -6,6 +6,7 @@ from agentflow.models import Model
 from agentflow.team._messages import judge_messages, verification_messages
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
 from agentflow.team._pool import Role, in_worker
+from agentflow.team._rendering import episode_images
 from agentflow.team._rules import judge_by_rule, judge_obvious
 from agentflow.trajectory import Decision, Judgement, JudgementRequest, Reply, Verdict, VerificationRequest
 
@@ -55,6 +56,6 @@ class Verifier(Role):
     @in_worker
     async def decide(self, request: VerificationRequest) -> Reply[Decision]:
         """Decide whether the memory answers the question."""
-        images = [*request.images, *(blob for turn in request.memory.turns for blob in turn.images)]
+        images = episode_images(request.images, request.memory.turns)
         messages = verification_messages(request, await visible_images(self._model, images, self._read_blob))
         return await answer_request(self._model, request, Decision, messages, role="verifier")
