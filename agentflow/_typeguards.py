@@ -14,6 +14,11 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
+def is_list_or_tuple(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Return true for a list or a tuple: `is_list_or_tuple((1, 2))`."""
+    return isinstance(value, list | tuple)
+
+
 def is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
     """Return true for any mapping, whose keys are taken to be text: `is_mapping({"a": 1})`."""
     return isinstance(value, Mapping)

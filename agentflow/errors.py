@@ -21,7 +21,7 @@ to the code that records it.
 """
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from agentflow.trajectory import Tokens
@@ -41,6 +41,8 @@ __all__ = [
     "RuntimeFailure",
     "StopCause",
     "ToolFailure",
+    "error_line",
+    "unwrap_group",
 ]
 
 
@@ -231,3 +233,20 @@ class RunStopped(AgentFlowError):
         self.cause = cause
         self.message = message
         """One line: the reason, and how to resume."""
+
+
+def unwrap_group(error: Exception) -> Exception:
+    """Return the first leaf of nested exception groups, in which task groups wrap errors."""
+    while _is_group(error):
+        error = error.exceptions[0]
+    return error
+
+
+def error_line(error: Exception) -> str:
+    """Return the type and message of an error, taken out of its groups, as one line of at most 500 characters."""
+    error = unwrap_group(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+
+
+def _is_group(error: Exception) -> TypeGuard[ExceptionGroup[Exception]]:
+    return isinstance(error, ExceptionGroup)

@@ -1,9 +1,11 @@
 """Concurrent calls with results in order."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import anyio
+
+from agentflow.errors import unwrap_group
 
 T = TypeVar("T")
 
@@ -29,13 +31,7 @@ async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
             for index, job in enumerate(waiting):
                 tasks.start_soon(run, index, job)
     except* Exception as group:  # boundary: the first error is raised again, by itself
-        failed = _first(group)
+        failed = unwrap_group(group)
     if failed is not None:
         raise failed
     return [results[index] for index in range(len(waiting))]
-
-
-def _first(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-    return error

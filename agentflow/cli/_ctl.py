@@ -4,10 +4,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import anyio
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.cli._output import Exit
 from agentflow.errors import AgentFlowError, ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox
@@ -69,10 +70,6 @@ def _address(folder: Path) -> _ControlAddress:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, dict):
-        return (
-            ", ".join(f"{name} {count}" for name, count in cast("dict[str, object]", value).items()) or "none"
-        )
-    if isinstance(value, list):
-        return ", ".join(map(str, cast("list[object]", value)))
-    return str(value)
+    if is_object(value):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
+    return ", ".join(map(str, value)) if is_list(value) else str(value)

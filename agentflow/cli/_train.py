@@ -4,11 +4,12 @@ import argparse
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
+from agentflow._typeguards import is_list, is_mapping
 from agentflow.cli._display import RunView, progress_table
 from agentflow.cli._output import Exit
 from agentflow.cli._program import watch_run
@@ -159,7 +160,7 @@ def tasks_of(config: "SynthesisConfig") -> list[Task]:
     for index, seed in enumerate(load_seeds(config.seeds_file)[: config.number_of_seed]):
         id = str(seed.get("id", f"seed_{index + 1:03d}"))
         answer: object = seed.get("answer")
-        answers = cast("list[object]", answer) if isinstance(answer, list) else [answer]
+        answers = answer if is_list(answer) else [answer]
         references = tuple(str(one) for one in answers if one is not None and str(one).strip())
         if not references:
             raise ConfigurationError(
@@ -175,7 +176,7 @@ def tasks_of(config: "SynthesisConfig") -> list[Task]:
 
 
 def _section(learner: Mapping[str, Any], name: str) -> dict[str, Any]:
-    said: object = learner.get(name) or {}
-    if not isinstance(said, Mapping):
+    section: object = learner.get(name) or {}
+    if not is_mapping(section):
         raise ConfigurationError(f"learner.{name}: not a mapping; write names with values")
-    return dict(cast("Mapping[str, Any]", said))
+    return dict(section)

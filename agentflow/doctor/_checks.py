@@ -9,7 +9,7 @@ import aiohttp
 import anyio
 from msgspec import Struct, field
 
-from agentflow.errors import AgentFlowError, ConfigurationError
+from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.models import PROVIDERS, is_loopback
 from agentflow.sandbox import Sandbox, Tool
 from mcp_servers import BACKENDS
@@ -103,11 +103,9 @@ async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[
                 with anyio.move_on_after(SECONDS):
                     found[key] = await checks[key]()
             except Exception as error:  # boundary: any error of a check is its result
-                text = " ".join(f"{type(error).__name__}: {error}".split())
-                found[key] = Diagnosis(area=area, name=name, state=DiagnosisState.MISSING, text=text)
+                found[key] = _missing(area, name, error_line(error))
         if key not in found:
-            text = f"not finished after {SECONDS:.0f} seconds"
-            found[key] = Diagnosis(area=area, name=name, state=DiagnosisState.MISSING, text=text)
+            found[key] = _missing(area, name, f"not finished after {SECONDS:.0f} seconds")
 
     async with anyio.create_task_group() as tasks:
         for key in wanted:

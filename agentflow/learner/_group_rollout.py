@@ -7,11 +7,10 @@ from typing import Final, Protocol
 
 import anyio
 
-from agentflow.errors import ConfigurationError, ModelFailureKind, RunStopped, StopCause
+from agentflow.errors import ConfigurationError, ModelFailureKind, RunStopped, StopCause, error_line
 from agentflow.learner._config import ValidationSettings
 from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample, sample_of
 from agentflow.learner._task_order import TaskDraw
-from agentflow.runs import unwrap_group
 from agentflow.scoring import Metric, bootstrap, pass_at
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Ending, Episode, Failure, Task, digest
@@ -23,7 +22,6 @@ logger = get_logger(__name__)
 
 GRACE_SECONDS: Final = 30.0
 """Time on top of an episode's own limit, for making its sandbox and scoring its answer."""
-_MAX_REASON_CHARS = 500
 UNREACHABLE = frozenset(
     {ModelFailureKind.RATE_LIMITED, ModelFailureKind.UNAVAILABLE, ModelFailureKind.TIMEOUT}
 )
@@ -200,12 +198,6 @@ def _external_failure(episode: Episode) -> Failure | None:
         if exchange.failure is not None and exchange.failure.kind in UNREACHABLE:
             return Failure(FailureCause.MODEL, f"{exchange.role}: {exchange.failure.message}")
     return None
-
-
-def error_line(error: Exception) -> str:
-    """Return the unwrap_group error as one line of at most 500 characters."""
-    error = unwrap_group(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_REASON_CHARS]
 
 
 class Validation:

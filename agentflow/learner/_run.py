@@ -11,7 +11,7 @@ import anyio
 import numpy as np
 from msgspec import Struct, structs
 
-from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
+from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause, unwrap_group
 from agentflow.learner._backbone import Backbone
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig
@@ -28,7 +28,7 @@ from agentflow.learner._task_order import TaskOrder
 from agentflow.learner._tree_groups import TreeGroupRollout, open_tree_grower
 from agentflow.learner.trackers import Trackers, open_trackers
 from agentflow.rollout import Assignment, assign
-from agentflow.runs import Phase, Resume, render_config, unwrap_group
+from agentflow.runs import Phase, Resume, render_config
 from agentflow.scoring import Metric
 from agentflow.trajectory import Task
 

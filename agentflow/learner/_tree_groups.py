@@ -8,10 +8,10 @@ import anyio
 from msgspec import structs
 
 from agentflow.actors import Supervisor
-from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.errors import ConfigurationError, RunStopped, StopCause, error_line
 from agentflow.growth import BranchSandboxes, Grower, plans_of
 from agentflow.journal import MemoryPage
-from agentflow.learner._group_rollout import RETRIED, UNREACHABLE, GroupRollout, error_line
+from agentflow.learner._group_rollout import RETRIED, UNREACHABLE, GroupRollout
 from agentflow.learner._groups import EpisodeResult, FailureCause, Group, samples_of_tree
 from agentflow.learner._task_order import TaskDraw
 from agentflow.models import Call, Completion, Model, Sampling

@@ -4,10 +4,10 @@ import mimetypes
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import cast
 
 from msgspec import structs
 
+from agentflow._typeguards import is_list
 from agentflow.errors import ConfigurationError
 from agentflow.trajectory import Blob, Task
 
@@ -49,6 +49,5 @@ def with_pictures(tasks: Sequence[Task], folder: Path) -> tuple[list[Task], Pict
 
 
 def _named(task: Task) -> list[str]:
-    said: object = next((task.metadata[field] for field in _FIELDS if task.metadata.get(field)), None)
-    names = cast("list[object]", said) if isinstance(said, list) else [said]
-    return [name for name in names if isinstance(name, str)]
+    value: object = next((task.metadata[field] for field in _FIELDS if task.metadata.get(field)), None)
+    return [name for name in (value if is_list(value) else [value]) if isinstance(name, str)]

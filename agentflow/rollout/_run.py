@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Clock, Restart
-from agentflow.errors import ConfigurationError, RunStopped
+from agentflow.errors import ConfigurationError, RunStopped, error_line
 from agentflow.journal import NewSeed, Page, Run
 from agentflow.models import Call, Completion, Model, OpenModel, Prices
 from agentflow.rollout._config import AGENT, JUDGE, TOOL, RolloutConfig
@@ -28,7 +28,6 @@ from agentflow.runs import (
     check_models,
     prices_of,
     start_child,
-    unwrap_group,
 )
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings, Tool
 from agentflow.scoring import Metric, Scored, make_metric, needs_judge
@@ -41,9 +40,6 @@ MAX_AHEAD = 16
 
 
 CRASHED = "crashed"
-
-
-_LONGEST_REASON = 500
 
 
 logger = get_logger(__name__)
@@ -341,7 +337,9 @@ class TaskWorker:
         """Return the result of a task whose work crashed outside its episodes."""
         task, sample = task_of(seed)
         scored = None if self._metric is None else Scored(0.0)
-        return msgspec.json.encode(TaskResult(task=task, sample=sample, failure=_crash(error), scored=scored))
+        return msgspec.json.encode(
+            TaskResult(task=task, sample=sample, failure=Failure(CRASHED, error_line(error)), scored=scored)
+        )
 
     async def _answered(self, task: Task, page: Page) -> tuple[Episode | None, Failure | None, int]:
         """Return the first episode with an answer, else the last one; the failure, and the number of tries."""
@@ -365,7 +363,7 @@ class TaskWorker:
             Exception
         ) as error:  # boundary: a task whose episode crashes is data, and must not end the others
             logger.exception("episode crashed", task=task.id, tried=tried)
-            crash = _crash(unwrap_group(error))
+            crash = Failure(CRASHED, error_line(error))
             await page.record(f"{CRASHED}/{tried}", crash)
             return None, crash
         return episode, episode.failure
@@ -378,8 +376,3 @@ class TaskWorker:
             return await metric.score(episode.answer, task)
 
         return await page.once("score", Scored, score)
-
-
-def _crash(error: Exception) -> Failure:
-    why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return Failure(CRASHED, why[:_LONGEST_REASON])

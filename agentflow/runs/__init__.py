@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         open_supervised,
         prices_of,
         start_child,
-        unwrap_group,
     )
     from agentflow.runs._tools import ChosenTools, choose_tools, explores_bundled_corpus, sandbox_settings
 
@@ -50,7 +49,6 @@ __all__ = [
     "run_sync",
     "sandbox_settings",
     "start_child",
-    "unwrap_group",
 ]
 
 # Names that need servers or a journal; the settings need neither.
@@ -65,7 +63,6 @@ __getattr__ = lazy_exports(
             "open_supervised",
             "prices_of",
             "start_child",
-            "unwrap_group",
         ],
         "._tools": ["ChosenTools", "choose_tools", "explores_bundled_corpus", "sandbox_settings"],
     },

@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field, SecretStr
 
+from agentflow._typeguards import is_list, is_list_or_tuple, is_object
 from agentflow.models import RENAMED_MODEL_KEYS, ApiName, Prices, StructuredOutput, TokenMode
 from agentflow.settings import Section, Settings, load_settings
 
@@ -18,10 +19,7 @@ if TYPE_CHECKING:
 
 
 def _joined(value: object) -> object:
-    if isinstance(value, list):
-        lines = cast("list[object]", value)
-        return "\n".join(map(str, lines)) if all(isinstance(line, str) for line in lines) else lines
-    return value
+    return "\n".join(value) if is_list(value) and all(isinstance(line, str) for line in value) else value
 
 
 Prose = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[str])]
@@ -180,7 +178,7 @@ class RunConfig(Settings):
             return ModelSettings(
                 name="offline", vision=False, tokens=self._shared(own, "tokens") is not False
             )
-        chosen: dict[str, object] = {name: self._shared(own, name) for name in _MODEL_KEYS}
+        chosen: dict[str, object] = {name: self._shared(own, name) for name in RoleModel.model_fields}
         chosen["name"] = chosen.pop("model_name")
         return ModelSettings.model_validate(chosen)
 
@@ -202,8 +200,7 @@ class RunConfig(Settings):
         named: dict[str, dict[str, object]] = {name: {} for name in self.resource_types}
         for name, settings in self.resource_init_configs.items():
             content = settings.get("content")
-            flat = set(settings) != {"content"} or not isinstance(content, dict)
-            named[name] = settings if flat else cast("dict[str, object]", content)
+            named[name] = content if is_object(content) and len(settings) == 1 else settings
         return named
 
     @property
@@ -233,49 +230,29 @@ class RunConfig(Settings):
     def identity(self) -> dict[str, object]:
         """Return what affects the content of the files: no keys, addresses, limits, budgets or directories."""
         left_out = _NOT_CONTENT | self.NOT_CONTENT | {f"{role}_model" for role in self.role_models}
-        said = cast("dict[str, object]", masked(self.model_dump(mode="json", exclude=set(left_out))))
+        content = _masked_entries(self.model_dump(mode="json", exclude=set(left_out)))
         stored = {new: old for old, new in type(self).renamed.items()}  # journals have the old names
-        content = {stored.get(name, name): value for name, value in said.items()}
-        return {
-            **content,
-            "models": {role: self._model_identity(own) for role, own in self.role_models.items()},
-        }
+        models = {role: self._model_identity(own) for role, own in self.role_models.items()}
+        return {**{stored.get(name, name): value for name, value in content.items()}, "models": models}
 
     def _model_identity(self, own: RoleModel) -> dict[str, object]:
         if self.offline:
             return {"model_name": "offline"}
-        return {key: masked(self._shared(own, name)) for name, key in _ANSWER_KEYS.items()}
+        stored = {new: old for old, new in RENAMED_MODEL_KEYS.items()}
+        return {stored.get(name, name): masked(self._shared(own, name)) for name in _ANSWER_KEYS}
 
 
 _ENDPOINT_DEFAULTS: Final[dict[str, object]] = {"api_key": SecretStr(""), "api": "auto", "tokens": False}
 """Defaults of settings that belong to an endpoint, for a role with another endpoint."""
 
 
-_MODEL_KEYS: Final = (
-    "model_name", "base_url", "api", "api_key", "temperature", "top_p", "max_tokens", "max_text_chars", "seed", "max_concurrency",
-    "call_seconds", "max_attempts", "structured", "tokens", "extra_body", "vision", "prices",
+_ANSWER_KEYS: Final = (
+    "model_name", "temperature", "top_p", "max_tokens", "max_text_chars", "seed", "extra_body", "vision", "tokens",
 )  # fmt: skip
-
-
-_ANSWER_KEYS: Final = {
-    "model_name": "model_name",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "max_tokens": "max_tokens",
-    "max_text_chars": "longest_text",
-    "seed": "seed",
-    "extra_body": "extra_body",
-    "vision": "sees",
-    "tokens": "tokens",
-}
-"""Settings that decide a model's answers, with the keys under which a run stores them."""
-
-
+"""Settings that decide a model's answers."""
 _NOT_CONTENT: Final = frozenset({
-    "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout", "max_sandboxes",
-    "model_name", "api_key", "base_url", "api", "temperature", "top_p", "max_tokens", "max_text_chars", "seed", "extra_body",
-    "vision", "max_concurrency", "call_seconds", "max_attempts", "structured", "tokens", "prices", "max_total_tokens", "max_cost",
-    "max_seconds", "journal", "run_name",
+    *RoleModel.model_fields, "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
+    "max_sandboxes", "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name",
 })  # fmt: skip
 
 
@@ -306,20 +283,19 @@ def masked(value: object) -> object:
 
     Paths become texts.
     """
-    match value:
-        case SecretStr():
-            return _MASK if value.get_secret_value() else ""
-        case dict():
-            entries = cast("dict[str, object]", value)
-            return {name: _entry(name, entry) for name, entry in entries.items()}
-        case list() | tuple():
-            return [masked(entry) for entry in cast("list[object]", value)]
-        case str():
-            return _PASSWORD.sub(rf"\1:{_MASK}@", value)
-        case PurePath():
-            return str(value)
-        case _:
-            return value
+    if isinstance(value, SecretStr):
+        return _MASK if value.get_secret_value() else ""
+    if is_object(value):
+        return _masked_entries(value)
+    if is_list_or_tuple(value):
+        return [masked(entry) for entry in value]
+    if isinstance(value, str):
+        return _PASSWORD.sub(rf"\1:{_MASK}@", value)
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def _masked_entries(entries: Mapping[str, object]) -> dict[str, object]:
+    return {name: _entry(name, entry) for name, entry in entries.items()}
 
 
 def _entry(name: str, value: object) -> object:

@@ -5,11 +5,10 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from agentflow.actors import Context
-from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
+from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause, unwrap_group
 from agentflow.journal import Run, SeedTaken
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
-from agentflow.runs._supervised_resources import unwrap_group
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Seed
 

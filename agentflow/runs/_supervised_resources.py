@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import anyio
 
 from agentflow.actors import ChildSpec, Context, ExitReason, StartFailed, Supervisor
-from agentflow.errors import AgentFlowError
+from agentflow.errors import AgentFlowError, unwrap_group
 from agentflow.journal import Run
 from agentflow.models import Accounts, ModelEndpoints, ModelSettings, OpenModel, Prices, make_model
 from agentflow.runs._config import RunConfig
@@ -57,13 +57,6 @@ async def start_child(supervisor: Supervisor, spec: ChildSpec) -> None:
         await supervisor.start_child(spec)
     except StartFailed as failed:
         raise _cause(failed) from failed
-
-
-def unwrap_group(error: Exception) -> Exception:
-    """Return the first leaf of nested exception groups, in which task groups wrap errors."""
-    while isinstance(error, ExceptionGroup):
-        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-    return error
 
 
 def _cause(failed: StartFailed) -> AgentFlowError:

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from agentflow.actors import Hosted
-from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.errors import ErrorKind, ToolFailure, unwrap_group
 from agentflow.sandbox._launch import ServerLauncher, local_token
 from agentflow.sandbox._names import Names
 from agentflow.sandbox._tool_host import ToolHost, failed
@@ -144,8 +144,7 @@ class RemoteToolHost(ToolHost):
             return self._client
 
     def _explain(self, error: Exception) -> ToolFailure:
-        while isinstance(error, ExceptionGroup):
-            error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+        error = unwrap_group(error)
         if isinstance(error, MCPError):
             return failure_of(error, self._url)
         return ToolFailure(ErrorKind.UNAVAILABLE, f"{self._url}: {type(error).__name__}: {error}")

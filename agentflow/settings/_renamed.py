@@ -2,11 +2,11 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, TypeGuard
+from typing import ClassVar
 
 from pydantic import BaseModel, model_validator
 
-from agentflow._typeguards import is_mapping
+from agentflow._typeguards import is_list_or_tuple, is_mapping
 from agentflow.errors import ConfigurationError
 from agentflow.settings._schema import fields, members
 
@@ -87,7 +87,7 @@ class KeyRenamer:
     def _rename(
         self, value: object, annotations: Iterable[object], path: tuple[str, ...], origin: str
     ) -> object:
-        if _is_list(value):
+        if is_list_or_tuple(value):
             kinds = tuple(annotations)
             return [
                 self._rename(item, kinds, (*path, str(index)), origin) for index, item in enumerate(value)
@@ -134,7 +134,3 @@ def _hint(origin: str, old: str, new: str) -> str:
 
 def _both(old: str, new: str) -> str:
     return f"{old} is the old name of {new} and both are given; remove {old}"
-
-
-def _is_list(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
-    return isinstance(value, list | tuple)

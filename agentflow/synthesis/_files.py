@@ -1,10 +1,10 @@
 """Files of a synthesis: projections of the results in the journal."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 import anyio.to_thread
 import msgspec
@@ -186,13 +186,6 @@ class _Index(Protocol):
     def query(self, minhash: _Sketch) -> list[int]: ...
 
 
-class _Rensa(Protocol):
-    """The used part of rensa, which has no types."""
-
-    def RMinHash(self, num_perm: int, seed: int) -> _Sketch: ...
-    def RMinHashLSH(self, threshold: float, num_perm: int, num_bands: int) -> _Index: ...
-
-
 class QuestionIndex:
     """Index of the accepted questions of a run."""
 
@@ -201,9 +194,10 @@ class QuestionIndex:
 
         :param similarity: word similarity from which two questions with the same answer are duplicates.
         """
-        self._rensa = cast("_Rensa", import_module("rensa"))
+        rensa = import_module("rensa")  # it has no types
         bands = _BANDS if similarity >= _ALIKE else _MORE_BANDS
-        self._index = self._rensa.RMinHashLSH(similarity, _HASHES, bands)
+        self._index: _Index = rensa.RMinHashLSH(similarity, _HASHES, bands)
+        self._new_sketch: Callable[[int, int], _Sketch] = rensa.RMinHash
         self._least = 100 * similarity
         self._known: list[tuple[list[str], str, str]] = []
         self._verbatim: dict[str, str] = {}
@@ -232,6 +226,6 @@ class QuestionIndex:
     def _sketch(self, words: list[str], answer: str) -> _Sketch:
         """Return a sketch that is half question and half answer, so that other answers give no candidates."""
         said = " ".join(tokens(answer))
-        sketch = self._rensa.RMinHash(_HASHES, 1)
+        sketch = self._new_sketch(_HASHES, 1)
         sketch.update([*sorted(set(words)), *(f"{said} {number}" for number in range(len(words)))])
         return sketch

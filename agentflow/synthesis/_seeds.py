@@ -5,8 +5,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from agentflow._typeguards import is_mapping
 from agentflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def load_seeds(
     if isinstance(seeds_or_path, str | Path):
         found = _from_text(seeds_or_path)
     else:
-        given = enumerate(cast("Sequence[object]", seeds_or_path), 1)
-        found = [_seed(seed, f"seeds[{number - 1}]") for number, seed in given]
+        found = [_seed(seed, f"seeds[{index}]") for index, seed in enumerate(seeds_or_path)]
     _refuse_twins(found)
     return found
 
@@ -134,20 +134,19 @@ def _table(path: Path, text: str) -> Iterator[tuple[str, object]]:
 def _seed(seed: object, place: str) -> dict[str, Any]:
     if isinstance(seed, str):
         seed = {"content": seed}
-    if not isinstance(seed, Mapping):
+    if not is_mapping(seed):
         raise ConfigurationError(f'{place}: not a seed; write {{"content": "…", "kwargs": {{}}}}')
-    entries = dict(cast("Mapping[str, Any]", seed))
-    content = entries.get("content")
+    content = seed.get("content")
     if not isinstance(content, str) or not content.strip():
         raise ConfigurationError(f"{place}: has no content; add a text under content")
-    kwargs: object = entries.get("kwargs")
-    if not isinstance(kwargs, Mapping | None):
+    kwargs = seed.get("kwargs")
+    if kwargs is not None and not is_mapping(kwargs):
         raise ConfigurationError(f"{place}: kwargs is not a mapping; write names with values, or remove it")
-    own = entries.get("id")
-    if own is not None and (not isinstance(own, str | int) or isinstance(own, bool) or not str(own).strip()):
+    id = seed.get("id")
+    if id is not None and (not isinstance(id, str | int) or isinstance(id, bool) or not str(id).strip()):
         raise ConfigurationError(f"{place}: id is neither a text nor a number")
-    named = {} if own is None else {"id": str(own)}
-    return {**entries, "content": content, "kwargs": dict(cast("Mapping[str, Any]", kwargs or {})), **named}
+    named = {} if id is None else {"id": str(id)}
+    return {**seed, "content": content, "kwargs": dict(kwargs or {}), **named}
 
 
 def _refuse_twins(seeds: Sequence[Mapping[str, Any]]) -> None:

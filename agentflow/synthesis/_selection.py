@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, error_line
 from agentflow.text import content_word_pairs
 from agentflow.trajectory import Node, Tree, Verdict, trajectory_id
 
@@ -268,14 +268,14 @@ def find_strategy(name: str) -> Strategy:
             f"selection_strategy: {name} is unknown; write {', '.join(BUILT_IN)} or module:function"
         )
     try:
-        found: object = getattr(import_module(module), function)
+        strategy: UserStrategy = getattr(import_module(module), function)
     except ImportError as error:
         raise ConfigurationError(f"selection_strategy: {name}: {error}; it must be importable") from None
     except AttributeError:
         raise ConfigurationError(f"selection_strategy: {name}: {module} has no {function}") from None
-    if not callable(found):
+    if not callable(strategy):
         raise ConfigurationError(f"selection_strategy: {name}: not a function")
-    return _user(name, cast("UserStrategy", found))
+    return _user(name, strategy)
 
 
 def _user(name: str, function: UserStrategy) -> Strategy:
@@ -285,8 +285,9 @@ def _user(name: str, function: UserStrategy) -> Strategy:
         try:
             said = list(function(tree, paths, config))
         except Exception as error:  # boundary: a user's code may raise anything
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigurationError(f"selection_strategy: {name}: raised {why}; fix it") from error
+            raise ConfigurationError(
+                f"selection_strategy: {name}: raised {error_line(error)}; fix it"
+            ) from error
         ranked = _ranked(name, said, paths, scale)
 
         def pick(

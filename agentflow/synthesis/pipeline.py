@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import ChildSpec, Restart
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, error_line
 from agentflow.growth import BranchSandboxes, Grower, with_observations, without_observations
 from agentflow.journal import NewSeed, Run
 from agentflow.models import ModelSettings
@@ -242,8 +242,7 @@ class _TreeWorker:
 
     def give_up(self, seed: Seed, error: Exception) -> bytes:
         """Return the result of a seed whose work crashed repeatedly."""
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return msgspec.json.encode(SeedResult(failure=why[:500]))
+        return msgspec.json.encode(SeedResult(failure=error_line(error)))
 
 
 async def _results(run: Run) -> AsyncGenerator[tuple[Seed, SeedResult]]:

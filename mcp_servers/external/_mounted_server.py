@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TypeGuard
 
 import anyio
 import mcp_types as types
@@ -15,7 +14,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from agentflow.actors import Backoff, ChildSpec, Context, Hosted, StartFailed, Supervisor
-from agentflow.errors import AgentFlowError, ErrorKind, ToolFailure
+from agentflow.errors import AgentFlowError, ErrorKind, ToolFailure, unwrap_group
 from mcp_servers.core._call import CallContext
 from mcp_servers.external._connections import Connector, ServerConnection
 from mcp_servers.external._content import one_line
@@ -159,7 +158,7 @@ class MountedServer:
                     self._down(connection)
         except Exception as error:
             # Recorded for the callers; the supervisor gets the error itself.
-            self._trouble = self._trouble or _explained(_innermost(error))
+            self._trouble = self._trouble or _explained(unwrap_group(error))
             logger.warning("mcp server %s: %s", self.name, self._trouble)
             logger.debug("mcp server %s", self.name, exc_info=True)
             raise
@@ -300,7 +299,7 @@ async def _subscribe(connection: _Connection) -> None:
 
 async def _reason_of(connection: _Connection, error: Exception) -> str:
     """Return the reason of a failed connection in one line."""
-    cause = _innermost(error)
+    cause = unwrap_group(error)
     if isinstance(cause, MCPError) and cause.code == types.CONNECTION_CLOSED:
         with anyio.move_on_after(SETTLE_SECONDS):
             return await connection.line.ended()
@@ -311,17 +310,6 @@ def _explained(error: Exception) -> str:
     text = one_line(str(error))
     known = isinstance(error, AgentFlowError | MCPError)
     return text if known and text else f"{type(error).__name__}: {text}".rstrip(": ")
-
-
-def _innermost(error: Exception) -> Exception:
-    """Unwrap the error from exception groups."""
-    while _is_group(error):
-        error = error.exceptions[0]
-    return error
-
-
-def _is_group(error: Exception) -> TypeGuard[ExceptionGroup[Exception]]:
-    return isinstance(error, ExceptionGroup)
 
 
 async def negotiate(client: ClientSession) -> None:

@@ -4,8 +4,9 @@ import re
 from string import ascii_uppercase
 from typing import Final
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.rollout.benchmarks._benchmark import described
-from agentflow.rollout.benchmarks._rows import BenchmarkRow, is_list, is_object
+from agentflow.rollout.benchmarks._rows import BenchmarkRow
 from agentflow.scoring import extract_answer
 from agentflow.trajectory import Task, digest
 

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Final
 import yaml
 from pydantic import Field, ValidationError
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
 from agentflow.rollout.benchmarks import _readers as readers
 from agentflow.rollout.benchmarks._benchmark import Benchmark, Category, Reader, choose, described
 from agentflow.rollout.benchmarks._readers import references
-from agentflow.rollout.benchmarks._rows import BenchmarkRow, is_list, is_object
+from agentflow.rollout.benchmarks._rows import BenchmarkRow
 from agentflow.settings import Section
 from agentflow.trajectory import Task
 

@@ -7,8 +7,9 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeGuard, cast
+from typing import Any, Final, NoReturn
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
 
 _ARRAYS: Final = ("data", "examples", "questions", "rows", "tasks")
@@ -125,7 +126,7 @@ def _json(path: Path) -> Iterator[BenchmarkRow]:
         counted = place
         where = f"{path}:{line}"
         try:
-            read, place = cast("tuple[object, int]", _DECODER.raw_decode(text, place))
+            read, place = _DECODER.raw_decode(text, place)
         except (json.JSONDecodeError, RecursionError) as error:
             lost = error.lineno if isinstance(error, json.JSONDecodeError) else line
             raise ConfigurationError(f"{path}:{lost}: not JSON: {_why(error)}") from None
@@ -198,16 +199,6 @@ def _parquet(path: Path, fields: Collection[str] = ()) -> Iterator[BenchmarkRow]
                     yield BenchmarkRow(f"{path}: row {number}", row)
     except ValueError as error:
         raise ConfigurationError(f"{path}: not parquet: {_why(error)}") from None
-
-
-def is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    """Return true for a JSON object."""
-    return isinstance(value, dict)
-
-
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Return true for a JSON list."""
-    return isinstance(value, list)
 
 
 def _row(place: str, read: object) -> BenchmarkRow:
