@@ -50,7 +50,9 @@ def make_environment() -> None:
 
 
 async def model_folder(server: ModelServer) -> Path:
-    """Return the folder of the model that the server was started with."""
+    """Return the folder with the server's weights."""
+    if server.weights is not None:
+        return server.weights.folder
     async with EngineControl(server.address, server.key) as control:
         _, root = await control.model()
         return Path(root)
@@ -59,7 +61,7 @@ async def model_folder(server: ModelServer) -> Path:
 @asynccontextmanager
 async def as_it_was(server: ModelServer) -> AsyncGenerator[Path]:
     """Yield the folder of the server's weights, and restore them afterwards."""
-    folder = await model_folder(server) if server.weights is None else server.weights.folder
+    folder = await model_folder(server)
     try:
         yield folder
     finally:

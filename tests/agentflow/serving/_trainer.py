@@ -3,6 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch and transformers are only partly typed.
 
+import shutil
 from pathlib import Path
 from typing import Self
 
@@ -10,7 +11,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentflow.serving import Probe, Weights, probe_tokens
-from tests._vllm import make_tiny_model
 
 
 class Trainer:
@@ -20,9 +20,9 @@ class Trainer:
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
     @classmethod
-    def tied(cls, folder: Path) -> Self:
-        """Return a model whose head is tied to its embeddings."""
-        make_tiny_model(folder)
+    def tied(cls, original: Path, folder: Path) -> Self:
+        """Return a copy of a model with random weights, and a head that is tied to its embeddings."""
+        shutil.copytree(original, folder)
         config = AutoConfig.from_pretrained(folder)
         config.tie_word_embeddings = True
         torch.manual_seed(0)

@@ -22,7 +22,7 @@ from agentflow.serving import (
     probe_tokens,
 )
 from agentflow.serving._control import EngineControl
-from tests._vllm import PYTHON, as_it_was, settings_of
+from tests._vllm import PYTHON, as_it_was, model_folder, settings_of
 from tests.agentflow.serving._trainer import Trainer
 
 pytestmark = pytest.mark.timeout(900)
@@ -288,9 +288,9 @@ async def test_a_killed_server_restarts_with_the_newest_weights_and_accepts_othe
 
 @pytest.mark.promise("weights:stale")
 async def test_a_stale_head_is_detected_and_our_server_is_restarted(
-    tmp_path: Path,
+    vllm: ModelServer, tmp_path: Path
 ) -> None:
-    trainer = Trainer.tied(tmp_path / "0")
+    trainer = Trainer.tied(await model_folder(vllm), tmp_path / "0")
     before = trainer.probe()
     settings = ServingSettings(
         model=str(tmp_path / "0"), name="tied", python=PYTHON, device="cpu", dtype="float32", trains=True
