@@ -17,7 +17,7 @@ from playwright.async_api import Browser, async_playwright
 from benchmarks._rows import Row
 from mcp_servers import ToolTable
 from mcp_servers.browser import BrowserBackend
-from mcp_servers.browser._launch_directory import find_chromium
+from mcp_servers.browser._chromium import find_chromium
 
 ROUNDS = 9
 SNAPSHOTS = 30

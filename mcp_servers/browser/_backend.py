@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 from mcp_servers.browser._chromium import BrowserProcess
-from mcp_servers.browser._element_tools import NO_CODE, ElementTools
 from mcp_servers.browser._forking import fork_state
+from mcp_servers.browser._input_tools import NO_CODE, ElementTools, MouseTools
 from mcp_servers.browser._inspection_tools import InspectionTools, PdfTools
-from mcp_servers.browser._mouse_tools import MouseTools
 from mcp_servers.browser._navigation import NavigationTools
 from mcp_servers.browser._settings import SERVER_ONLY, BrowserSettings
 from mcp_servers.browser._state import BrowserState

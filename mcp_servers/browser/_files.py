@@ -39,11 +39,12 @@ async def save(tool: str, session: Session, path: str, data: bytes) -> SavedFile
     return SavedFile(path=info.path, size=len(data))
 
 
-async def save_if_named(tool: str, session: Session, path: str | None, text: str) -> str | None:
-    """Write a text into the workspace if `path` is given; return its path there."""
+async def save_if_named(tool: str, session: Session, path: str | None, content: str | bytes) -> str | None:
+    """Write a text or data into the workspace if `path` is given; return its path there."""
     if path is None:
         return None
-    return (await save(tool, session, path, text.encode("utf-8", "replace"))).path
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+    return (await save(tool, session, path, data)).path
 
 
 async def read_file(tool: str, session: Session, path: str, most: int) -> bytes:
@@ -141,8 +142,7 @@ def _read_regular(path: str, most: int) -> bytes:
 
 def _safe_name(name: str) -> str:
     """Turn a file name given by a page into a safe path component."""
-    plain = _UNSAFE.sub("_", name).strip(" .")[-120:]
-    return plain or "file"
+    return _UNSAFE.sub("_", name).strip(" .")[-120:] or "file"
 
 
 def _file_failure(tool: str, path: str, error: OSError) -> ToolFailure:

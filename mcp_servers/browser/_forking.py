@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import anyio
 
@@ -176,6 +176,13 @@ KEEP_SESSION_STORAGE = """(() => {
 })()"""
 
 
+class _FrameState(TypedDict):
+    """Form fields, scroll positions and focus of a frame, as `READ` returns them."""
+
+    fields: list[dict[str, Any]]
+    files: int
+
+
 @dataclass(frozen=True, slots=True)
 class _History:
     """Navigation history of a tab."""
@@ -219,10 +226,10 @@ async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]
 
 async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[str]:
     """Open the same page in the copy and restore its state; return what could not be copied."""
-    lines: list[str] = []
     if tab.crashed:
         await copy.open_tab()
         return ["its page has crashed"]
+    lines: list[str] = []
     if tab.chooser is not None:
         lines.append("the open file chooser")
     if tab.downloads:
@@ -232,7 +239,7 @@ async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[s
     history = await _history_of(tab.page)
     storage = [await _session_storage(frame) for frame in tab.page.frames]
     new = await copy.open_tab()
-    new.media = dict(tab.media)
+    new.media = tab.media.copy()
     if new.media:
         await emulate(new)
     await _replay_history(new.page, history, KEEP_SESSION_STORAGE % json.dumps(dict(storage)))
@@ -242,11 +249,9 @@ async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[s
     with anyio.move_on_after(state.settings.settle_seconds):
         await copy.until_settled(frozenset())
     await _write(new.page, SCROLL, frames)
-    files = sum(cast("int", frame["files"]) for frame in frames if frame)
-    if files:
+    if files := sum(frame["files"] for frame in frames if frame):
         lines.append(f"{files} chosen files")
-    difference = await _align(new, parent_snapshot)
-    if difference:
+    if difference := await _align(new, parent_snapshot):
         lines.append(f"the reloaded page differs, first at {difference!r}")
     elif missing:
         lines.append(f"{missing} fields were not found")
@@ -257,11 +262,11 @@ async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[s
 
 async def _history_of(page: Page) -> _History:
     async with devtools_session(page) as ask:
-        found = await ask("Page.getNavigationHistory")
-    urls = [cast("str", entry["url"]) for entry in found["entries"]]
-    current = cast("int", found["currentIndex"])
+        history = await ask("Page.getNavigationHistory")
+    current: int = history["currentIndex"]
     first = max(current - MAX_HISTORY, 0)
-    return _History(urls[first : current + MAX_HISTORY + 1], current - first)
+    entries = history["entries"][first : current + MAX_HISTORY + 1]
+    return _History([entry["url"] for entry in entries], current - first)
 
 
 async def _replay_history(page: Page, history: _History, script: str) -> None:
@@ -269,14 +274,12 @@ async def _replay_history(page: Page, history: _History, script: str) -> None:
     from playwright.async_api import Error
 
     async with await page.add_init_script(script):
-        if (
-            history.urls in ([_BLANK], [_BLANK, history.urls[-1]])
-            and history.current == len(history.urls) - 1
-        ):
-            if history.urls[-1] != _BLANK:
+        *earlier, last = history.urls
+        if history.current == len(earlier) and (earlier == [_BLANK] or history.urls == [_BLANK]):
+            if last != _BLANK:
                 # A page that cannot be opened shows the same error again.
                 with contextlib.suppress(Error):
-                    await page.goto(history.urls[-1])
+                    await page.goto(last)
             return
         await page.route("**/*", _blank)
         await _visit(page, history)
@@ -304,27 +307,27 @@ async def _blank(route: Route) -> None:
     await route.fulfill(status=200, content_type="text/html", body="")
 
 
-async def _read(frame: Frame) -> dict[str, Any]:
+async def _read(frame: Frame) -> _FrameState | None:
     from playwright.async_api import Error
 
     try:
-        return cast("dict[str, Any]", await frame.evaluate(READ))
+        return await frame.evaluate(READ)
     except Error:
         # A frame without a document, or one that is navigating, has no state.
-        return {}
+        return None
 
 
 async def _session_storage(frame: Frame) -> tuple[str, list[list[str]]]:
+    """Return the frame's origin and the entries of its session storage."""
     from playwright.async_api import Error
 
     try:
-        origin, entries = cast("tuple[str, list[list[str]]]", await frame.evaluate(READ_SESSION_STORAGE))
+        return await frame.evaluate(READ_SESSION_STORAGE)
     except Error:
         return "", []
-    return origin, entries
 
 
-async def _write(page: Page, script: str, frames: list[dict[str, Any]]) -> int:
+async def _write(page: Page, script: str, frames: list[_FrameState | None]) -> int:
     """Restore the states of the frames, in order; return the number of fields that were not found."""
     from playwright.async_api import Error
 
@@ -332,7 +335,7 @@ async def _write(page: Page, script: str, frames: list[dict[str, Any]]) -> int:
     for frame, state in zip(page.frames, frames, strict=False):
         if state:
             try:
-                missing += cast("int | None", await frame.evaluate(script, state)) or 0
+                missing += await frame.evaluate(script, state) or 0
             except Error:
                 missing += len(state["fields"])
     return missing
@@ -343,8 +346,7 @@ async def _align(tab: Tab, parent_snapshot: str) -> str:
     difference = ""
     with anyio.move_on_after(COMPARE_SECONDS):
         while True:
-            real = await tab.page.aria_snapshot(mode="ai")
-            difference = tab.names.align(parent_snapshot, real)
+            difference = tab.names.align(parent_snapshot, await tab.page.aria_snapshot(mode="ai"))
             if not difference:
                 break
             # The parent's page has had more time to render.

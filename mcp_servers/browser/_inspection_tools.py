@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio
 from pydantic import Field
@@ -23,7 +23,7 @@ from mcp_servers.browser._schemas import (
     SnapshotMatches,
 )
 from mcp_servers.browser._snapshots import page_state, snapshot_of, with_title
-from mcp_servers.browser._state import LEVELS, BrowserState, Tab
+from mcp_servers.browser._state import LEVELS, BrowserState, Level, Tab
 from mcp_servers.core._call import CallContext, Image
 from mcp_servers.core._running import shown
 from mcp_servers.core._session import Session
@@ -173,9 +173,7 @@ class InspectionTools:
 
         picture = await read_page("browser_take_screenshot", session, shoot)
         context.show(Image(picture, f"image/{kind}"))
-        path = None
-        if filename is not None:
-            path = (await save("browser_take_screenshot", session, filename, picture)).path
+        path = await save_if_named("browser_take_screenshot", session, filename, picture)
         page = await page_state(state, session, context, snapshot=False)
         return ScreenshotResult(**dict(page), path=path)
 
@@ -183,9 +181,7 @@ class InspectionTools:
     async def console_messages(
         self,
         session: Session,
-        level: Annotated[
-            Literal["error", "warning", "info", "debug"], Field(description="The lowest severity to show.")
-        ] = "info",
+        level: Annotated[Level, Field(description="The lowest severity to show.")] = "info",
         all: Annotated[bool, Field(description="Include messages of earlier pages.")] = False,
         filename: FilePath = None,
     ) -> ConsoleLines:
@@ -249,10 +245,7 @@ class InspectionTools:
         index: Annotated[
             int, Field(ge=1, description="The number of the request in browser_network_requests.")
         ],
-        part: Annotated[
-            Literal["request-headers", "request-body", "response-headers", "response-body"] | None,
-            Field(description="Return only this part."),
-        ] = None,
+        part: Annotated[RequestPart | None, Field(description="Return only this part.")] = None,
         filename: FilePath = None,
     ) -> RequestDetails:
         """Show the headers and bodies of one request and its response.
@@ -303,9 +296,7 @@ class PdfTools:
 
 def _kind_of(filename: str | None) -> Literal["png", "jpeg", "webp"]:
     ending = (filename or "").lower().rpartition(".")[2]
-    if ending in ("jpg", "jpeg"):
-        return "jpeg"
-    return "webp" if ending == "webp" else "png"
+    return "jpeg" if ending in ("jpg", "jpeg") else "webp" if ending == "webp" else "png"
 
 
 async def _check_size(tab: Tab) -> None:
@@ -330,7 +321,7 @@ async def matching_lines(
 
     with anyio.move_on_after(min(SEARCH_SECONDS, state.settings.script_seconds)):
         try:
-            return cast("list[int]", await tab.page.evaluate(_MATCHING, [lines, source, flags]))
+            return await tab.page.evaluate(_MATCHING, [lines, source, flags])
         except Error as error:
             if "SyntaxError" not in error.message:
                 raise
@@ -399,19 +390,18 @@ async def details_of(
     """Describe a request and its response, or one part of them."""
     request = entry.request
     response = request.existing_response
-    pieces: list[str] = []
+    sections: list[tuple[str, str]] = []
     if part in (None, "request-headers"):
-        pieces.append(_headers("Request headers", await request.all_headers(), part))
+        sections.append(("Request headers", _header_lines(await request.all_headers())))
     if part in (None, "request-body") and (request.post_data_buffer or part):
-        pieces.append(_titled("Request body", _text(request.post_data_buffer or b""), part))
+        sections.append(("Request body", _text(request.post_data_buffer or b"")))
     if response is not None:
         if part in (None, "response-headers"):
-            pieces.append(_headers("Response headers", await response.all_headers(), part))
+            sections.append(("Response headers", _header_lines(await response.all_headers())))
         if part in (None, "response-body"):
-            body = await _body(request, response, state.settings.file_bytes)
-            pieces.append(_titled("Response body", body, part))
-    limit = state.settings.snapshot_characters
-    text = shown("\n\n".join(pieces), "request.txt", limit, session, context)
+            sections.append(("Response body", await _body(request, response, state.settings.file_bytes)))
+    whole = "\n\n".join(content if part else f"{title}:\n{content}" for title, content in sections)
+    text = shown(whole, "request.txt", state.settings.snapshot_characters, session, context)
     return RequestDetails(
         method=request.method,
         url=request.url,
@@ -442,9 +432,5 @@ def _text(data: bytes) -> str:
         return f"(binary, {len(data)} bytes)"
 
 
-def _headers(title: str, headers: Mapping[str, str], part: RequestPart | None) -> str:
-    return _titled(title, "\n".join(f"{name}: {value}" for name, value in headers.items()), part)
-
-
-def _titled(title: str, text: str, part: RequestPart | None) -> str:
-    return text if part else f"{title}:\n{text}"
+def _header_lines(headers: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in headers.items())

@@ -1,21 +1,23 @@
 """Navigation tools: addresses, tabs, dialogs, window size, media features and waiting."""
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio
+import msgspec
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.browser._page_actions import (
     act,
+    act_on_tab,
     navigation_failure,
     retry_while_swapping,
     until_blocked_or_done,
 )
 from mcp_servers.browser._schemas import PageState
 from mcp_servers.browser._snapshots import page_state
-from mcp_servers.browser._state import BrowserState
+from mcp_servers.browser._state import BrowserState, MediaFeatures
 from mcp_servers.core._addresses import http_target, resolve_public
 from mcp_servers.core._call import CallContext
 from mcp_servers.core._session import Session
@@ -205,9 +207,10 @@ class NavigationTools:
             "contrast": contrast,
             "media": media,
         }
+        changed = {name: value or "null" for name, value in asked.items() if value != "keep"}
 
         async def change(tab: "Tab") -> None:
-            tab.media.update({name: value or "null" for name, value in asked.items() if value != "keep"})
+            tab.media.update(msgspec.convert(changed, MediaFeatures))
             await emulate(tab)
 
         return await act("browser_emulate_media", session, context, change)
@@ -239,16 +242,12 @@ class NavigationTools:
                 with anyio.move_on_after(time):
                     await tab.until_blocked()
             milliseconds = MAX_WAIT_SECONDS * 1000
-            for wanted, there in ((textGone, "hidden"), (text, "visible")):
-                if wanted is not None:
-                    locator = tab.page.get_by_text(wanted).first
-                    await locator.wait_for(
-                        state="hidden" if there == "hidden" else "visible", timeout=milliseconds
-                    )
+            if textGone is not None:
+                await tab.page.get_by_text(textGone).first.wait_for(state="hidden", timeout=milliseconds)
+            if text is not None:
+                await tab.page.get_by_text(text).first.wait_for(state="visible", timeout=milliseconds)
 
-        return await act(
-            "browser_wait_for", session, context, lambda tab: until_blocked_or_done(tab, lambda: wait(tab))
-        )
+        return await act_on_tab("browser_wait_for", session, context, wait)
 
 
 async def go_to(session: Session, tab: "Tab", url: str) -> None:
@@ -289,7 +288,7 @@ async def go_to(session: Session, tab: "Tab", url: str) -> None:
 
 async def emulate(tab: "Tab") -> None:
     """Apply the tab's media features to its page."""
-    await tab.page.emulate_media(**cast("Any", tab.media))
+    await tab.page.emulate_media(**tab.media)
 
 
 def _address(url: str) -> str:

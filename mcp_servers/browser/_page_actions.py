@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 
@@ -54,23 +55,28 @@ async def retry_while_swapping(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
 
 
+class _DevTools(Protocol):
+    """Playwright's DevTools session, with the types that its stub omits."""
+
+    async def send(self, method: str, params: dict[str, object]) -> dict[str, Any]: ...
+
+
 @asynccontextmanager
 async def devtools_session(page: Page) -> AsyncGenerator[Callable[..., Awaitable[dict[str, Any]]]]:
     """Open a DevTools session to the page and yield a function that calls a method with parameters."""
     from playwright.async_api import Error
 
     line = await page.context.new_cdp_session(page)
-    send = cast("Callable[[str, dict[str, object]], Awaitable[dict[str, Any]]]", cast("Any", line).send)
-
-    async def ask(method: str, **parameters: object) -> dict[str, Any]:
-        return await retry_while_swapping(lambda: send(method, parameters))
-
     try:
-        yield ask
+        yield partial(_ask, line)
     finally:
         # Detaching from a crashed page fails or hangs.
         with contextlib.suppress(Error), anyio.move_on_after(1, shield=True):
             await line.detach()
+
+
+async def _ask(line: _DevTools, method: str, **parameters: object) -> dict[str, Any]:
+    return await retry_while_swapping(lambda: line.send(method, parameters))
 
 
 async def act(
@@ -115,6 +121,31 @@ async def read_page(tool: str, session: Session, reading: Callable[[Tab], Awaita
         if tab.is_blocked:
             raise _blocked(tool, tab)
         return await _guarded(tool, state, tab, lambda: reading(tab))
+
+
+async def act_on_tab(
+    tool: str, session: Session, context: CallContext, action: Callable[[Tab], Awaitable[object]]
+) -> PageState:
+    """Act on the current tab until the action is done or a dialog opens, as in `act`."""
+    return await act(tool, session, context, lambda tab: until_blocked_or_done(tab, lambda: action(tab)))
+
+
+async def act_on_element(
+    tool: str,
+    session: Session,
+    context: CallContext,
+    target: str,
+    action: Callable[[Locator], Awaitable[object]],
+) -> PageState:
+    """Act on an element until the action is done or a dialog opens, as in `act`.
+
+    :param target: the element's ref in a snapshot, or a selector.
+    """
+
+    async def locate_and_act(tab: Tab) -> None:
+        await action(await locate(tab, target))
+
+    return await act_on_tab(tool, session, context, locate_and_act)
 
 
 async def locate(tab: Tab, target: str) -> Locator:

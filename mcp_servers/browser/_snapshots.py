@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import zip_longest
@@ -53,22 +52,31 @@ async def page_state(
     :param title: the title, if already known.
     """
     tab = state.current
-    if tab is None:
-        return _no_tab(state)
-    dialog = tab.dialog
-    if text is None and snapshot and not tab.is_blocked and not tab.crashed:
+    if tab is not None and text is None and snapshot and not tab.is_blocked and not tab.crashed:
         text, title = await with_title(tab, snapshot_of)
     if text is not None:
         text = shown(text, "snapshot.txt", state.settings.snapshot_characters, session, context)
-    errors, tab.errors = tab.errors, []
     notes, state.notes = state.notes, []
     downloads, state.downloaded = state.downloaded, []
+    if tab is None:
+        return PageState(
+            url="",
+            title="",
+            snapshot=None,
+            tabs=[],
+            dialog=None,
+            file_chooser=False,
+            downloads=downloads,
+            console=[],
+            note=" ".join(["No tab is open.", *notes]),
+        )
+    errors, tab.errors = tab.errors, []
     return PageState(
         url=tab.page.url[:MAX_URL_CHARS],
         title=await title_of(tab) if title is None else title,
         snapshot=text,
         tabs=await tab_infos(state) if len(state.tabs) > 1 else [],
-        dialog=_dialog_info(dialog) if dialog else None,
+        dialog=_dialog_info(tab.dialog) if tab.dialog else None,
         file_chooser=tab.chooser is not None,
         downloads=downloads,
         console=[error[:MAX_ERROR_CHARS] for error in errors[:MAX_ERRORS]],
@@ -121,22 +129,6 @@ def _dialog_info(dialog: OpenDialog) -> Dialog:
     )
 
 
-def _no_tab(state: BrowserState) -> PageState:
-    notes, state.notes = state.notes, []
-    downloads, state.downloaded = state.downloaded, []
-    return PageState(
-        url="",
-        title="",
-        snapshot=None,
-        tabs=[],
-        dialog=None,
-        file_chooser=False,
-        downloads=downloads,
-        console=[],
-        note=" ".join(["No tab is open.", *notes]),
-    )
-
-
 def is_ref(target: str) -> bool:
     """Return whether `target` is a ref of a snapshot; anything else is a selector."""
     return _REF.match(target) is not None
@@ -168,8 +160,10 @@ class RefNames:
         difference = ""
         old, new = known.splitlines(), real.splitlines()
         plain_old, plain_new = [without_refs(line) for line in old], [without_refs(line) for line in new]
-        for one, other, size in _common(plain_old, plain_new):
-            for left, right in zip(old[one : one + size], new[other : other + size], strict=True):
+        for old_start, new_start, size in _common(plain_old, plain_new):
+            for left, right in zip(
+                old[old_start : old_start + size], new[new_start : new_start + size], strict=True
+            ):
                 names.update(zip(_MARKED.findall(right), _MARKED.findall(left), strict=True))
         if plain_old != plain_new:
             pairs = zip_longest(plain_old, plain_new, fillvalue="")
@@ -178,13 +172,15 @@ class RefNames:
         if difference or any(real != shown for real, shown in names.items()):
             self._shown = names
             self._real = {shown: real for real, shown in names.items()}
-            taken = [_number(name) for name in (*_MARKED.findall(known), *_MARKED.findall(real))]
+            taken = [_parts(name)[1] for name in (*_MARKED.findall(known), *_MARKED.findall(real))]
             self._beyond = 1 + max(taken, default=0)
         return difference
 
     def shown(self, snapshot: str) -> str:
         """Return a snapshot of the page with the names known to the client."""
-        return _renamed(snapshot, self.shown_name) if self._beyond else snapshot
+        if not self._beyond:
+            return snapshot
+        return _MARKED.sub(lambda match: f"[ref={self.shown_name(match[1])}]", snapshot)
 
     def shown_name(self, real: str) -> str:
         """Return the name by which the client knows an element."""
@@ -214,15 +210,7 @@ def _common(old: list[str], new: list[str]) -> list[tuple[int, int, int]]:
     return [(block.a, block.b, block.size) for block in matcher.get_matching_blocks()]
 
 
-def _renamed(snapshot: str, rename: Callable[[str], str]) -> str:
-    return _MARKED.sub(lambda match: f"[ref={rename(match[1])}]", snapshot)
-
-
 def _parts(name: str) -> tuple[str, int]:
     match = _FRAME.fullmatch(name)
     assert match is not None
     return match[1] or "", int(match[2])
-
-
-def _number(name: str) -> int:
-    return _parts(name)[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 import anyio
 
@@ -46,6 +46,21 @@ _LEVEL_OF: Final[dict[str, Level]] = {
 MAX_MESSAGE_CHARS = 2_000
 CLOSE_SECONDS = 5
 _AWAITED = frozenset({"document", "stylesheet", "script", "xhr", "fetch"})
+
+
+class MediaFeatures(TypedDict, total=False):
+    """Emulated media features; `null` clears one."""
+
+    color_scheme: Literal["light", "dark", "null"]
+    """prefers-color-scheme."""
+    reduced_motion: Literal["reduce", "no-preference", "null"]
+    """prefers-reduced-motion."""
+    forced_colors: Literal["active", "none", "null"]
+    """forced-colors."""
+    contrast: Literal["more", "no-preference", "null"]
+    """prefers-contrast."""
+    media: Literal["screen", "print", "null"]
+    """CSS media type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +109,7 @@ class Tab:
         """Counts main navigations."""
         self.names = RefNames()
         """Element names known to the client."""
-        self.media: dict[str, str] = {}
+        self.media: MediaFeatures = {}
         """Emulated media features."""
         self.failed_navigation: Request | None = None
         """Last failed request of a main navigation."""

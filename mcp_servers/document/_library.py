@@ -1,11 +1,10 @@
 """Documents ready for use: read once, then cached by content in memory and on disk."""
 
-import contextlib
 import hashlib
 import os
-import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -16,14 +15,13 @@ import anyio.to_thread
 import msgspec
 
 from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.core._disk_cache import DiskCache, user_cache
 from mcp_servers.document._document import DocumentContent, DocumentTable, ParsedDocument
 from mcp_servers.document._files import DocumentFile
 from mcp_servers.document._reader_pool import DocumentSource, ReaderPool
 from mcp_servers.document._search import PassageIndex
 from mcp_servers.document._settings import DocumentSettings
 
-_REFILL_SHARE = 0.9
-"""A full cache is emptied to this share of its limit."""
 T = TypeVar("T")
 MAX_CACHED_CHARS = 40_000_000
 MAX_IMAGE_BYTES = 32 * 1024 * 1024
@@ -39,60 +37,6 @@ _DISTRIBUTIONS: Final = (
     "markdown-it-py",
 )
 _PERMANENT: Final = (ErrorKind.TIMEOUT, ErrorKind.OUT_OF_MEMORY, ErrorKind.CPU_LIMIT, ErrorKind.OUTPUT_LIMIT)
-
-
-class DiskCache:
-    """Size-limited cache of files in a directory, shared by processes. All methods may block."""
-
-    def __init__(self, folder: Path, most: int) -> None:
-        self._folder = folder
-        self._most = most
-        self._used: int | None = None
-
-    def get(self, name: str) -> bytes | None:
-        """Return an entry and mark it as recently used."""
-        path = self._folder / name
-        try:
-            data = path.read_bytes()
-            os.utime(path)
-        except OSError:
-            return None
-        return data
-
-    def put(self, name: str, data: bytes) -> None:
-        """Store an entry atomically. An entry that is too large or cannot be written is dropped silently."""
-        if len(data) > self._most:
-            return
-        part = self._folder / f".{secrets.token_hex(8)}.part"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            part.write_bytes(data)
-            part.replace(self._folder / name)
-        except OSError:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            return
-        self._used = None if self._used is None else self._used + len(data)
-        if self._used is None or self._used > self._most:
-            self._evict()
-
-    def _evict(self) -> None:
-        """Drop the least recently used entries; other processes may do so at the same time."""
-        cached: list[tuple[float, int, Path]] = []
-        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    cached.append((status.st_mtime, status.st_size, Path(entry.path)))
-        self._used = sum(size for _, size, _ in cached)
-        if self._used <= self._most:
-            return
-        for _, size, path in sorted(cached):
-            if self._used <= self._most * _REFILL_SHARE:
-                break
-            with contextlib.suppress(OSError):
-                path.unlink()
-            self._used -= size
 
 
 class _ImageSize(msgspec.Struct):
@@ -147,16 +91,12 @@ class DocumentLibrary:
     def __init__(self, settings: DocumentSettings) -> None:
         self._settings = settings
         self._readers = ReaderPool(settings)
-        self._store = DiskCache(settings.cache_dir or _default_cache(), settings.cache_bytes)
-        self._digests: _LruCache[str] = _LruCache(MAX_DIGESTS, lambda _: 1)
-        self._documents: _LruCache[ParsedDocument] = _LruCache(
-            MAX_CACHED_CHARS, lambda one: len(one.text) + 1_000
-        )
-        self._finders: _LruCache[PassageIndex] = _LruCache(
-            MAX_CACHED_CHARS, lambda one: one.characters + 1_000
-        )
-        self._images: _LruCache[RenderedImage] = _LruCache(MAX_IMAGE_BYTES, lambda one: len(one.png))
-        self._failures: _LruCache[ToolFailure] = _LruCache(MAX_FAILURES, lambda _: 1)
+        self._store = DiskCache(settings.cache_dir or user_cache("document"), settings.cache_bytes)
+        self._digests = _LruCache[str](MAX_DIGESTS, lambda _: 1)
+        self._documents = _LruCache[ParsedDocument](MAX_CACHED_CHARS, lambda one: len(one.text) + 1_000)
+        self._finders = _LruCache[PassageIndex](MAX_CACHED_CHARS, lambda one: one.characters + 1_000)
+        self._images = _LruCache[RenderedImage](MAX_IMAGE_BYTES, lambda one: len(one.png))
+        self._failures = _LruCache[ToolFailure](MAX_FAILURES, lambda _: 1)
         self._locks: dict[object, tuple[anyio.Lock, int]] = {}
 
     async def close(self) -> None:
@@ -203,15 +143,11 @@ class DocumentLibrary:
         digest, source = await self._digest(file)
         what = {"do": "tables", "pages": ",".join(map(str, pages))}
         part = f"tables-{hashlib.blake2b(what['pages'].encode(), digest_size=8).hexdigest()}"
-        reply = await anyio.to_thread.run_sync(self._load_cached, digest, part)
-        tables = _tables_of(reply) if reply is not None else None
-        if tables is None:
-            reply, _ = await self._ask(file, source, what)
-            tables = _tables_of(reply)
-            if tables is None:
-                raise _invalid_reply(file)
-            await anyio.to_thread.run_sync(self._save_cached, digest, part, reply)
-        return tables
+
+        async def ask() -> bytes:
+            return (await self._ask(file, source, what))[0]
+
+        return await self._cached_or_asked(file, digest, part, _tables_of, ask)
 
     async def _image(self, file: DocumentFile, what: Mapping[str, str]) -> RenderedImage:
         digest, source = await self._digest(file)
@@ -229,27 +165,44 @@ class DocumentLibrary:
         return shown
 
     async def _read(self, file: DocumentFile, digest: str, source: DocumentSource | None) -> ParsedDocument:
-        cached = await anyio.to_thread.run_sync(self._load_cached, digest, "content")
-        if cached is not None:
-            content = await anyio.to_thread.run_sync(_content_of, cached)
-            if content is not None:
-                return ParsedDocument(digest, content)
-        failure = self._failures.get(digest)
-        if failure is not None:
-            raise failure
         settings = self._settings
         what = {"do": "content", "ocr_program": settings.ocr_program, "ocr_languages": settings.ocr_languages}
-        try:
-            reply, _ = await self._ask(file, source, what)
-        except ToolFailure as error:
-            if error.kind in _PERMANENT:
-                self._failures.put(digest, error)
-            raise
-        content = await anyio.to_thread.run_sync(_content_of, reply)
-        if content is None:
-            raise _invalid_reply(file)
-        await anyio.to_thread.run_sync(self._save_cached, digest, "content", reply)
+
+        async def ask() -> bytes:
+            if failure := self._failures.get(digest):
+                raise failure
+            try:
+                return (await self._ask(file, source, what))[0]
+            except ToolFailure as error:
+                if error.kind in _PERMANENT:
+                    self._failures.put(digest, error)
+                raise
+
+        content = await self._cached_or_asked(file, digest, "content", _content_of, ask)
         return ParsedDocument(digest, content)
+
+    async def _cached_or_asked(
+        self,
+        file: DocumentFile,
+        digest: str,
+        part: str,
+        decode: Callable[[bytes], T | None],
+        ask: Callable[[], Awaitable[bytes]],
+    ) -> T:
+        """Return a decoded reply of the document's reader, from the cache on disk if possible."""
+
+        def cached() -> T | None:
+            reply = self._store.get(self._name(digest, part))
+            return None if reply is None else decode(reply)
+
+        content = await anyio.to_thread.run_sync(cached)
+        if content is None:
+            reply = await ask()
+            content = await anyio.to_thread.run_sync(decode, reply)
+            if content is None:
+                raise _invalid_reply(file)
+            await anyio.to_thread.run_sync(lambda: self._store.put(self._name(digest, part), reply))
+        return content
 
     async def _ask(
         self, file: DocumentFile, source: DocumentSource | None, what: Mapping[str, str]
@@ -281,46 +234,22 @@ class DocumentLibrary:
             file.name, hashlib.blake2b(data, digest_size=20, key=suffix[:64]).hexdigest(), data
         )
 
-    def _load_cached(self, digest: str, part: str) -> bytes | None:
-        return self._store.get(self._name(digest, part))
-
-    def _save_cached(self, digest: str, part: str, reply: bytes) -> None:
-        self._store.put(self._name(digest, part), reply)
-
-    def _name(self, digest: str, what: str) -> str:
+    def _name(self, digest: str, part: str) -> str:
         settings = f"{self._settings.ocr_program} {self._settings.ocr_languages}"
-        return f"{digest}-{_version(settings)}-{what}.json"
+        return f"{digest}-{_version(settings)}-{part}.json"
 
-    def _locked(self, key: object) -> "_KeyedLock":
-        return _KeyedLock(self._locks, key)
-
-
-class _KeyedLock:
-    """Lock per key, discarded when unused."""
-
-    def __init__(self, locks: dict[object, tuple[anyio.Lock, int]], key: object) -> None:
-        self._locks = locks
-        self._key = key
-
-    async def __aenter__(self) -> None:
-        lock, users = self._locks.get(self._key) or (anyio.Lock(), 0)
-        self._locks[self._key] = (lock, users + 1)
+    @asynccontextmanager
+    async def _locked(self, key: object) -> AsyncGenerator[None]:
+        """Hold the lock of a key, which is discarded when unused."""
+        lock, users = self._locks.get(key) or (anyio.Lock(), 0)
+        self._locks[key] = (lock, users + 1)
         try:
-            await lock.acquire()
-        except BaseException:
-            self._leave()
-            raise
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._locks[self._key][0].release()
-        self._leave()
-
-    def _leave(self) -> None:
-        lock, users = self._locks[self._key]
-        if users > 1:
-            self._locks[self._key] = (lock, users - 1)
-        else:
-            del self._locks[self._key]
+            async with lock:
+                yield
+        finally:
+            _, users = self._locks.pop(key)
+            if users > 1:
+                self._locks[key] = (lock, users - 1)
 
 
 def _content_of(data: bytes) -> DocumentContent | None:
@@ -349,11 +278,6 @@ def _invalid_reply(file: DocumentFile) -> ToolFailure:
     return ToolFailure(
         ErrorKind.FAILED, f"document: {file.name!r} cannot be read: its reader returned an invalid reply."
     )
-
-
-def _default_cache() -> Path:
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "agentflow/document"
 
 
 @lru_cache(8)

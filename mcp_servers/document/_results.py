@@ -1,9 +1,46 @@
-"""Results of the document tools. Positions are counted in characters of the document's text."""
+"""Argument types and results of the document tools, and their text form for a model. Positions are counted in characters."""
 
-from pydantic import Field
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import AliasChoices, Field
 
 from mcp_servers.core._call import Output
-from mcp_servers.document._document import Cell
+from mcp_servers.document._document import Cell, DocumentTable, ParsedDocument, Span
+from mcp_servers.document._files import DocumentFile
+
+Name = Annotated[
+    str | None,
+    Field(description="Name of the document, as in document_outline; required if there are several."),
+]
+Query = Annotated[str, Field(min_length=1, max_length=10_000)]
+Sections = Annotated[
+    str | list[str] | None,
+    Field(description="Ids of the sections to read, as in document_outline."),
+]
+Pages = Annotated[str | int | None, Field(description="Pages, slides or sheets to read: 3, 3-5 or 1,4-6.")]
+Goal = Annotated[
+    str | None,
+    Field(max_length=10_000, description="What you want to know; only relevant passages are returned."),
+]
+MaxImages = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=50,
+        validation_alias=AliasChoices("max_images", "max_image_num"),
+        description="Maximum number of pictures to show; by default a few for a goal, otherwise none.",
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=200_000,
+        validation_alias=AliasChoices("max_tokens", "max_text_token"),
+        description="Maximum amount of text, in tokens of about four characters.",
+    ),
+]
 
 
 class ListedDocument(Output):
@@ -177,3 +214,117 @@ class PageImage(Output):
     """Height in pixels."""
     dpi: int
     """Resolution in dots per inch; 0 for an image file."""
+
+
+def listed(files: Sequence[DocumentFile]) -> list[ListedDocument]:
+    """List the documents."""
+    return [ListedDocument(document=file.name, size=file.size) for file in files]
+
+
+def outlined(name: str, document: ParsedDocument, depth: int | None, limit: int) -> Outline:
+    """Return the outline of a document."""
+    content = document.content
+    nodes = [node for node in document.nodes if depth is None or node.level <= depth]
+    return Outline(
+        document=name,
+        format=content.kind,
+        title=content.title,
+        pages=len(content.pages),
+        characters=len(document.text),
+        tables=None if content.kind == "pdf" else len(content.tables),
+        pictures=len(content.pictures),
+        sections=[
+            DocumentSection(
+                id=node.id,
+                title=node.title,
+                page=document.page_at(node.start),
+                start=node.start,
+                end=node.end,
+            )
+            for node in nodes[:limit]
+        ],
+        total_sections=len(nodes),
+        notes=content.notes,
+    )
+
+
+def part_of(document: ParsedDocument, span: Span) -> Part:
+    """Return a part of the text with its section and page."""
+    start, end = span
+    node = document.node_at(start)
+    return Part(
+        section=node.id,
+        title=node.title,
+        page=document.page_at(start),
+        start=start,
+        end=end,
+        text=document.text[start:end],
+    )
+
+
+def outline_text(outline: Outline) -> str:
+    """Format an outline for a model."""
+    if outline.document is None:
+        return "\n".join(f"{one.document} ({one.size} bytes)" for one in outline.documents) or "no documents"
+    facts = [str(outline.format), f"{outline.characters} characters"]
+    facts += [f"{outline.pages} pages"] if outline.pages else []
+    lines = [f"{outline.document}{': ' if outline.title else ''}{outline.title} ({', '.join(facts)})"]
+    for one in outline.sections:
+        where = f", page {one.page}" if one.page else ""
+        indent = "  " * one.id.count(".")
+        lines.append(f"{indent}[{one.id}] {one.title}{where} ({one.end - one.start} characters)")
+    if outline.total_sections > len(outline.sections):
+        lines.append(f"… {outline.total_sections - len(outline.sections)} more")
+    return "\n".join([*lines, *outline.notes])
+
+
+def hits_text(hits: Sequence[PassageHit], unread: Sequence[UnreadDocument]) -> str:
+    """Format search hits for a model."""
+    shown = [f"{_place(hit.document, hit)}, {hit.start}-{hit.end}\n{hit.text}" for hit in hits]
+    return "\n\n".join([*(shown or ["no hits"]), *(one.reason for one in unread)])
+
+
+def parts_text(document: str, parts: Sequence[Part], answer: str | None, note: str) -> str:
+    """Format parts of a document for a model."""
+    shown = [f"{_place(document, part)}, {part.start}-{part.end}\n{part.text.strip()}" for part in parts]
+    answers = [answer] if answer else []
+    return "\n\n".join([*answers, *shown, *([note] if note else [])])
+
+
+def tabled(document: ParsedDocument, tables: Sequence[DocumentTable], limit: int) -> list[TableData]:
+    """Return tables with their section, page and position."""
+    found: list[TableData] = []
+    for table in tables:
+        in_text = table.page is None
+        span = None if table.page is None else document.page_span(table.page)
+        place = table.start if in_text or span is None else span[0]
+        found.append(
+            TableData(
+                section=document.node_at(place).id,
+                page=table.page or document.page_at(place),
+                title=table.title,
+                rows=table.rows[:limit],
+                total_rows=len(table.rows),
+                start=table.start if in_text else None,
+                end=table.end if in_text else None,
+            )
+        )
+    return found
+
+
+def tables_text(document: str, tables: Sequence[TableData]) -> str:
+    """Format tables for a model."""
+    shown: list[str] = []
+    for table in tables:
+        lines = [_place(document, table)]
+        lines += (" | ".join("" if value is None else str(value) for value in row) for row in table.rows)
+        if table.total_rows > len(table.rows):
+            lines.append(f"… {table.total_rows - len(table.rows)} more rows")
+        shown.append("\n".join(lines))
+    return "\n\n".join(shown) or "no tables"
+
+
+def _place(document: str, part: Part | PassageHit | TableData) -> str:
+    """Name the section and the page of a part of a document."""
+    page = f", page {part.page}" if part.page else ""
+    return f"{document} [{part.section}]{' ' if part.title else ''}{part.title}{page}"

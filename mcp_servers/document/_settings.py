@@ -1,10 +1,11 @@
 """Settings of the document backend."""
 
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self
 
 from pydantic import AliasChoices, Field, SecretStr, model_validator
 
+from agentflow._typeguards import is_object
 from agentflow.settings import Section
 
 MIB = 1024 * 1024
@@ -60,9 +61,9 @@ class DocumentSettings(Section):
     @classmethod
     def _expand_seed_path(cls, given: object) -> object:
         """Replace `seed_path` by `folder` or `file`."""
-        if not isinstance(given, dict) or "seed_path" not in given:
-            return cast("Any", given)
-        settings = dict(cast("dict[str, Any]", given))
+        if not is_object(given) or "seed_path" not in given:
+            return given
+        settings = dict(given)
         seed = Path(settings.pop("seed_path"))
         return {**settings, "folder" if seed.is_dir() else "file": seed}
 

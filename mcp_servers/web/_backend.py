@@ -2,11 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, TypeVar
 
 import anyio
 from pydantic import Field
 
+from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import read_environment
 from mcp_servers.core._addresses import http_target
@@ -35,7 +37,6 @@ from mcp_servers.web._results import (
 )
 from mcp_servers.web._service import WebService
 from mcp_servers.web._settings import WebSettings, unusable_tools, with_environment
-from mcp_servers.web._wikipedia import WikiText
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -47,23 +48,19 @@ Start = Annotated[int, Field(ge=0, description="Position of the first character 
 
 
 async def run_each(
-    given: Sequence[A], work: Callable[[A], Awaitable[R]], at_most: int
+    items: Sequence[A], work: Callable[[A], Awaitable[R]], at_most: int
 ) -> list[R | ToolFailure]:
     """Run `work` on each item concurrently; return results and failures in order."""
-    done: dict[int, R | ToolFailure] = {}
-    places = anyio.Semaphore(at_most)
+    limiter = anyio.CapacityLimiter(at_most)
 
-    async def one(place: int, thing: A) -> None:
-        async with places:
+    async def attempt(item: A) -> R | ToolFailure:
+        async with limiter:
             try:
-                done[place] = await work(thing)
+                return await work(item)
             except ToolFailure as failure:
-                done[place] = failure
+                return failure
 
-    async with anyio.create_task_group() as group:
-        for place, thing in enumerate(given):
-            group.start_soon(one, place, thing)
-    return [done[place] for place in range(len(given))]
+    return await together(partial(attempt, item) for item in items)
 
 
 class WebBackend(Backend):
@@ -138,16 +135,18 @@ class WebBackend(Backend):
         Several short queries, given as a list, find more than one long query.
         """
         service = self._service
-        queries = [sendable("web_search", one) for one in ([query] if isinstance(query, str) else query)]
-        found = await run_each(queries, lambda one: service.search(one, count), self._settings.max_workers)
+        queries = [sendable("web_search", text) for text in ([query] if isinstance(query, str) else query)]
+        outcomes = await run_each(
+            queries, lambda text: service.search(text, count), self._settings.max_workers
+        )
         results = [
-            QueryResult(query=one, hits=[], error=outcome.message)
+            QueryResult(query=text, hits=[], error=outcome.message)
             if isinstance(outcome, ToolFailure)
             else outcome
-            for one, outcome in zip(queries, found, strict=True)
+            for text, outcome in zip(queries, outcomes, strict=True)
         ]
         context.show(TextContent(hits_text(results)))
-        _fail_if_all_failed("web_search", found)
+        _fail_if_all_failed("web_search", outcomes)
         return SearchResults(results=results)
 
     @tool(title="Read web pages", read_only=True, open_world=True)
@@ -270,7 +269,16 @@ class WebBackend(Backend):
                 context.show(TextContent("no article"))
                 return WikipediaFound(hits=[])
         found = await service.article(title or hits[0].title, language)
-        article = _article(found, start, self._settings.content_limit)
+        text, next_start = _part("web_wikipedia", found.text, start, self._settings.content_limit)
+        article = Article(
+            title=found.title,
+            url=found.url,
+            text=text,
+            start=start,
+            end=start + len(text),
+            characters=len(found.text),
+            next_start=next_start,
+        )
         context.show(TextContent(article_text(hits, article)))
         return WikipediaFound(hits=hits, article=article)
 
@@ -279,31 +287,23 @@ class WebBackend(Backend):
         if page.picture is not None:
             context.show(Image(page.picture[1], page.picture[0]))
             return ReadPage(url=url, final_url=page.url, title=page.title, note=page.note)
-        length = len(page.text)
-        links = [PageLink(text, where) for text, where in page.links]
         if goal:
             extract = await self._service.goals.extract(page.text, goal)
-            notes = "; ".join(note for note in (page.note, extract.note) if note)
-            return ReadPage(
-                url=url,
-                final_url=page.url,
-                title=page.title,
-                text=extract.text,
-                characters=length,
-                passages=extract.passages,
-                links=links,
-                note=notes or None,
-            )
-        end = _end(start, length, self._settings.content_limit, "web_visit")
+            text, next_start, passages = extract.text, None, extract.passages
+            note = "; ".join(note for note in (page.note, extract.note) if note) or None
+        else:
+            text, next_start = _part("web_visit", page.text, start, self._settings.content_limit)
+            passages, note = [], page.note
         return ReadPage(
             url=url,
             final_url=page.url,
             title=page.title,
-            text=page.text[start:end],
-            characters=length,
-            next_start=end if end < length else None,
-            links=links,
-            note=page.note,
+            text=text,
+            characters=len(page.text),
+            next_start=next_start,
+            passages=passages,
+            links=[PageLink(label, address) for label, address in page.links],
+            note=note,
         )
 
     def _read(self, settings: Mapping[str, object]) -> WebSettings:
@@ -329,23 +329,10 @@ def _shown(context: CallContext, hits: list[ImageHit]) -> ImageResults:
     return ImageResults(hits=hits)
 
 
-def _article(found: WikiText, start: int, limit: int) -> Article:
-    length = len(found.text)
-    end = _end(start, length, limit, "web_wikipedia")
-    return Article(
-        title=found.title,
-        url=found.url,
-        text=found.text[start:end],
-        start=start,
-        end=end,
-        characters=length,
-        next_start=end if end < length else None,
-    )
-
-
-def _end(start: int, length: int, limit: int, name: str) -> int:
-    """Return the end of the part that starts at `start`."""
-    if start and start >= length:
-        message = f"{name}: the text has {length} characters: choose a start below {start}."
+def _part(name: str, text: str, start: int, limit: int) -> tuple[str, int | None]:
+    """Return the part of a text that starts at `start`, and the start of the next part, if there is one."""
+    if start and start >= len(text):
+        message = f"{name}: the text has {len(text)} characters: choose a start below {start}."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
-    return min(start + limit, length)
+    end = start + limit
+    return text[start:end], end if end < len(text) else None

@@ -11,12 +11,12 @@ import anyio
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._addresses import AddressPolicy, http_target, resolve_public
 from mcp_servers.web._http import (
-    TRANSIENT_STATUSES,
     Network,
     TransientFailure,
     checked_connector,
     error_kind_of,
-    retry_after,
+    read_body,
+    refusal,
     retry_transient,
 )
 from mcp_servers.web._jobs import ParserJob, RobotsQuery
@@ -24,10 +24,9 @@ from mcp_servers.web._parsers import ParserPool
 from mcp_servers.web._settings import WebSettings
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
-    from aiohttp import ClientResponse, ClientSession
+    from aiohttp import ClientSession
     from yarl import URL
 
 
@@ -96,9 +95,7 @@ class PageFetcher:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -116,11 +113,12 @@ class PageFetcher:
 
         :raises ToolFailure: if it is blocked, fails, or robots.txt disallows it.
         """
-
-        async def once() -> FetchedPage:
-            return await self._follow(url, self._settings.max_bytes, honour_robots=self._settings.robots)
-
-        return await retry_transient(once, self._settings.retry_times, self._network)
+        settings = self._settings
+        return await retry_transient(
+            lambda: self._follow(url, settings.max_bytes, honour_robots=settings.robots),
+            settings.retry_times,
+            self._network,
+        )
 
     async def _follow(self, url: str, most: int, *, honour_robots: bool) -> FetchedPage:
         seen = url
@@ -145,7 +143,7 @@ class PageFetcher:
             async with self._session.get(address, allow_redirects=False) as response:
                 if response.status in REDIRECTS and (place := response.headers.get("Location")):
                     return _joined(str(address), place)
-                data, cut = await _read(response, most)
+                data, cut = await read_body(response, most)
         except TimeoutError:
             # Not retried: the caller has already waited for the whole timeout.
             raise ToolFailure(ErrorKind.TIMEOUT, f"{url}: timeout.") from None
@@ -160,7 +158,8 @@ class PageFetcher:
             failure = ToolFailure(ErrorKind.UNAVAILABLE, f"{url}: cannot be reached: {type(error).__name__}.")
             raise TransientFailure(failure) from None
         if response.status != 200:
-            raise self._refusal(url, response)
+            message = f"{url}: the site returned status {response.status}."
+            raise refusal(response, _PageRefused(error_kind_of(response.status), message), self._network)
         return FetchedPage(str(address), response.headers.get("Content-Type", ""), data, cut)
 
     async def _checked(self, url: str) -> "URL":
@@ -226,26 +225,6 @@ class PageFetcher:
         except _PageRefused:
             return ""
         return found.data.decode("utf-8", "replace")
-
-    def _refusal(self, url: str, response: "ClientResponse") -> Exception:
-        status = response.status
-        failure = _PageRefused(error_kind_of(status), f"{url}: the site returned status {status}.")
-        if status not in TRANSIENT_STATUSES:
-            return failure
-        return TransientFailure(failure, retry_after(response.headers, self._network.wall()))
-
-
-async def _read(response: "ClientResponse", most: int) -> tuple[bytes, bool]:
-    """Read the decompressed body up to a limit; return whether it was cut."""
-    parts: list[bytes] = []
-    size = 0
-    async for part in response.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size > most:
-            response.close()
-            return b"".join(parts)[:most], True
-    return b"".join(parts), False
 
 
 def _joined(base: str, place: str) -> str:

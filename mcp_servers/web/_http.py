@@ -16,7 +16,6 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._addresses import AddressPolicy, Resolve, resolve_public
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from aiohttp import ClientResponse, ClientSession, TCPConnector
@@ -27,7 +26,6 @@ TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of temporary failures."""
 FIRST_DELAY = 0.5
 MAX_DELAY = 20.0
-S = TypeVar("S")
 MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 MAX_SHOWN_CHARS = 200
 
@@ -133,6 +131,26 @@ def error_kind_of(status: int) -> ErrorKind:
     return ErrorKind.UNAVAILABLE if status >= 500 or status == 408 else ErrorKind.FAILED
 
 
+async def read_body(response: "ClientResponse", most: int) -> tuple[bytes, bool]:
+    """Read the decompressed body up to a limit; return whether it was cut."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            response.close()
+            return b"".join(parts)[:most], True
+    return b"".join(parts), False
+
+
+def refusal(response: "ClientResponse", failure: ToolFailure, network: Network) -> Exception:
+    """Return the failure of a response with an error status, which is temporary for some statuses."""
+    if response.status not in TRANSIENT_STATUSES:
+        return failure
+    return TransientFailure(failure, retry_after(response.headers, network.wall()))
+
+
 class JsonApi:
     """Client of JSON services, whose addresses come from the server's settings. An async context manager."""
 
@@ -157,9 +175,7 @@ class JsonApi:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -168,32 +184,32 @@ class JsonApi:
         self,
         service: str,
         url: str,
-        shape: type[S],
+        shape: type[T],
         *,
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
         body: object = None,
-    ) -> S:
+    ) -> T:
         """Request a URL, by POST if there is a body, and decode the response as `shape`.
 
         :param service: name of the service in messages.
         :raises ToolFailure: if no attempt gives a valid response.
         """
-
-        async def once() -> S:
-            return await self._once(service, url, shape, headers or {}, params or {}, body)
-
-        return await retry_transient(once, self._attempts, self._network)
+        return await retry_transient(
+            lambda: self._once(service, url, shape, headers or {}, params or {}, body),
+            self._attempts,
+            self._network,
+        )
 
     async def _once(
         self,
         service: str,
         url: str,
-        shape: type[S],
+        shape: type[T],
         headers: Mapping[str, str],
         params: Mapping[str, str],
         body: object,
-    ) -> S:
+    ) -> T:
         import aiohttp
 
         assert self._session is not None, "the client is entered before use"
@@ -210,32 +226,26 @@ class JsonApi:
                 allow_redirects=False,
                 proxy=_proxy_for(url),
             ) as response:
-                answer = await _read(response, service)
+                answer, cut = await read_body(response, MAX_RESPONSE_BYTES)
         except TimeoutError:
-            raise TransientFailure(
-                ToolFailure(ErrorKind.TIMEOUT, f"{service} did not answer in time.")
-            ) from None
+            failure = ToolFailure(ErrorKind.TIMEOUT, f"{service} did not answer in time.")
+            raise TransientFailure(failure) from None
         except aiohttp.ClientError as error:
-            name = type(error).__name__
-            raise TransientFailure(
-                ToolFailure(ErrorKind.UNAVAILABLE, f"{service} cannot be reached: {name}.")
-            ) from None
+            message = f"{service} cannot be reached: {type(error).__name__}."
+            raise TransientFailure(ToolFailure(ErrorKind.UNAVAILABLE, message)) from None
+        if cut:
+            raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"{service} returned a response that is too long.")
         if response.status != 200:
-            raise self._refusal(service, response, answer)
+            text = self._shown(answer.decode(errors="replace"))
+            hint = "; check its key" if response.status in (401, 403) else ""
+            message = f"{service} returned status {response.status}{hint}: {text}"
+            failure = ToolFailure(error_kind_of(response.status), message)
+            raise refusal(response, failure, self._network)
         try:
             return msgspec.json.decode(answer, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             message = f"{service} returned an invalid response: {self._shown(str(error))}."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None
-
-    def _refusal(self, service: str, response: "ClientResponse", answer: bytes) -> Exception:
-        status = response.status
-        text = self._shown(answer.decode(errors="replace"))
-        hint = "; check its key" if status in (401, 403) else ""
-        failure = ToolFailure(error_kind_of(status), f"{service} returned status {status}{hint}: {text}")
-        if status not in TRANSIENT_STATUSES:
-            return failure
-        return TransientFailure(failure, retry_after(response.headers, self._network.wall()))
 
     def _shown(self, text: str) -> str:
         """Return the start of a text on one line, without secrets."""
@@ -243,17 +253,6 @@ class JsonApi:
             text = text.replace(secret, "***")
         line = " ".join(text.split())
         return line[:MAX_SHOWN_CHARS] + (" …" if len(line) > MAX_SHOWN_CHARS else "")
-
-
-async def _read(response: "ClientResponse", service: str) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in response.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size > MAX_RESPONSE_BYTES:
-            raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"{service} returned a response that is too long.")
-    return b"".join(parts)
 
 
 def _proxy_for(url: str) -> str | None:

@@ -75,15 +75,8 @@ class PageReader:
 
         :raises ToolFailure: if it is blocked, fails, or has no text.
         """
-        asked = (*self._way, url)
-        known = await self._cache.get(asked, PageText)
-        if known is not None:
-            return known
-        page = await (
-            self._by_jina(url) if self._settings.visit_method == "jina" else self._fetch_directly(url)
-        )
-        await self._cache.put(asked, page)
-        return page
+        request = self._by_jina if self._settings.visit_method == "jina" else self._fetch_directly
+        return await self._cache.get_or_request((*self._way, url), PageText, lambda: request(url))
 
     async def to_markdown(self, url: str, content_type: str, data: bytes) -> ParsedPage:
         """Convert a response body to text.

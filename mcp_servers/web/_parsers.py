@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from typing import Final
 
 import anyio
@@ -101,12 +100,8 @@ async def _start() -> _ParserProcess:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd="/",
-        env=_environment(),
+        # Without the server's variables, which may hold keys; only with Python's import path.
+        env={**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         start_new_session=True,
     )
     return _ParserProcess(process)
-
-
-def _environment() -> Mapping[str, str]:
-    """Return an environment without the server's variables, which may hold keys; only with Python's import path."""
-    return {**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

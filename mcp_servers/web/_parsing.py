@@ -1,13 +1,18 @@
-"""Conversion of HTML, PDF and text to Markdown. Runs only in the limited parser process, because its input is untrusted."""
+"""Conversion of pages to Markdown, and search for passages in them. Untrusted input: runs only in the parser process."""
 
 import contextlib
-import importlib
+import math
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol, cast
+from functools import lru_cache
+from importlib import import_module
+from typing import Protocol
 from urllib.parse import urljoin, urlsplit
 
 from mcp_servers.web._jobs import PageBody, ParsedPage, UnparseablePage
+from mcp_servers.web._results import PagePassage
 
 MAX_LINKS = 100
 MAX_TEXT_CHARS = 2_000_000
@@ -27,100 +32,33 @@ _PLAIN = (
     "application/yaml",
     "application/ld+json",
 )
+MAX_PASSAGE = 1_000
+"""Maximum length of a passage in characters."""
+
+_K1, _B = 1.2, 0.75
+
+_PIECE = re.compile(r"\S.*?(?=\n\s*\n|\Z)", re.DOTALL)
+_SENTENCE = re.compile(r".+?(?:[.!?](?=\s)|[。！？]|\n|\Z)\s*", re.DOTALL)
+_WORD = re.compile(r"[^\W_]+")
+_LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
+_ENDINGS = ("ies", "ing", "es", "ed", "s")
+# Scripts without spaces between words, which are indexed by pairs of characters.
+_UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\u0e00-\u0eff\uf900-\ufaff]")
 
 
-class _TextPage(Protocol):
-    def get_text_range(self) -> str: ...
-
-
-class _PdfPage(Protocol):
-    def get_textpage(self) -> _TextPage: ...
-
-
-class _Document(Protocol):
-    def __len__(self) -> int: ...
-    def __getitem__(self, number: int) -> _PdfPage: ...
-    def get_metadata_value(self, key: str) -> str: ...
-
-
-class _Pdfium(Protocol):
-    PdfiumError: type[Exception]
-
-    def PdfDocument(self, data: bytes) -> _Document: ...
-
-
-class PdfText(NamedTuple):
-    """Text of a PDF."""
-
-    title: str
-    """Title; empty if it has no text."""
-    pages: list[str]
-    """Text of the first pages."""
-    page_count: int
-    """Number of pages in the file."""
-
-
-def read_pdf(data: bytes, most: int) -> PdfText:
-    """Return the text of the first pages of a PDF.
-
-    :raises Unreadable: if it is encrypted or damaged.
-    """
-    pdfium = cast("_Pdfium", importlib.import_module("pypdfium2"))
-    try:
-        document = pdfium.PdfDocument(data)
-    except pdfium.PdfiumError as error:
-        encrypted = "password" in str(error).lower()
-        reason = "the PDF is encrypted with a password" if encrypted else "the PDF is damaged"
-        raise UnparseablePage(reason) from None
-    count = len(document)
-    pages: list[str] = []
-    for number in range(min(count, most)):
-        try:
-            pages.append(document[number].get_textpage().get_text_range())
-        except pdfium.PdfiumError:
-            pages.append("")
-    return PdfText(document.get_metadata_value("Title"), pages, count)
-
-
-class _LxmlEtree(Protocol):
-    ParserError: type[Exception]
-
-
-class _Trafilatura(Protocol):
-    def extract(self, tree: "Element", *, url: str, output_format: str, **kept: bool) -> str | None: ...
-    def html2txt(self, content: "Element") -> str: ...
-
-
-class _LxmlHtml(Protocol):
-    etree: _LxmlEtree
-
-    def document_fromstring(self, html: str) -> "Element": ...
-
-
-class Element(Protocol):
+class _Element(Protocol):
     """The part of lxml's element interface used here."""
 
-    def findtext(self, path: str) -> str | None:
-        """Return the text of the first element at a path."""
-        ...
-
-    def iterfind(self, path: str) -> "Iterator[Element]":
-        """Yield the elements at a path."""
-        ...
-
-    def itertext(self) -> Iterator[str]:
-        """Yield the texts of the element."""
-        ...
-
-    def get(self, key: str) -> str | None:
-        """Return an attribute."""
-        ...
+    def findtext(self, path: str) -> str | None: ...
+    def iterfind(self, path: str) -> "Iterator[_Element]": ...
+    def itertext(self) -> Iterator[str]: ...
+    def get(self, key: str) -> str | None: ...
 
 
 def parse(body: PageBody) -> ParsedPage:
     """Return the text of a page of any supported type, up to a limit.
 
-    :raises Unreadable: if it has no text.
+    :raises UnparseablePage: if it has no text.
     """
     page = _parse(body)
     if len(page.text) <= MAX_TEXT_CHARS:
@@ -153,15 +91,15 @@ def _html(body: PageBody) -> ParsedPage:
     document = _DECLARATION.sub("", _decoded(body))
     if not document.strip():
         return ParsedPage(title="", text="")
-    lxml_html = cast("_LxmlHtml", importlib.import_module("lxml.html"))
-    trafilatura = cast("_Trafilatura", importlib.import_module("trafilatura"))
+    lxml_html = import_module("lxml.html")
+    trafilatura = import_module("trafilatura")
     try:
-        tree = lxml_html.document_fromstring(document)
+        tree: _Element = lxml_html.document_fromstring(document)
     except lxml_html.etree.ParserError:
         return ParsedPage(title="", text="")
     title = " ".join((tree.findtext(".//title") or tree.findtext(".//h1") or "").split())
     links = list(_links(tree, body.url))
-    text = trafilatura.extract(
+    text: str | None = trafilatura.extract(
         tree,
         url=body.url,
         output_format="markdown",
@@ -177,15 +115,31 @@ def _html(body: PageBody) -> ParsedPage:
 
 
 def _pdf(body: PageBody) -> ParsedPage:
-    document = read_pdf(body.data, body.pdf_pages)
-    texts = (f"[page {number}]\n\n{text.strip()}" for number, text in enumerate(document.pages, 1))
-    read = len(document.pages)
-    note = f"the first {read} of {document.page_count} pages" if read < document.page_count else None
-    title = document.title.strip() or _name_of(body.url)
+    """Return the text of the first pages of a PDF.
+
+    :raises UnparseablePage: if it is encrypted or damaged.
+    """
+    pdfium = import_module("pypdfium2")
+    try:
+        document = pdfium.PdfDocument(body.data)
+    except pdfium.PdfiumError as error:
+        encrypted = "password" in str(error).lower()
+        reason = "the PDF is encrypted with a password" if encrypted else "the PDF is damaged"
+        raise UnparseablePage(reason) from None
+    count = len(document)
+    texts: list[str] = []
+    for number in range(min(count, body.pdf_pages)):
+        try:
+            text: str = document[number].get_textpage().get_text_range()
+        except pdfium.PdfiumError:
+            text = ""
+        texts.append(f"[page {number + 1}]\n\n{text.strip()}")
+    note = f"the first {len(texts)} of {count} pages" if len(texts) < count else None
+    title: str = document.get_metadata_value("Title").strip() or _name_of(body.url)
     return ParsedPage(title=title[:MAX_TITLE_CHARS], text=_tidy("\n\n".join(texts)), note=note)
 
 
-def _links(tree: Element, base: str) -> Iterator[tuple[str, str]]:
+def _links(tree: _Element, base: str) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for anchor in tree.iterfind(".//a[@href]"):
         try:
@@ -229,3 +183,77 @@ def _tidy(text: str) -> str:
 
 def _name_of(url: str) -> str:
     return urlsplit(url).path.rstrip("/").rpartition("/")[2] or urlsplit(url).netloc
+
+
+def best_passages(text: str, query: str, count: int) -> list[PagePassage]:
+    """Return the passages of a text that match a query best (BM25 within the text), best first; only those with a query word."""
+    spans = list(_spans(text))
+    words = [Counter(_terms(text[start:end])) for start, end in spans]
+    lengths = [counts.total() for counts in words]
+    average = sum(lengths) / len(lengths) if lengths and any(lengths) else 1.0
+    scores = [0.0] * len(spans)
+    for term in dict.fromkeys(_terms(query)):
+        holding = [place for place, counts in enumerate(words) if term in counts]
+        weight = math.log(1 + (len(spans) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for place in holding:
+            times = words[place][term]
+            length = 1 - _B + _B * lengths[place] / average
+            scores[place] += weight * times * (_K1 + 1) / (times + _K1 * length)
+    best = sorted(
+        (place for place, score in enumerate(scores) if score > 0), key=lambda place: -scores[place]
+    )
+    return [
+        PagePassage(text[spans[place][0] : spans[place][1]], *spans[place], round(scores[place], 4))
+        for place in best[:count]
+    ]
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield paragraphs, short ones joined with the next; a heading starts a new passage."""
+    start = end = -1
+    for piece in _pieces(text):
+        heading = text.startswith("#", piece[0])
+        if start >= 0 and (heading or piece[1] - start > MAX_PASSAGE):
+            yield start, end
+            start = -1
+        if start < 0:
+            start = piece[0]
+        end = piece[1]
+    if start >= 0:
+        yield start, end
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Yield paragraphs; long ones are split into sentences, and long sentences into parts."""
+    for paragraph in _PIECE.finditer(text):
+        start, end = paragraph.start(), paragraph.start() + len(paragraph[0].rstrip())
+        if end - start <= MAX_PASSAGE:
+            yield start, end
+            continue
+        for sentence in _SENTENCE.finditer(text, start, end):
+            for first in range(sentence.start(), sentence.end(), MAX_PASSAGE):
+                last = min(first + MAX_PASSAGE, sentence.end())
+                stripped = text[first:last].strip()
+                if stripped:
+                    begin = first + text[first:last].index(stripped)
+                    yield begin, begin + len(stripped)
+
+
+def _terms(text: str) -> Iterator[str]:
+    plain = _LINK_TARGET.sub("]", text).casefold()
+    if not plain.isascii():
+        parts = unicodedata.normalize("NFKD", plain)
+        plain = unicodedata.normalize("NFC", "".join(one for one in parts if not unicodedata.combining(one)))
+    for word in _WORD.findall(plain):
+        if _UNSPACED.search(word):
+            yield from (word[place : place + 2] for place in range(max(len(word) - 1, 1)))
+        else:
+            yield _stem(word)
+
+
+@lru_cache(maxsize=10_000)
+def _stem(word: str) -> str:
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)] + ("y" if ending == "ies" else "")
+    return word

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias, cast, get_args
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
@@ -159,8 +159,7 @@ def with_environment(settings: Mapping[str, object], environment: Mapping[str, s
 
 def engine_of(settings: WebSettings) -> SearchEngine | None:
     """Return the configured search service, or the first one whose settings are complete."""
-    engines = cast("tuple[SearchEngine, ...]", get_args(SearchEngine))
-    return settings.search or next((one for one in engines if not _missing(settings, one)), None)
+    return settings.search or next((engine for engine in REQUIRED if not _missing(settings, engine)), None)
 
 
 def unusable_tools(settings: WebSettings) -> dict[str, str]:

@@ -4,6 +4,7 @@ import html
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -72,7 +73,7 @@ class Wikipedia:
         asked = {"list": "search", "srsearch": query, "srlimit": str(count), "srprop": "snippet"}
         found = await self._ask(asked, language)
         return [
-            ArticleHit(hit.title, _plain(hit.snippet), self._page(hit.title, language))
+            ArticleHit(hit.title, html.unescape(_TAG.sub("", hit.snippet)), self._page(hit.title, language))
             for hit in found.search
         ]
 
@@ -108,14 +109,8 @@ class Wikipedia:
         return answer.query or _Query()
 
     def _page(self, title: str, language: str) -> str:
-        from urllib.parse import quote
-
         base = self._url.replace("{language}", language).removesuffix("/w/api.php")
         return f"{base}/wiki/{quote(title.replace(' ', '_'))}"
-
-
-def _plain(snippet: str) -> str:
-    return html.unescape(_TAG.sub("", snippet))
 
 
 class ZimFile:
@@ -141,12 +136,8 @@ class ZimFile:
         return WikiText(name, f"zim://{self._path.name}/{path}", parsed.text)
 
     def _search(self, query: str, count: int) -> list[ArticleHit]:
-        paths = self._paths(query, count)
-        hits: list[ArticleHit] = []
-        for path in paths:
-            item = self._archive.get_entry_by_path(path).get_item()
-            hits.append(ArticleHit(item.title, "", f"zim://{self._path.name}/{item.path}"))
-        return hits
+        items = [self._archive.get_entry_by_path(path).get_item() for path in self._paths(query, count)]
+        return [ArticleHit(item.title, "", f"zim://{self._path.name}/{item.path}") for item in items]
 
     def _paths(self, query: str, count: int) -> list[str]:
         if self._archive.has_fulltext_index:

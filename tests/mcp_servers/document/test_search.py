@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.document._document import DocumentContent, ParsedDocument
-from mcp_servers.document._excerpts import limit_spans, page_numbers
+from mcp_servers.document._document import DocumentContent, ParsedDocument, limit_spans, page_numbers
 from mcp_servers.document._search import MAX_PASSAGE, PassageIndex, highlights, terms_in, terms_of_query
 from tests.mcp_servers.document import _made
 from tests.mcp_servers.document._reading import Reader, images, shown_text

@@ -12,7 +12,7 @@ from aiohttp import web
 from agentflow.errors import ToolFailure
 from mcp_servers import ToolTable
 from mcp_servers.document import DocumentBackend, DocumentSettings
-from mcp_servers.document._vision import VisionModel
+from mcp_servers.document._backend import VisionModel
 from tests.mcp_servers.document._reading import images, reader_of, shown_text
 
 

@@ -1,4 +1,4 @@
-"""Tools that act on elements of the page."""
+"""Input tools: actions on elements of the page, the keyboard, and the mouse by pixel coordinates."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,14 @@ from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.browser._files import file_payloads, save
-from mcp_servers.browser._page_actions import act, locate, stop_scripts, until_blocked_or_done
+from mcp_servers.browser._page_actions import (
+    act,
+    act_on_element,
+    act_on_tab,
+    locate,
+    stop_scripts,
+    until_blocked_or_done,
+)
 from mcp_servers.browser._schemas import (
     Button,
     Element,
@@ -45,6 +52,19 @@ _CALL = """async %(argument)s => {
     throw new RangeError(`the value has ${text.length} characters, more than %(most)d`);
   return text;
 }"""
+NO_CODE = "this server runs no code outside pages: use browser_evaluate, or the other tools."
+_STILL = """async () => {
+  let before;
+  for (let frame = 0; frame < 30; frame++) {
+    const now = scrollX + ',' + scrollY;
+    if (frame > 2 && now === before)
+      return;
+    before = now;
+    await new Promise(requestAnimationFrame);
+  }
+}"""
+Across = Annotated[float, Field(description="Pixels from the left edge of the page.")]
+Down = Annotated[float, Field(description="Pixels from the upper edge of the page.")]
 
 
 class ElementTools:
@@ -68,12 +88,11 @@ class ElementTools:
         Use it with a ref from the last snapshot; the result shows the page afterwards.
         """
 
-        async def do(tab: "Tab") -> None:
-            locator = await locate(tab, target)
-            click = locator.dblclick if doubleClick else locator.click
-            await until_blocked_or_done(tab, lambda: click(button=button, modifiers=modifiers))
+        async def click(locator: "Locator") -> None:
+            once_or_twice = locator.dblclick if doubleClick else locator.click
+            await once_or_twice(button=button, modifiers=modifiers)
 
-        return await act("browser_click", session, context, do)
+        return await act_on_element("browser_click", session, context, target, click)
 
     @tool(title="Type text", open_world=True)
     async def type(
@@ -93,20 +112,15 @@ class ElementTools:
         Use it for a single field; use browser_fill_form for several.
         """
 
-        async def do(tab: "Tab") -> None:
-            locator = await locate(tab, target)
+        async def enter(locator: "Locator") -> None:
+            if slowly:
+                await locator.press_sequentially(text)
+            else:
+                await locator.fill(text)
+            if submit:
+                await locator.press("Enter")
 
-            async def enter() -> None:
-                if slowly:
-                    await locator.press_sequentially(text)
-                else:
-                    await locator.fill(text)
-                if submit:
-                    await locator.press("Enter")
-
-            await until_blocked_or_done(tab, enter)
-
-        return await act("browser_type", session, context, do)
+        return await act_on_element("browser_type", session, context, target, enter)
 
     @tool(title="Fill form", open_world=True)
     async def fill_form(
@@ -122,12 +136,11 @@ class ElementTools:
         Use it instead of several calls of browser_type, browser_click and browser_select_option.
         """
 
-        async def do(tab: "Tab") -> None:
+        async def fill(tab: "Tab") -> None:
             for field in fields:
-                locator = await locate(tab, field.target)
-                await until_blocked_or_done(tab, lambda locator=locator, field=field: _fill(locator, field))
+                await _fill(await locate(tab, field.target), field)
 
-        return await act("browser_fill_form", session, context, do)
+        return await act_on_tab("browser_fill_form", session, context, fill)
 
     @tool(title="Select option", open_world=True)
     async def select_option(
@@ -142,12 +155,9 @@ class ElementTools:
 
         Use it for elements that a snapshot calls combobox or listbox with options.
         """
-
-        async def do(tab: "Tab") -> None:
-            locator = await locate(tab, target)
-            await until_blocked_or_done(tab, lambda: locator.select_option(values))
-
-        return await act("browser_select_option", session, context, do)
+        return await act_on_element(
+            "browser_select_option", session, context, target, lambda locator: locator.select_option(values)
+        )
 
     @tool(title="Hover mouse", open_world=True)
     async def hover(
@@ -157,12 +167,9 @@ class ElementTools:
 
         Use it for menus and hints that appear only on hover.
         """
-
-        async def do(tab: "Tab") -> None:
-            locator = await locate(tab, target)
-            await until_blocked_or_done(tab, locator.hover)
-
-        return await act("browser_hover", session, context, do)
+        return await act_on_element(
+            "browser_hover", session, context, target, lambda locator: locator.hover()
+        )
 
     @tool(title="Drag mouse", open_world=True)
     async def drag(
@@ -179,11 +186,11 @@ class ElementTools:
         Use it to sort lists or to move cards on boards.
         """
 
-        async def do(tab: "Tab") -> None:
+        async def drag(tab: "Tab") -> None:
             start, end = await locate(tab, startTarget), await locate(tab, endTarget)
-            await until_blocked_or_done(tab, lambda: start.drag_to(end))
+            await start.drag_to(end)
 
-        return await act("browser_drag", session, context, do)
+        return await act_on_tab("browser_drag", session, context, drag)
 
     @tool(title="Drop files or data onto an element", open_world=True)
     async def drop(
@@ -209,16 +216,10 @@ class ElementTools:
         most = session.get(BrowserState).settings.file_bytes
         files = await file_payloads("browser_drop", session, paths or [], most)
 
-        async def do(tab: "Tab") -> None:
-            locator = await locate(tab, target)
-            if data and files:
-                await until_blocked_or_done(tab, lambda: locator.drop({"files": files, "data": data}))
-            elif files:
-                await until_blocked_or_done(tab, lambda: locator.drop({"files": files}))
-            else:
-                await until_blocked_or_done(tab, lambda: locator.drop({"data": data or {}}))
+        async def drop(locator: "Locator") -> None:
+            await locator.drop({"files": files or None, "data": data or None})
 
-        return await act("browser_drop", session, context, do)
+        return await act_on_element("browser_drop", session, context, target, drop)
 
     @tool(title="Press a key", open_world=True)
     async def press_key(
@@ -233,11 +234,9 @@ class ElementTools:
 
         Use it for keyboard shortcuts, or to move with Tab and the arrow keys.
         """
-
-        async def do(tab: "Tab") -> None:
-            await until_blocked_or_done(tab, lambda: tab.page.keyboard.press(key))
-
-        return await act("browser_press_key", session, context, do)
+        return await act_on_tab(
+            "browser_press_key", session, context, lambda tab: tab.page.keyboard.press(key)
+        )
 
     @tool(title="Upload files", open_world=True)
     async def file_upload(
@@ -335,9 +334,6 @@ class ElementTools:
         raise ToolFailure(ErrorKind.DENIED, f"browser_run_code_unsafe: {NO_CODE}")
 
 
-NO_CODE = "this server runs no code outside pages: use browser_evaluate, or the other tools."
-
-
 async def _fill(locator: "Locator", field: FormField) -> None:
     if field.type in ("textbox", "slider"):
         await locator.fill(field.value)
@@ -354,3 +350,115 @@ def _call_of(source: str, most: int, *, on_element: bool = False) -> str:
     """Return a JavaScript function that calls `source` and returns its result as JSON of at most `most` characters."""
     words = ("element", "element") if on_element else ("()", "")
     return _CALL % {"source": source, "argument": words[0], "passed": words[1], "most": most}
+
+
+class MouseTools:
+    """Mouse tools by pixel coordinates."""
+
+    @tool(title="Move mouse", open_world=True)
+    async def mouse_move_xy(self, session: Session, context: CallContext, x: Across, y: Down) -> PageState:
+        """Move the mouse to a position on the page.
+
+        Use it with coordinates from a screenshot, for elements without a ref.
+        """
+        return await act_on_tab(
+            "browser_mouse_move_xy", session, context, lambda tab: tab.page.mouse.move(x, y)
+        )
+
+    @tool(title="Click", open_world=True)
+    async def mouse_click_xy(
+        self,
+        session: Session,
+        context: CallContext,
+        x: Across,
+        y: Down,
+        button: Annotated[Button, Field(description="The mouse button.")] = "left",
+        clickCount: Annotated[int, Field(ge=1, le=10, description="Number of clicks.")] = 1,
+        delay: Annotated[
+            float, Field(ge=0, le=10_000, description="Milliseconds between pressing and releasing.")
+        ] = 0,
+    ) -> PageState:
+        """Click at a position on the page.
+
+        Use it with coordinates from a screenshot; for an element with a ref, use browser_click.
+        """
+        return await act_on_tab(
+            "browser_mouse_click_xy",
+            session,
+            context,
+            lambda tab: tab.page.mouse.click(x, y, button=button, click_count=clickCount, delay=delay),
+        )
+
+    @tool(title="Drag mouse", open_world=True)
+    async def mouse_drag_xy(
+        self,
+        session: Session,
+        context: CallContext,
+        startX: Across,
+        startY: Down,
+        endX: Across,
+        endY: Down,
+    ) -> PageState:
+        """Drag with the left button from one position on the page to another.
+
+        Use it for canvases, sliders and maps.
+        """
+
+        async def drag(tab: "Tab") -> None:
+            await tab.page.mouse.move(startX, startY)
+            await tab.page.mouse.down()
+            await tab.page.mouse.move(endX, endY, steps=5)
+            await tab.page.mouse.up()
+
+        return await act_on_tab("browser_mouse_drag_xy", session, context, drag)
+
+    @tool(title="Press mouse down", open_world=True)
+    async def mouse_down(
+        self,
+        session: Session,
+        context: CallContext,
+        button: Annotated[Button, Field(description="The mouse button.")] = "left",
+    ) -> PageState:
+        """Press a mouse button at the current position and hold it.
+
+        Use it with browser_mouse_move_xy and browser_mouse_up for custom movements.
+        """
+        return await act_on_tab(
+            "browser_mouse_down", session, context, lambda tab: tab.page.mouse.down(button=button)
+        )
+
+    @tool(title="Press mouse up", open_world=True)
+    async def mouse_up(
+        self,
+        session: Session,
+        context: CallContext,
+        button: Annotated[Button, Field(description="The mouse button.")] = "left",
+    ) -> PageState:
+        """Release a mouse button.
+
+        Use it after browser_mouse_down.
+        """
+        return await act_on_tab(
+            "browser_mouse_up", session, context, lambda tab: tab.page.mouse.up(button=button)
+        )
+
+    @tool(title="Scroll mouse wheel", open_world=True)
+    async def mouse_wheel(
+        self,
+        session: Session,
+        context: CallContext,
+        deltaX: Annotated[float, Field(description="Pixels to the right.")] = 0,
+        deltaY: Annotated[float, Field(description="Pixels down.")] = 0,
+    ) -> PageState:
+        """Turn the mouse wheel at the current position.
+
+        Use it to scroll the page, or a scrollable element under the mouse.
+        """
+
+        async def scroll(tab: "Tab") -> None:
+            await tab.page.mouse.wheel(deltaX, deltaY)
+            # Scrolling takes a few frames.
+            with anyio.move_on_after(1):
+                await tab.page.evaluate(_STILL)
+
+        return await act_on_tab("browser_mouse_wheel", session, context, scroll)

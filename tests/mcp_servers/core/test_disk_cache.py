@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.document._library import DiskCache
+from mcp_servers.core._disk_cache import DiskCache
 
 
 @pytest.mark.promise("document:once")
