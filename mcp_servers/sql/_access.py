@@ -1,23 +1,41 @@
-"""Access of sessions to databases: the originals, or the session's own copies."""
+"""Access of sessions to databases: the originals, or the session's own copies.
 
+Copies of killed servers are found and removed.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Final
 
 import anyio
+import anyio.to_thread
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
-from mcp_servers.sql._copies import DatabaseCopies
 from mcp_servers.sql._databases import DatabaseSource
 from mcp_servers.sql._settings import SqlSettings
-from mcp_servers.sql._workers import Reply, SqlWorkerPool, WorkerTarget
+from mcp_servers.sql._workers import Reply, SqlWorker, SqlWorkerPool, WorkerFailure
+from mcp_servers.sql.inside._engine import DatabaseSpec
+
+COPY_SECONDS: Final = 300.0
+_PREFIX: Final = "agentflow-sql-"
+_LOCK: Final = "owner.lock"
+_MAINTENANCE: Final = "postgres"
+"""Database that every server has, for commands that concern other databases."""
 
 
 @dataclass(slots=True)
 class SessionCopies:
     """A session's copies of writable databases."""
 
-    copies: dict[str, WorkerTarget] = field(default_factory=dict[str, WorkerTarget])
+    copies: dict[str, DatabaseSpec] = field(default_factory=dict[str, DatabaseSpec])
     """Copies by database id."""
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a copy is used: statements run one after the other."""
@@ -40,12 +58,12 @@ class DatabaseAccess:
         """
         if id is None and len(self.databases) == 1:
             return next(iter(self.databases.values()))
-        found = self.databases.get(id or "")
-        if found is None:
+        database = self.databases.get(id or "")
+        if database is None:
             wrong = f"no database {id!r}" if id is not None else "name a database"
             hint = did_you_mean(id or "", self.databases) or " sql_list_databases returns the ids."
             raise ToolFailure(ErrorKind.NOT_FOUND, f"{tool}: {wrong}.{hint}")
-        return found
+        return database
 
     async def ask(
         self, database: DatabaseSource, state: SessionCopies, request: Mapping[str, object], seconds: float
@@ -89,12 +107,12 @@ class DatabaseAccess:
         await self._workers.close()
         await self._copies.close()
 
-    async def _ask(self, place: WorkerTarget, request: Mapping[str, object], seconds: float) -> Reply:
+    async def _ask(self, place: DatabaseSpec, request: Mapping[str, object], seconds: float) -> Reply:
         async with self._workers.lend(place) as worker:
             return await worker.ask(request, seconds)
 
-    def _original(self, database: DatabaseSource) -> WorkerTarget:
-        return WorkerTarget(
+    def _original(self, database: DatabaseSource) -> DatabaseSpec:
+        return DatabaseSpec(
             database.engine,
             database.target,
             writable=False,
@@ -102,3 +120,120 @@ class DatabaseAccess:
             file_bytes=self._settings.copy_bytes,
             superuser=self._settings.superuser,
         )
+
+
+class DatabaseCopies:
+    """Creates and removes copies: files in a directory of this server, or databases on the original's Postgres server."""
+
+    def __init__(self, workers: SqlWorkerPool, owner: str) -> None:
+        """:param owner: 12 hexadecimal digits that are unique to this server."""
+        self._workers = workers
+        self._owner = owner
+        self._numbers = count(1)
+        self._turn = anyio.Lock()
+        self._folder: Path | None = None
+        self._lock = -1
+        self._keepers: dict[str, SqlWorker] = {}
+
+    async def copy(self, source: DatabaseSpec) -> DatabaseSpec:
+        """Copy a database or another copy of it, which must not be in use.
+
+        :raises WorkerFailure: if the copy cannot be made.
+        """
+        if source.engine == "postgres":
+            return await self._copy_on_server(source)
+        async with self._turn:
+            if self._folder is None:
+                self._folder, self._lock = await anyio.to_thread.run_sync(_new_folder, self._owner)
+        target = str(self._folder / f"{next(self._numbers)}{Path(source.target).suffix}")
+        if os.stat(source.target).st_size > source.file_bytes:
+            raise WorkerFailure("failed", f"it is larger than the {source.file_bytes} bytes of `copy_bytes`")
+        try:
+            async with self._workers.lend(source) as worker:
+                await worker.ask({"do": "copy", "target": target, "source": ""}, COPY_SECONDS)
+        except BaseException:
+            _unlink(target)
+            raise
+        return replace(source, target=target, writable=True)
+
+    async def remove(self, place: DatabaseSpec) -> None:
+        """Remove a copy, which must not be in use."""
+        await self._workers.forget(place)
+        if place.engine == "postgres":
+            name, keeper = _database_of(place.target), await self._keeper(place)
+            async with self._turn:
+                await keeper.ask({"do": "remove", "target": name}, COPY_SECONDS)
+        else:
+            await anyio.to_thread.run_sync(_unlink, place.target)
+
+    async def close(self) -> None:
+        """Disconnect from the servers and remove the directory."""
+        for keeper in self._keepers.values():
+            await keeper.close()
+        self._keepers = {}
+        if self._folder is not None:
+            await anyio.to_thread.run_sync(shutil.rmtree, self._folder)
+            os.close(self._lock)
+            self._folder = None
+
+    async def _copy_on_server(self, source: DatabaseSpec) -> DatabaseSpec:
+        keeper = await self._keeper(source)
+        name = f"agentflow_sql_{self._owner}_{next(self._numbers)}"
+        await self._workers.forget(source)
+        request = {"do": "copy", "target": name, "source": _database_of(source.target)}
+        async with self._turn:
+            await keeper.ask(request, COPY_SECONDS)
+        return replace(source, target=_with_database(source.target, name), writable=True)
+
+    async def _keeper(self, place: DatabaseSpec) -> SqlWorker:
+        url = _with_database(place.target, _MAINTENANCE)
+        async with self._turn:
+            keeper = self._keepers.get(url)
+            if keeper is None or not keeper.usable:
+                if keeper is not None:
+                    await keeper.close()
+                wanted = replace(place, engine="keeper", target=url, writable=True, owner=self._owner)
+                keeper = self._keepers[url] = await SqlWorker.start(wanted)
+            return keeper
+
+
+def _new_folder(owner: str) -> tuple[Path, int]:
+    """Create a directory with a lock that this process holds; remove directories whose lock is free."""
+    place = Path(tempfile.gettempdir())
+    for folder in place.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if folder.stat().st_uid == os.geteuid() and (lock := _locked(folder)) is not None:
+                shutil.rmtree(folder)
+                os.close(lock)
+    folder = place / f"{_PREFIX}{owner}"
+    folder.mkdir(mode=0o700)
+    lock = _locked(folder, os.O_CREAT)
+    assert lock is not None
+    return folder, lock
+
+
+def _locked(folder: Path, flags: int = 0) -> int | None:
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _unlink(path: str) -> None:
+    for suffix in ("", ".wal", "-wal", "-shm", "-journal"):
+        Path(path + suffix).unlink(missing_ok=True)
+
+
+def _database_of(url: str) -> str:
+    from sqlalchemy.engine import make_url  # heavy, and files need none of it
+
+    return make_url(url).database or ""
+
+
+def _with_database(url: str, name: str) -> str:
+    from sqlalchemy.engine import make_url  # heavy, and files need none of it
+
+    return make_url(url).set(database=name).render_as_string(hide_password=False)

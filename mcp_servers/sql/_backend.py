@@ -1,23 +1,132 @@
-"""The tools of the sql backend."""
+"""Tools of the sql backend, and their results."""
 
 import secrets
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext
+from mcp_servers.core._call import CallContext, Output
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_settings, sendable
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.sql._access import DatabaseAccess, SessionCopies
-from mcp_servers.sql._databases import databases_of
-from mcp_servers.sql._results import DatabaseInfo, Databases, Executed, Schema, SchemaTable, SqlProblem
+from mcp_servers.sql._databases import EngineName, databases_of
 from mcp_servers.sql._settings import SqlSettings
 from mcp_servers.sql._workers import WorkerFailure
+
+
+class DatabaseInfo(Output):
+    """One database."""
+
+    id: str
+    """Id of the database, as other tools take it."""
+    engine: EngineName
+    """Engine, which determines the SQL dialect."""
+    writable: bool
+    """The session may change its own copy of it."""
+
+
+class Databases(Output):
+    """The configured databases."""
+
+    databases: list[DatabaseInfo]
+    """Databases, sorted by id."""
+
+
+class ResultColumn(Output):
+    """One column of a result."""
+
+    name: str
+    """Name of the column."""
+    type: str
+    """Type in the engine's terms; in SQLite that of the first value."""
+
+
+class SqlProblem(Output):
+    """Reason why the engine rejected a query."""
+
+    type: str
+    """Error type of the engine."""
+    message: str
+    """Message of the engine, with the most similar name of a table or column."""
+
+
+class Executed(Output):
+    """Result of a query."""
+
+    columns: list[ResultColumn] = Field(default_factory=list[ResultColumn])
+    """Columns of the result."""
+    rows: list[list[object]] = Field(default_factory=list[list[object]])
+    """First rows; dates, exact numbers and NaN are text, a blob is `x'…'`."""
+    row_count: int = 0
+    """Number of returned rows."""
+    truncated: bool = False
+    """There are more rows."""
+    changed: int | None = None
+    """Number of changed rows; null if none or unknown."""
+    error: SqlProblem | None = None
+    """Reason if the engine rejected the query, else null."""
+    note: str = ""
+    """Note on omitted rows; often empty."""
+
+
+class SchemaColumn(Output):
+    """One column of a table."""
+
+    name: str
+    """Name of the column."""
+    type: str
+    """Declared type."""
+    nullable: bool
+    """The column accepts null."""
+
+
+class ForeignKey(Output):
+    """Columns that refer to rows of another table."""
+
+    columns: list[str]
+    """Referring columns."""
+    table: str
+    """Referred table."""
+    referred_columns: list[str]
+    """Referred columns; empty for the primary key."""
+
+
+class SchemaTable(Output):
+    """A table or view."""
+
+    name: str
+    """Name to use in queries."""
+    kind: Literal["table", "view"]
+    """Table or view."""
+    columns: list[SchemaColumn]
+    """Columns in order."""
+    primary_key: list[str]
+    """Columns of the primary key."""
+    foreign_keys: list[ForeignKey]
+    """References to other tables."""
+    row_count: int | None
+    """Number of rows; null for a view, for more than a million rows, or if counting takes too long."""
+    sample: list[list[object]] | None
+    """Sample rows, if requested."""
+
+
+class Schema(Output):
+    """Tables of a database."""
+
+    database: str
+    """Id of the database."""
+    engine: EngineName
+    """Engine, which determines the SQL dialect."""
+    tables: list[SchemaTable]
+    """Tables and views, or the requested ones."""
+    others: list[str]
+    """Names of other tables, which are described on request."""
+
 
 MAX_ROWS = 10_000
 MAX_TABLES = 50
@@ -85,10 +194,12 @@ class SqlBackend(Backend):
 
         Use it first, to learn the ids for the other tools.
         """
-        known = self._access.databases.values()
         writable = self._settings.writable
-        found = [DatabaseInfo(id=one.id, engine=one.engine, writable=writable) for one in known]
-        return Databases(databases=sorted(found, key=lambda one: one.id))
+        databases = [
+            DatabaseInfo(id=id, engine=database.engine, writable=writable)
+            for id, database in sorted(self._access.databases.items())
+        ]
+        return Databases(databases=databases)
 
     @tool(title="Describe a database", read_only=True)
     async def schema(
@@ -117,23 +228,22 @@ class SqlBackend(Backend):
             "bytes": self._settings.result_bytes,
             "counting_seconds": COUNTING_SECONDS,
         }
-        known = self._access.find("sql_schema", database)
+        source = self._access.find("sql_schema", database)
+        seconds = self._seconds(context, None)
         try:
-            reply = await self._access.ask(
-                known, session.get(SessionCopies), request, self._seconds(context, None)
-            )
+            reply = await self._access.ask(source, session.get(SessionCopies), request, seconds)
         except WorkerFailure as failure:
             raise self._failed("sql_schema", failure) from None
         names: list[str] = reply["known"]
         lower = {name.lower() for name in names}
         for wanted in tables or ():
             if wanted.lower() not in lower:
-                message = f"sql_schema: no table {wanted!r} in {known.id!r}.{did_you_mean(wanted, names)}"
+                message = f"sql_schema: no table {wanted!r} in {source.id!r}.{did_you_mean(wanted, names)}"
                 raise ToolFailure(ErrorKind.NOT_FOUND, message)
         described = [SchemaTable.model_validate(table) for table in reply["tables"]]
         shown = {table.name for table in described}
         others = [] if tables else [name for name in names if name not in shown]
-        return Schema(database=known.id, engine=known.engine, tables=described, others=others)
+        return Schema(database=source.id, engine=source.engine, tables=described, others=others)
 
     @tool(title="Run a SQL query")
     async def execute(
@@ -167,24 +277,21 @@ class SqlBackend(Backend):
             "rows": limit or self._settings.rows,
             "bytes": self._settings.result_bytes,
         }
-        known = self._access.find("sql_execute", database)
+        source = self._access.find("sql_execute", database)
+        seconds = self._seconds(context, timeout)
         try:
-            reply = await self._access.ask(
-                known, session.get(SessionCopies), request, self._seconds(context, timeout)
-            )
+            reply = await self._access.ask(source, session.get(SessionCopies), request, seconds)
         except WorkerFailure as failure:
             if failure.kind == "rejected":
                 return Executed(error=SqlProblem(type=failure.type, message=failure.message))
             raise self._failed("sql_execute", failure) from None
-        return Executed.model_validate(
-            {
-                "columns": reply["columns"],
-                "rows": reply["rows"],
-                "row_count": len(reply["rows"]),
-                "truncated": bool(reply["more"]),
-                "changed": reply["changed"],
-                "note": self._note(reply["more"]),
-            }
+        return Executed(
+            columns=reply["columns"],
+            rows=reply["rows"],
+            row_count=len(reply["rows"]),
+            truncated=bool(reply["more"]),
+            changed=reply["changed"],
+            note=self._note(reply["more"]),
         )
 
     def _seconds(self, context: CallContext, asked: float | None) -> float:
@@ -202,8 +309,7 @@ class SqlBackend(Backend):
             case "denied":
                 return ToolFailure(ErrorKind.DENIED, f"{tool}: {failure.message}. {_NO_TRANSACTIONS}")
             case "timeout":
-                message = f"{tool}: the query was stopped at its time limit."
-                return ToolFailure(ErrorKind.TIMEOUT, message)
+                return ToolFailure(ErrorKind.TIMEOUT, f"{tool}: the query was stopped at its time limit.")
             case "out_of_memory":
                 message = f"{tool}: the query needs more memory than {self._settings.memory_bytes} bytes."
                 return ToolFailure(ErrorKind.OUT_OF_MEMORY, message)

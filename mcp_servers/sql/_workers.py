@@ -5,13 +5,14 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import anyio
 from anyio.abc import ByteReceiveStream, Process
 
+from mcp_servers.sql.inside._engine import DatabaseSpec
 from runtimes import FrameError, FrameReader, decode_object, pack_frame
 
 Reply: TypeAlias = dict[str, Any]
@@ -26,26 +27,6 @@ _PROGRAM: Final = (
     f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; sys.path += [{str(Path(__file__).parents[2])!r}]; "
     "from inside import main; main()"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerTarget:
-    """Database that a worker opens. Workers with equal targets are interchangeable."""
-
-    engine: str
-    """`sqlite`, `duckdb`, `postgres` or `keeper`."""
-    target: str
-    """Path or address."""
-    writable: bool
-    """It is a writable copy."""
-    memory: int
-    """Memory limit of a query in bytes."""
-    file_bytes: int
-    """Size limit of written files."""
-    superuser: bool = False
-    """Accept a privileged Postgres role."""
-    owner: str = ""
-    """Owner id of copies on a Postgres server."""
 
 
 class WorkerFailure(Exception):
@@ -71,7 +52,7 @@ class SqlWorker:
         """The worker can handle another request."""
 
     @classmethod
-    async def start(cls, place: WorkerTarget) -> "SqlWorker":
+    async def start(cls, place: DatabaseSpec) -> "SqlWorker":
         """Start a worker and wait until the database is open.
 
         :raises WorkerFailure: if it cannot be opened.
@@ -84,7 +65,7 @@ class SqlWorker:
         worker = cls(process, process.stdout)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(worker.close)
-            await worker.ask(asdict(place), START_SECONDS)
+            await worker.ask({"database": asdict(place)}, START_SECONDS)
             stack.pop_all()
         return worker
 
@@ -135,11 +116,11 @@ class SqlWorkerPool:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._slots = anyio.Semaphore(limit)
-        self._idle: list[tuple[WorkerTarget, SqlWorker]] = []
+        self._idle: list[tuple[DatabaseSpec, SqlWorker]] = []
         self._busy = 0
 
     @asynccontextmanager
-    async def lend(self, place: WorkerTarget) -> AsyncGenerator[SqlWorker]:
+    async def lend(self, place: DatabaseSpec) -> AsyncGenerator[SqlWorker]:
         """Lend a worker that has this database open.
 
         :raises WorkerFailure: if it cannot be opened.
@@ -160,7 +141,7 @@ class SqlWorkerPool:
                 elif worker is not None:
                     await worker.close()
 
-    async def forget(self, place: WorkerTarget) -> None:
+    async def forget(self, place: DatabaseSpec) -> None:
         """Stop idle workers of this database."""
         for one in [one for one in self._idle if one[0] == place]:
             self._idle.remove(one)
@@ -173,7 +154,7 @@ class SqlWorkerPool:
             for _, worker in idle:
                 group.start_soon(worker.close)
 
-    def _take_idle(self, place: WorkerTarget) -> SqlWorker | None:
+    def _take_idle(self, place: DatabaseSpec) -> SqlWorker | None:
         for number in reversed(range(len(self._idle))):
             if self._idle[number][0] == place:
                 return self._idle.pop(number)[1]

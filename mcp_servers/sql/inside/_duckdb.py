@@ -15,10 +15,11 @@ from ._engine import (
     EngineTable,
     QueryRejected,
     Row,
-    SqlEngineError,
+    SqlEngine,
     StatementDenied,
     StatementResult,
 )
+from ._values import quoted
 
 BATCH = 256
 _LOOKING = frozenset(("SELECT", "EXPLAIN", "MULTI"))
@@ -28,13 +29,13 @@ _CHANGING = frozenset(
 )
 
 
-class DuckdbEngine:
+class DuckdbEngine(SqlEngine):
     """An open DuckDB file. Each statement has its own connection."""
 
     def __init__(self, place: DatabaseSpec) -> None:
-        self._path = Path(place["target"])
-        self._writable = place["writable"]
-        self._memory = place["memory"]
+        self._path = Path(place.target)
+        self._writable = place.writable
+        self._memory = place.memory
         self._cursor: duckdb.DuckDBPyConnection | None = None
         self._base = self._open()
 
@@ -46,7 +47,10 @@ class DuckdbEngine:
             if len(statements) != 1:
                 raise QueryRejected("OneStatement", f"give one statement at a time, not {len(statements)}")
             kind = str(statements[0].type).rpartition(".")[2]
-            self._check(kind)
+            if kind in _CHANGING and not self._writable:
+                raise StatementDenied("the database is read-only")
+            if kind not in _LOOKING | _CHANGING:
+                raise StatementDenied(f"{kind} is not allowed here")
             cursor.execute("BEGIN" if self._writable else "BEGIN READ ONLY")
             cursor.execute(statements[0])
             columns = [(str(column[0]), str(column[1])) for column in cursor.description or ()]
@@ -73,9 +77,6 @@ class DuckdbEngine:
         if cursor is not None:
             cursor.close()
 
-    def tidy(self) -> None:
-        """Do nothing: the next statement has its own connection."""
-
     def tables(self) -> list[EngineTable]:
         """Return all tables and views, by name."""
         self._cursor = cursor = self._base.cursor()
@@ -86,7 +87,7 @@ class DuckdbEngine:
         ).fetchall():
             shown = name if schema == "main" else f"{schema}.{name}"
             kind = "view" if kind == "VIEW" else "table"
-            found[schema, name] = EngineTable(shown, f"{_quoted(schema)}.{_quoted(name)}", kind)
+            found[schema, name] = EngineTable(shown, f"{quoted(schema)}.{quoted(name)}", kind)
         for schema, name, column, type_, nullable in cursor.execute(
             "SELECT schema_name, table_name, column_name, data_type, is_nullable FROM duckdb_columns() "
             "WHERE database_name = current_database() AND NOT internal ORDER BY column_index"
@@ -116,14 +117,9 @@ class DuckdbEngine:
         finally:
             self._base = self._open()
 
-    def remove(self, target: str) -> None:
-        """Not supported."""
-        raise SqlEngineError(f"{target} is not removed here")
-
     def interrupt(self) -> None:
         """Interrupt the running statement."""
-        cursor = self._cursor
-        if cursor is not None:
+        if (cursor := self._cursor) is not None:
             cursor.interrupt()
 
     def close(self) -> None:
@@ -149,13 +145,6 @@ class DuckdbEngine:
         except duckdb.Error as error:
             raise DatabaseUnavailable(f"the file can't be opened: {self._trouble(error)}") from None
 
-    def _check(self, kind: str) -> None:
-        if kind in _LOOKING or (self._writable and kind in _CHANGING):
-            return
-        if kind in _CHANGING:
-            raise StatementDenied("the database is read-only")
-        raise StatementDenied(f"{kind} is not allowed here")
-
     def _rows(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[Row]:
         try:
             while batch := cursor.fetchmany(BATCH):
@@ -174,7 +163,3 @@ class DuckdbEngine:
         if name == "PermissionException" or "attached in read-only mode" in message:
             return StatementDenied(message)
         return QueryRejected(name, " ".join(message.split()))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Protocol, TypedDict
 
 Row = Sequence[object]
 """Values of one row, as the driver returns them."""
 
 
-class DatabaseSpec(TypedDict):
-    """The database to open, and its permissions and limits."""
+@dataclass(frozen=True)
+class DatabaseSpec:
+    """The database to open, with its permissions and limits. Workers with equal ones are interchangeable."""
 
     engine: str
     """`sqlite`, `duckdb`, `postgres`, or `keeper`: the copies on a Postgres server."""
@@ -19,12 +19,12 @@ class DatabaseSpec(TypedDict):
     writable: bool
     """It is a writable copy of one session."""
     memory: int
-    """Memory limit of the engine in bytes."""
-    superuser: bool
-    """Accept a privileged Postgres role."""
+    """Memory limit of a query in bytes."""
     file_bytes: int
     """Size limit of written files."""
-    owner: str
+    superuser: bool = False
+    """Accept a privileged Postgres role."""
+    owner: str = ""
     """Owner id of copies on a Postgres server: 12 hexadecimal digits."""
 
 
@@ -75,23 +75,23 @@ class EngineColumn:
     """One column of a table."""
 
     name: str
-    """Its name."""
+    """Name of the column."""
     type: str
-    """Its declared type."""
+    """Declared type."""
     nullable: bool = True
-    """It may be null."""
+    """The column accepts null."""
 
 
 @dataclass(slots=True)
 class EngineForeignKey:
-    """Columns that name rows of another table."""
+    """Columns that refer to rows of another table."""
 
     columns: list[str]
-    """The columns here."""
+    """Referring columns."""
     table: str
-    """The other table."""
+    """Referred table."""
     referred_columns: list[str]
-    """Its columns."""
+    """Referred columns."""
 
 
 @dataclass(slots=True)
@@ -99,60 +99,55 @@ class EngineTable:
     """A table or view."""
 
     name: str
-    """The name that queries use."""
+    """Name to use in queries."""
     quoted: str
-    """The same, fit to be put into a query."""
+    """The name as an SQL identifier."""
     kind: str
     """`table` or `view`."""
     columns: list[EngineColumn] = field(default_factory=list[EngineColumn])
-    """Its columns, in order."""
+    """Columns in order."""
     primary_key: list[str] = field(default_factory=list[str])
-    """The columns of its primary key."""
+    """Columns of the primary key."""
     foreign_keys: list[EngineForeignKey] = field(default_factory=list[EngineForeignKey])
-    """Its foreign keys."""
+    """References to other tables."""
 
 
-class SqlEngine(Protocol):
-    """An open database. All methods except `interrupt` are called by one thread."""
+class SqlEngine:
+    """An open database; the base class of all engines. All methods except `interrupt` are called by one thread."""
 
     def run(self, query: str) -> StatementResult:
         """Run one statement in its own transaction.
 
-        :raises Trouble: if it can't be.
+        :raises SqlEngineError: if it cannot be run.
         """
-        ...
+        raise SqlEngineError(query)
 
     def finish(self) -> None:
         """End the statement and commit its changes."""
-        ...
 
     def abandon(self) -> None:
         """End the statement and roll back its changes."""
-        ...
 
     def tidy(self) -> None:
         """Prepare for the next statement. It runs after the reply was sent."""
-        ...
 
     def tables(self) -> list[EngineTable]:
         """Return all tables and views that a query can name."""
-        ...
+        return []
 
     def copy(self, target: str, source: str) -> None:
         """Copy the whole database. For a file, `source` is ignored: the open file is copied."""
-        ...
+        raise SqlEngineError("a database is copied by its server")
 
     def remove(self, target: str) -> None:
         """Remove a copy on a database server; file copies are removed by the caller."""
-        ...
+        raise SqlEngineError(f"{target} is not removed here")
 
     def interrupt(self) -> None:
         """Interrupt the running statement from another thread; the statement raises."""
-        ...
 
     def close(self) -> None:
         """Close the database."""
-        ...
 
 
 def nearest(wrong: str, right: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def main() -> None:
     first = _next_request()
     if first is None:
         return
-    place: DatabaseSpec = json.loads(first)
+    place = DatabaseSpec(**json.loads(first)["database"])
     _limit(place)
     requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
     wake, woken = os.pipe()
@@ -84,9 +84,9 @@ def _wait(wake: int, seconds: float | None, engine_of: list[SqlEngine]) -> bool:
 
 
 def _limit(place: DatabaseSpec) -> None:
-    space = place["memory"] + OVERHEAD[place["engine"]]
+    space = place.memory + OVERHEAD[place.engine]
     resource.setrlimit(resource.RLIMIT_AS, (space, space))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (place["file_bytes"], place["file_bytes"]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (place.file_bytes, place.file_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
@@ -117,7 +117,7 @@ def _loaded(place: DatabaseSpec) -> SqlEngine:
 
 
 def _open(place: DatabaseSpec) -> SqlEngine:
-    match place["engine"]:
+    match place.engine:
         case "sqlite":
             from ._sqlite import SqliteEngine
 
@@ -131,7 +131,7 @@ def _open(place: DatabaseSpec) -> SqlEngine:
 
             return PostgresEngine(place)
         case _:
-            from ._postgres_copies import PostgresCopies
+            from ._postgres import PostgresCopies
 
             return PostgresCopies(place)
 

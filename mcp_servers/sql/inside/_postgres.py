@@ -1,9 +1,10 @@
-"""Postgres engine: read-only transactions enforced by the server, and an unprivileged role."""
+"""Postgres engine: read-only transactions enforced by the server, and an unprivileged role; copies of databases."""
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterator
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
@@ -15,11 +16,13 @@ from ._engine import (
     EngineTable,
     QueryRejected,
     Row,
+    SqlEngine,
     SqlEngineError,
     StatementDenied,
     StatementResult,
     nearest,
 )
+from ._values import quoted
 
 T = TypeVar("T")
 
@@ -27,6 +30,12 @@ Foreign: TypeAlias = Any
 """An object of the library, which has no types."""
 
 BATCH = 64
+PREFIX = "agentflow_sql_"
+"""Prefix of the names of all copies, followed by the owner and a number."""
+_NAME = re.compile(rf"{PREFIX}(?P<owner>[0-9a-f]{{12}})_\d+")
+_OWN = (
+    "SELECT datname FROM pg_database WHERE datdba = (SELECT oid FROM pg_roles WHERE rolname = current_user)"
+)
 _POWERS = """
 SELECT rolsuper
     OR pg_has_role(rolname, 'pg_execute_server_program', 'member')
@@ -81,25 +90,26 @@ class Connection(Protocol):
     def is_closed(self) -> bool: ...
 
 
+# The library has no types.
+_connect: Callable[..., Awaitable[Connection]] = asyncpg.connect  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
 async def connect(place: DatabaseSpec) -> Connection:
     """Connect; the connection is read-only unless the database is writable.
 
-    :raises Refused: if the role has privileges beyond data, unless `superuser` accepts it.
+    :raises StatementDenied: if the role has privileges beyond data, unless `superuser` accepts it.
     """
-    connection = cast(
-        "Connection",
-        await asyncpg.connect(  # pyright: ignore[reportUnknownMemberType]
-            place["target"],
-            statement_cache_size=0,
-            timeout=10,
-            server_settings={
-                "application_name": "agentflow",
-                "client_connection_check_interval": "1000",
-                "default_transaction_read_only": "off" if place["writable"] else "on",
-            },
-        ),
+    connection = await _connect(
+        place.target,
+        statement_cache_size=0,
+        timeout=10,
+        server_settings={
+            "application_name": "agentflow",
+            "client_connection_check_interval": "1000",
+            "default_transaction_read_only": "off" if place.writable else "on",
+        },
     )
-    if not place["superuser"] and await connection.fetchval(_POWERS):
+    if not place.superuser and await connection.fetchval(_POWERS):
         await connection.close()
         raise StatementDenied(
             "this role may run programs and read files on the database's server: "
@@ -108,8 +118,12 @@ async def connect(place: DatabaseSpec) -> Connection:
     return connection
 
 
-class PostgresEngine:
-    """A Postgres database, with one connection that is reset before each statement."""
+class PostgresEngine(SqlEngine):
+    """A Postgres database, with one connection that is reset before each statement.
+
+    `abandon` does nothing: `tidy`, or the next statement, rolls back. A database can be copied only while no client is
+    connected to it, so its server does that.
+    """
 
     def __init__(self, place: DatabaseSpec) -> None:
         self._place = place
@@ -130,11 +144,8 @@ class PostgresEngine:
 
     def finish(self) -> None:
         """Commit the changes."""
-        if self._place["writable"]:
+        if self._place.writable:
             self._wait(self._commit())
-
-    def abandon(self) -> None:
-        """Do nothing yet: `tidy`, or the next statement, rolls back."""
 
     def tidy(self) -> None:
         """Roll back uncommitted changes and settings."""
@@ -145,18 +156,9 @@ class PostgresEngine:
         """Return all tables and views that the role may see."""
         return [_table(found) for found in self._wait(self._catalogue())]
 
-    def copy(self, target: str, source: str) -> None:
-        """Not supported: a database can be copied only while no client is connected to it."""
-        raise SqlEngineError("a database is copied by its server")
-
-    def remove(self, target: str) -> None:
-        """Not supported."""
-        raise SqlEngineError(f"{target} is not removed here")
-
     def interrupt(self) -> None:
         """Interrupt the running statement."""
-        task = self._task
-        if task is not None:
+        if (task := self._task) is not None:
             self._loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
@@ -175,9 +177,7 @@ class PostgresEngine:
 
         try:
             return self._loop.run_until_complete(tracked())
-        except asyncio.CancelledError:
-            raise InterruptedError from None
-        except asyncpg.QueryCanceledError:
+        except (asyncio.CancelledError, asyncpg.QueryCanceledError):
             raise InterruptedError from None
         except asyncpg.PostgresError as error:
             raise self._trouble(error) from None
@@ -201,9 +201,7 @@ class PostgresEngine:
         connection = await self._open()
         self._dirty = True
         # After the SELECT has taken a snapshot, SET TRANSACTION READ WRITE is an error.
-        await connection.execute(
-            f"BEGIN {'READ WRITE' if self._place['writable'] else 'READ ONLY'}; SELECT 1"
-        )
+        await connection.execute(f"BEGIN {'READ WRITE' if self._place.writable else 'READ ONLY'}; SELECT 1")
         statement = await connection.prepare(query)
         if not statement.get_attributes():
             await statement.fetch()
@@ -228,7 +226,7 @@ class PostgresEngine:
         return await connection.fetch(_TABLES)
 
     def _trouble(self, error: asyncpg.PostgresError) -> Exception:
-        details = cast("dict[str, str | None]", vars(error))
+        details: dict[str, str | None] = vars(error)
         message = details.get("message") or str(error)
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             return StatementDenied("the database is read-only")
@@ -274,3 +272,52 @@ def _table(found: Foreign) -> EngineTable:
                 EngineForeignKey(here, other if schema == "public" else f"{schema}.{other}", there)
             )
     return table
+
+
+class PostgresCopies(SqlEngine):
+    """Copies on a Postgres server, made through one connection to a database that is never copied.
+
+    It holds a lock with the owner's number as long as it lives. Copies of an owner whose lock is free are removed.
+    """
+
+    def __init__(self, place: DatabaseSpec) -> None:
+        self._owner = place.owner
+        self._runner = asyncio.Runner()
+        self._connection: Connection = self._wait(connect(place))
+        self._wait(self._begin())
+
+    def copy(self, target: str, source: str) -> None:
+        """Copy a database to which no client is connected."""
+        self._wait(self._connection.execute(f"CREATE DATABASE {quoted(target)} TEMPLATE {quoted(source)}"))
+
+    def remove(self, target: str) -> None:
+        """Drop a copy."""
+        assert _NAME.fullmatch(target)
+        self._wait(self._drop(target))
+
+    def close(self) -> None:
+        """Disconnect from the server."""
+        self._wait(self._connection.close())
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        async def waited() -> T:
+            return await work
+
+        try:
+            return self._runner.run(waited())
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise DatabaseUnavailable(" ".join(str(error).split())) from None
+
+    async def _begin(self) -> None:
+        await self._connection.execute(f"SELECT pg_advisory_lock({int(self._owner, 16)})")
+        names = [str(row[0]) for row in await self._connection.fetch(_OWN)]
+        others = {match["owner"] for name in names if (match := _NAME.fullmatch(name))} - {self._owner}
+        for owner in others:
+            if await self._connection.fetchval(f"SELECT pg_try_advisory_lock({int(owner, 16)})"):
+                for name in names:
+                    if name.startswith(f"{PREFIX}{owner}_"):
+                        await self._drop(name)
+                await self._connection.execute(f"SELECT pg_advisory_unlock({int(owner, 16)})")
+
+    async def _drop(self, name: str) -> None:
+        await self._connection.execute(f"DROP DATABASE IF EXISTS {quoted(name)} WITH (FORCE)")

@@ -15,11 +15,12 @@ from ._engine import (
     EngineTable,
     QueryRejected,
     Row,
-    SqlEngineError,
+    SqlEngine,
     StatementDenied,
     StatementResult,
     nearest,
 )
+from ._values import quoted
 
 LONGEST_VALUE = 64 * 1024 * 1024
 _NEVER = frozenset(
@@ -52,13 +53,13 @@ _RAW_PAGES = "sqlite_dbpage"
 """Virtual table of the file's pages; writing to it can corrupt the engine."""
 
 
-class SqliteEngine:
+class SqliteEngine(SqlEngine):
     """A SQLite file. Each statement has its own connection, so only data outlives it."""
 
     def __init__(self, place: DatabaseSpec) -> None:
-        self._path = Path(place["target"])
-        self._writable = place["writable"]
-        self._memory = place["memory"]
+        self._path = Path(place.target)
+        self._writable = place.writable
+        self._memory = place.memory
         self._connection: sqlite3.Connection | None = None
         self._refused = ""
         self._connect().close()
@@ -94,9 +95,6 @@ class SqliteEngine:
         if connection is not None:
             connection.close()
 
-    def tidy(self) -> None:
-        """Do nothing: the next statement has its own connection."""
-
     def tables(self) -> list[EngineTable]:
         """Return all tables and views, by name."""
         # Internal tables of indexes and the engine are not listed.
@@ -117,18 +115,13 @@ class SqliteEngine:
             # Without WAL: a journal file would have to be copied too.
             copied.execute("PRAGMA journal_mode = DELETE")
 
-    def remove(self, target: str) -> None:
-        """Not supported."""
-        raise SqlEngineError(f"{target} is not removed here")
-
     def interrupt(self) -> None:
         """Interrupt the running statement."""
-        connection = self._connection
-        if connection is not None:
+        if (connection := self._connection) is not None:
             connection.interrupt()
 
     def close(self) -> None:
-        """Do nothing: no connection is open between statements."""
+        """Close the connection of the last statement."""
         self.abandon()
 
     def _connect(self) -> sqlite3.Connection:
@@ -228,7 +221,7 @@ class SqliteEngine:
 
     @staticmethod
     def _table(connection: sqlite3.Connection, name: str, kind: str) -> EngineTable:
-        table = EngineTable(name, '"' + name.replace('"', '""') + '"', kind)
+        table = EngineTable(name, quoted(name), kind)
         keys: list[tuple[int, str]] = []
         try:
             columns = connection.execute(

@@ -1,10 +1,10 @@
-"""Conversion of database values to JSON."""
+"""Conversion of database values to JSON, and of names to SQL."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from itertools import islice
-from typing import cast
+from typing import TypeGuard
 
 TEXT = 10_000
 """Longest text that is returned in full."""
@@ -35,13 +35,21 @@ def cell(value: object, depth: int = 0) -> object:
 
 def _other(value: object, depth: int) -> object:
     if depth < DEPTH:
-        if isinstance(value, Mapping):
-            members = islice(cast("Mapping[object, object]", value).items(), ITEMS)
+        if _is_mapping(value):
+            members = islice(value.items(), ITEMS)
             return {_cut(str(key)): cell(member, depth + 1) for key, member in members}
-        if isinstance(value, list | tuple | set | frozenset):
-            return [cell(one, depth + 1) for one in islice(cast("Iterable[object]", value), ITEMS)]
+        if _is_collection(value):
+            return [cell(member, depth + 1) for member in islice(value, ITEMS)]
     written = getattr(value, "isoformat", None)
     return _cut(str(written() if callable(written) else value))
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[object, object]]:
+    return isinstance(value, Mapping)
+
+
+def _is_collection(value: object) -> TypeGuard[Collection[object]]:
+    return isinstance(value, list | tuple | set | frozenset)
 
 
 def _not_finite(value: float) -> str:
@@ -63,3 +71,8 @@ def _blob(value: bytes) -> str:
 def _cut(text: str) -> str:
     shown = text if len(text) <= TEXT else f"{text[:TEXT]}… ({len(text)} characters)"
     return shown.encode("utf-8", "replace").decode()
+
+
+def quoted(name: str) -> str:
+    """Return a name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
