@@ -1,4 +1,4 @@
-"""The tools of the data backend."""
+"""Tools of the data backend."""
 
 import json
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AliasChoices, Field
 
+from agentflow._typeguards import is_object
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.code import CodeBackend
 from mcp_servers.core._backend import Backend
@@ -15,10 +16,9 @@ from mcp_servers.core._call import CallContext, TextContent
 from mcp_servers.core._running import read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from mcp_servers.data._directory import DATA, DataDirectory, check_folder, folder_for
-from mcp_servers.data._file_queries import FoundFiles, ReadRows, ask
+from mcp_servers.data._file_queries import FoundFiles, M, ReadRows, ask
 from mcp_servers.data._results import DataRan, FileProfile, Inspected, Slice, summary
-from mcp_servers.data._settings import DataSettings
+from mcp_servers.data._settings import DATA, DataDirectory, DataSettings, check_folder, folder_for
 
 VALUES_MIME = "application/vnd.agentflow.values+json"
 MOST_COLUMNS = 2_000
@@ -65,7 +65,7 @@ class DataBackend(Backend):
     reserved = frozenset({"roots"})
 
     def __init__(self) -> None:
-        self._own: Mapping[str, object] = {}
+        self._server_settings: Mapping[str, object] = {}
         self._code = CodeBackend()
 
     def check(self, settings: Mapping[str, object]) -> None:
@@ -75,7 +75,7 @@ class DataBackend(Backend):
     def configure(self, settings: Mapping[str, object]) -> None:
         """Apply the server's settings."""
         check_folder(settings)
-        self._own = settings
+        self._server_settings = settings
 
     def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
         """Return the mount of the session's data directory."""
@@ -85,15 +85,19 @@ class DataBackend(Backend):
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Resolve the session's directory, and start the Python session of the code backend."""
         read = read_settings(DataSettings, self.name, settings)
-        place = DataDirectory(folder_for(self._own, session.settings.get(self.name, {})))
+        directory = DataDirectory(folder_for(self._server_settings, session.settings.get(self.name, {})))
         running = session.current_instance
-        if running is not None and place.folder and running.spec.mounts.get(DATA) != str(place.folder):
+        if (
+            running is not None
+            and directory.folder
+            and running.spec.mounts.get(DATA) != str(directory.folder)
+        ):
             message = (
                 "data: this session is already running without that folder: set it when starting a session."
             )
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
         session.put(read)
-        session.put(place)
+        session.put(directory)
         if self._code.name not in session.live:
             shared = {name: getattr(read, name) for name in ("images", "output_characters", "timeout")}
             await self._code.initialize(session, shared)
@@ -117,11 +121,8 @@ class DataBackend(Backend):
         Use it first, to learn the files, their content and the columns by which they can be joined. CSV, TSV, Parquet,
         Excel and JSON files are supported; an unreadable file is listed with the reason.
         """
-        settings, place = session.get(DataSettings), session.get(DataDirectory)
-        seconds = context.run_seconds(settings.inspect_seconds) or settings.inspect_seconds
-        request = {**_request(settings), "do": "inspect"}
-        paths = place.inside(file, folder)
-        found, path = await ask("data_inspect", FoundFiles, await session.instance(), request, paths, seconds)
+        settings = session.get(DataSettings)
+        found, path = await _ask("data_inspect", FoundFiles, session, context, file, folder, do="inspect")
         inspected = Inspected(
             folder=path if file is None else str(Path(path).parent),
             files=_within(found.files),
@@ -150,20 +151,20 @@ class DataBackend(Backend):
         Use it to see individual rows, selected columns, or rows that satisfy a condition. To count, join or
         aggregate use data_run.
         """
-        settings, place = session.get(DataSettings), session.get(DataDirectory)
-        seconds = context.run_seconds(settings.inspect_seconds) or settings.inspect_seconds
-        wanted = rows or settings.rows
-        request: dict[str, object] = {
-            **_request(settings),
-            "do": "read",
-            "rows": wanted,
-            "offset": offset,
-            "columns": columns or [],
-            "where": filter or "",
-            "sheet": sheet,
-        }
-        paths = place.inside(file, folder)
-        found, path = await ask("data_read", ReadRows, await session.instance(), request, paths, seconds)
+        found, path = await _ask(
+            "data_read",
+            ReadRows,
+            session,
+            context,
+            file,
+            folder,
+            do="read",
+            rows=rows or session.get(DataSettings).rows,
+            offset=offset,
+            columns=columns or [],
+            where=filter or "",
+            sheet=sheet,
+        )
         return Slice(
             file=path,
             sheet=found.sheet,
@@ -216,17 +217,27 @@ class DataBackend(Backend):
         for display in result.displays:
             if display.mime == VALUES_MIME and len(display.data) <= limit:
                 try:
-                    found: object = json.loads(display.data)
+                    values: object = json.loads(display.data)
                 except ValueError:
                     continue
-                if isinstance(found, dict):
-                    return {name: found[name] for name in names if name in found}
+                if is_object(values):
+                    return {name: values[name] for name in names if name in values}
         return {}
 
 
-def _request(settings: DataSettings) -> dict[str, object]:
-    """Return the fields common to all requests."""
-    return {
+async def _ask(
+    tool: str,
+    kind: type[M],
+    session: Session,
+    context: CallContext,
+    file: str | None,
+    folder: str | None,
+    **request: object,
+) -> tuple[M, str]:
+    """Query a file or a directory; return the reply and the path."""
+    settings = session.get(DataSettings)
+    seconds = context.run_seconds(settings.inspect_seconds) or settings.inspect_seconds
+    defaults: dict[str, object] = {
         "memory": settings.memory_bytes,
         "files": settings.files,
         "file_seconds": settings.file_seconds,
@@ -237,6 +248,8 @@ def _request(settings: DataSettings) -> dict[str, object]:
         "rows": settings.rows,
         "bytes": settings.result_bytes,
     }
+    paths = session.get(DataDirectory).inside(file, folder)
+    return await ask(tool, kind, await session.instance(), {**defaults, **request}, paths, seconds)
 
 
 def _within(files: list[FileProfile]) -> list[FileProfile]:

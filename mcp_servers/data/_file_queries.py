@@ -20,8 +20,6 @@ _MODULES: Final = (
     "mcp_servers.sql.inside._values",
     "mcp_servers.data.inside._sources",
     "mcp_servers.data.inside._profile",
-    "mcp_servers.data.inside._links",
-    "mcp_servers.data.inside._inspection",
     "mcp_servers.data.inside._main",
 )
 """Modules of the program, in import order."""
@@ -34,23 +32,11 @@ for name, source in given["modules"]:
     exec(compile(source, name, "exec"), vars(sys.modules[name]))
 sys.modules[given["modules"][-1][0]].main(given["request"])
 """
-COMMAND: Final = ("python3", "-I", "-c", _START)
-"""Command that reads `input_of` a request and writes JSON."""
+_COMMAND: Final = ("python3", "-I", "-c", _START)
 M = TypeVar("M", bound="FileReply")
 ENDING_SECONDS = 3.0
 """Time after the program's own limit at which it is killed."""
 ENOENT = 2
-
-
-def input_of(request: Mapping[str, object]) -> bytes:
-    """Return the program's input, which includes its source, because the sandbox cannot see the project."""
-    return json.dumps({"modules": _sources(), "request": request}).encode()
-
-
-@cache
-def _sources() -> list[tuple[str, str]]:
-    root = Path(mcp_servers.__file__).parents[1]
-    return [(name, (root / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")) for name in _MODULES]
 
 
 class FileReply(BaseModel):
@@ -110,8 +96,10 @@ async def ask(
     """
     answer, path = kind(), paths[0]
     for path in paths:
-        given = {**request, "path": path, "seconds": seconds}
-        done = await instance.exec(COMMAND, input=input_of(given), timeout=seconds + ENDING_SECONDS)
+        given = {"modules": _sources(), "request": {**request, "path": path, "seconds": seconds}}
+        done = await instance.exec(
+            _COMMAND, input=json.dumps(given).encode(), timeout=seconds + ENDING_SECONDS
+        )
         check_outcome(tool, done.outcome, done.detail, "", Output())
         try:
             answer = kind.model_validate_json(done.stdout)
@@ -120,8 +108,8 @@ async def ask(
         if answer.errno != ENOENT:
             break
     if answer.errno is not None:
-        known = ErrorKind.NOT_FOUND if answer.errno == ENOENT else ErrorKind.FAILED
-        raise ToolFailure(known, f"{tool}: {paths[0]!r} can't be read: {answer.unreadable}.")
+        kind_of_error = ErrorKind.NOT_FOUND if answer.errno == ENOENT else ErrorKind.FAILED
+        raise ToolFailure(kind_of_error, f"{tool}: {paths[0]!r} can't be read: {answer.unreadable}.")
     if isinstance(answer, ReadRows):
         _check(tool, answer, path)
     return answer, path
@@ -144,3 +132,10 @@ def _why(stderr: bytes) -> str:
     if "No module named" in last:
         return f"the sandbox's Python lacks a package ({last[-200:]}): install agentflow[data]."
     return f"looking into the files failed: {last[-300:]}"
+
+
+@cache
+def _sources() -> list[tuple[str, str]]:
+    """Return the program's source, which is part of its input, because the sandbox cannot see the project."""
+    root = Path(mcp_servers.__file__).parents[1]
+    return [(name, (root / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")) for name in _MODULES]

@@ -1,20 +1,33 @@
-"""Entry point of the program that reads data files in the sandbox."""
+"""Program that reads data files in the sandbox: one request, each file in a process of its own."""
 
 import json
+import math
 import os
+import resource
+import select
+import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import duckdb
 
-from mcp_servers.data.inside._inspection import Work, alone
-from mcp_servers.data.inside._links import Named, links
-from mcp_servers.data.inside._profile import profiles
-from mcp_servers.data.inside._sources import UnreadableData, kind_of, tables_of
-from mcp_servers.sql.inside._values import cell
+from mcp_servers.data.inside._profile import Named, links, profiles
+from mcp_servers.data.inside._sources import UnreadableData, connect, kind_of, tables_of
+from mcp_servers.sql.inside._values import cell, quoted
 
+Work: TypeAlias = Callable[[duckdb.DuckDBPyConnection], dict[str, Any]]
+"""Work that returns JSON values."""
+READ_BYTES = 1 << 16
+OVERHEAD = 1 << 30
+"""Address space used by the interpreter and the libraries."""
+WAITING = 3
+"""Wall-clock limit of a process, as a multiple of its CPU limit."""
+_TOO_LONG = "reading it takes longer than {:g} seconds, or gives too much"
+LARGEST = 64 << 20
+"""Largest reply in bytes."""
 MOST_OTHERS = 100
 MOST_ENTRIES = 20_000
 READ_WHOLE = 64 << 20
@@ -65,8 +78,7 @@ def _inspect(request: FileRequest, ends: float) -> dict[str, Any]:
     if not os.path.isdir(root):
         os.stat(root)
         root, found = os.path.dirname(root), [os.path.basename(root)]
-        others: list[str] = []
-        more = 0
+        others, more = list[str](), 0
     else:
         os.listdir(root)
         found, others, more = _found(root, request["files"])
@@ -77,7 +89,7 @@ def _inspect(request: FileRequest, ends: float) -> dict[str, Any]:
         file: dict[str, Any] = {"name": _shown(name), "kind": kind_of(path) or "other", "size": 0}
         try:
             file["size"] = os.path.getsize(path)
-            file |= _looked_at(partial(_profiled, path), request, ends)
+            file |= _alone(partial(_profiled, path), request, ends)
         except OSError as error:
             file["unreadable"] = error.strerror or str(error)
         tables += [(file["name"], table) for table in file.get("tables", [])]
@@ -87,11 +99,6 @@ def _inspect(request: FileRequest, ends: float) -> dict[str, Any]:
         for column in table["columns"]:
             column["values"] = []
     return {"files": files, "links": linked, "others": others, "more": more}
-
-
-def _looked_at(work: Work, request: FileRequest, ends: float) -> dict[str, Any]:
-    left = ends - time.monotonic()
-    return alone(work, seconds=request["file_seconds"], left=left, memory=request["memory"])
 
 
 def _profiled(path: str, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
@@ -120,7 +127,7 @@ def _read(request: FileRequest, ends: float) -> dict[str, Any]:
     if os.path.isdir(path):
         raise IsADirectoryError(21, "it is a folder")
     os.stat(path)
-    return _looked_at(partial(_rows, request), request, ends)
+    return _alone(partial(_rows, request), request, ends)
 
 
 def _rows(request: FileRequest, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
@@ -134,7 +141,7 @@ def _rows(request: FileRequest, connection: duckdb.DuckDBPyConnection) -> dict[s
         if name.lower() not in lower:
             return {"wrong_column": name, "known": known}
     names = [lower[name.lower()] for name in request["columns"]]
-    chosen = ", ".join('"' + name.replace('"', '""') + '"' for name in names) or "*"
+    chosen = ", ".join(map(quoted, names)) or "*"
     where = f"WHERE ({request['where']}\n)" if request["where"] else ""
     query = f"SELECT {chosen} FROM {source.expression} {where} LIMIT {request['rows'] + 1} OFFSET {request['offset']}"
     try:
@@ -145,23 +152,80 @@ def _rows(request: FileRequest, connection: duckdb.DuckDBPyConnection) -> dict[s
         if not request["where"]:
             raise UnreadableData(str(error).partition("\n")[0]) from None
         return {"wrong_filter": str(error).partition("\n\nLINE")[0]}
-    columns = [{"name": str(one[0]), "type": str(one[1])} for one in connection.description or ()]
+    columns = [{"name": str(column[0]), "type": str(column[1])} for column in connection.description or ()]
     rows: list[list[object]] = []
-    size = 0
-    while (row := connection.fetchone()) is not None:
+    size, more = 0, False
+    while not more and (row := connection.fetchone()) is not None:
         shown = [cell(value) for value in row]
         size += len(json.dumps(shown))
-        if len(rows) == request["rows"] or size > request["bytes"]:
-            return {
-                "columns": columns,
-                "rows": rows,
-                "more": True,
-                "note": source.note,
-                "sheet": source.sheet,
-            }
-        rows.append(shown)
-    return {"columns": columns, "rows": rows, "more": False, "note": source.note, "sheet": source.sheet}
+        more = len(rows) == request["rows"] or size > request["bytes"]
+        rows += [] if more else [shown]
+    return {"columns": columns, "rows": rows, "more": more, "note": source.note, "sheet": source.sheet}
 
 
 def _shown(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _alone(work: Work, request: FileRequest, ends: float) -> dict[str, Any]:
+    """Run `work` in its own process with its own database; return its result or `{"unreadable": reason}`."""
+    seconds, left = request["file_seconds"], ends - time.monotonic()
+    if left <= 0:
+        return {"unreadable": "not looked at: the time was up"}
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _work(work, writing, seconds, request["memory"])
+    os.close(writing)
+    try:
+        data = _received(reading, time.monotonic() + min(left, WAITING * seconds))
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    if data is None:
+        return {"unreadable": _TOO_LONG.format(seconds)}
+    try:
+        return json.loads(data)
+    except ValueError:
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+            return {"unreadable": _TOO_LONG.format(seconds)}
+        return {"unreadable": f"its reader broke off (status {status}); it may be damaged or too large"}
+
+
+def _work(work: Work, writing: int, seconds: float, memory: int) -> None:
+    status = 1
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (memory + OVERHEAD, memory + OVERHEAD))
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 1))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        try:
+            answer = work(connect(memory))
+        except UnreadableData as error:
+            answer = {"unreadable": str(error)}
+        except (MemoryError, duckdb.OutOfMemoryException):
+            answer = {"unreadable": "reading it needs too much memory"}
+        except Exception as error:  # boundary: any error of a file is reported, and the next one is read
+            answer = {"unreadable": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+        data = json.dumps(answer).encode()
+        while data:
+            data = data[os.write(writing, data) :]
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _received(descriptor: int, ends: float) -> bytes | None:
+    parts: list[bytes] = []
+    size = 0
+    while size <= LARGEST:
+        ready, _, _ = select.select([descriptor], [], [], max(ends - time.monotonic(), 0))
+        if not ready:
+            return None
+        part = os.read(descriptor, READ_BYTES)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+    return None

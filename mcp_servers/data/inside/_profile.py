@@ -1,12 +1,14 @@
-"""Statistics of a table: column types, missing and frequent values, sample rows, and possible keys."""
+"""Statistics of tables: column types, missing and frequent values, sample rows; links from columns to keys."""
 
 import hashlib
-from typing import TypedDict
+import re
+from collections.abc import Iterator
+from typing import Any, TypedDict
 
 import duckdb
 
 from mcp_servers.data.inside._sources import DataSource, tables_of
-from mcp_servers.sql.inside._values import cell
+from mcp_servers.sql.inside._values import cell, quoted
 
 MOST_COLUMNS = 100
 ROWS = 200_000
@@ -18,6 +20,10 @@ KEY_VALUES = 20_000
 """Most values of a column to be used as a key."""
 COMPARED = 500
 """Most values of a column to look up in the keys of other tables."""
+LEAST_OVERLAP = 0.8
+FEWEST_VALUES = 5
+"""Minimum number of common values of columns with different names, because small numbers match by chance."""
+MOST_LINKS = 50
 _NESTED = ("STRUCT", "MAP", "UNION", "JSON", "[]", "VARIANT")
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL", "U")
 _NO_KEYS = ("BOOLEAN", "FLOAT", "DOUBLE", "DECIMAL", "TIMESTAMP", "DATE", "TIME", "INTERVAL")
@@ -67,10 +73,14 @@ class TableFacts(TypedDict):
     """First rows."""
 
 
+Named = tuple[str, TableFacts]
+"""A table, and the name of its file."""
+
+
 def profiles(connection: duckdb.DuckDBPyConnection, path: str) -> list[TableFacts]:
     """Describe every table of a file.
 
-    :raises Unreadable: if there is none.
+    :raises UnreadableData: if there is none.
     """
     return [_table(connection, source) for source in tables_of(connection, path)]
 
@@ -93,7 +103,7 @@ def _table(connection: duckdb.DuckDBPyConnection, source: DataSource) -> TableFa
 
 
 def _column(connection: duckdb.DuckDBPyConnection, name: str, type: str) -> ColumnFacts:
-    column = '"' + name.replace('"', '""') + '"'
+    column = quoted(name)
     nested = any(mark in type for mark in _NESTED)
     if nested:
         (nulls,) = _one(connection, f"SELECT count(*) - count({column}) FROM looked_at")
@@ -150,3 +160,53 @@ def _one(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[object, ...
 def _short(value: object) -> object:
     shown = cell(value)
     return f"{shown[:LONGEST]}…" if isinstance(shown, str) and len(shown) > LONGEST else shown
+
+
+def links(tables: list[Named]) -> list[dict[str, Any]]:
+    """Return the most likely links, best first."""
+    found = sorted(_links(tables), key=lambda link: (-link["overlap"], link["file"], link["column"]))
+    return found[:MOST_LINKS]
+
+
+def _links(tables: list[Named]) -> Iterator[dict[str, Any]]:
+    keys = [
+        (file, table, column, frozenset(column["values"]))
+        for file, table in tables
+        for column in table["columns"]
+        if column["unique"]
+    ]
+    for file, table in tables:
+        for column in table["columns"]:
+            for other_file, other, key, values in keys:
+                if other is table or not column["values"]:
+                    continue
+                overlap = sum(value in values for value in column["values"]) / len(column["values"])
+                alike = _alike(column["name"], key["name"], other["sheet"] or other_file)
+                if overlap >= LEAST_OVERLAP and (alike or _telling(column, key)):
+                    yield {
+                        "file": file,
+                        "sheet": table["sheet"],
+                        "column": column["name"],
+                        "to_file": other_file,
+                        "to_sheet": other["sheet"],
+                        "to_column": key["name"],
+                        "overlap": round(overlap, 3),
+                    }
+
+
+def _alike(name: str, key: str, table: str) -> bool:
+    here, there = _plain(name), _plain(key)
+    stem = _plain(re.split(r"[./\\]", table.rpartition("/")[2])[0])
+    # `customer_id`, `customer` or `customers_id` of a table `customers` with the key `id`.
+    return here == there or here in {
+        form + end for form in (stem, stem.removesuffix("s")) for end in ("", there, "id")
+    }
+
+
+def _telling(column: ColumnFacts, key: ColumnFacts) -> bool:
+    texts = column["type"] == key["type"] == "VARCHAR"
+    return texts and len(column["values"]) >= FEWEST_VALUES
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.lower())

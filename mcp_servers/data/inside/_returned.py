@@ -1,7 +1,7 @@
 """Conversion of session variables to JSON. The source runs in the session and imports nothing."""
 
 import json
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard
 
 Foreign: TypeAlias = Any
 """Any object of the user's code."""
@@ -32,23 +32,37 @@ def plain(value: Foreign, depth: int = 0) -> object:
     if isinstance(value, float):
         finite = value == value and abs(value) != float("inf")
         return float(value) if finite else str(float(value))
-    if depth < DEPTH and isinstance(value, dict):
-        members = list(cast("dict[object, object]", value).items())[:ITEMS]
-        return {str(key): plain(one, depth + 1) for key, one in members}
-    if depth < DEPTH and isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(one, depth + 1) for one in list(cast("list[object]", value))[:ITEMS]]
+    if depth < DEPTH and is_dict(value):
+        return {str(key): plain(member, depth + 1) for key, member in list(value.items())[:ITEMS]}
+    if depth < DEPTH and is_collection(value):
+        return [plain(member, depth + 1) for member in list(value)[:ITEMS]]
     return _foreign(value, depth)
 
 
+def is_dict(value: object) -> TypeGuard["dict[object, object]"]:
+    """Return true for a dictionary."""
+    return isinstance(value, dict)
+
+
+def is_collection(value: object) -> TypeGuard["list[object]"]:
+    """Return true for a list, a tuple or a set."""
+    return isinstance(value, (list, tuple, set, frozenset))
+
+
 def _foreign(value: Foreign, depth: int) -> object:
-    kind = cast("type[object]", type(value))
-    name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    name = type_name(value)
     if name == "pandas.Series":
         value, name = value.to_frame(), "pandas.DataFrame"
     if name == "pandas.DataFrame":
         head = value.head(ROWS)
         rows = [[plain(cell, depth + 1) for cell in row] for row in head.itertuples(index=False, name=None)]
         return {"columns": [str(column) for column in value.columns], "rows": rows, "row_count": len(value)}
-    if kind.__module__.partition(".")[0] == "numpy" and getattr(value, "size", ITEMS + 1) <= ITEMS:
+    if name.startswith("numpy.") and getattr(value, "size", ITEMS + 1) <= ITEMS:
         return plain(value.tolist(), depth + 1)
     return repr(value)[:TEXT]
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type after that of its package."""
+    kind = type(value)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"

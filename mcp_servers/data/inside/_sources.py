@@ -76,7 +76,7 @@ def tables_of(
     """Return the tables of a file, or only a named sheet.
 
     :param whole: see to it that every row can be read, and not only the first ones.
-    :raises Unreadable: if there is none.
+    :raises UnreadableData: if there is none.
     """
     found = list(_sources(connection, path, sheet, whole=whole))
     if not found:
