@@ -1,22 +1,101 @@
-"""The tools of the rag backend."""
+"""Tools of the rag backend, and their results."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Annotated
 
 import anyio.to_thread
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext, TextContent
+from mcp_servers.core._call import CallContext, Output, TextContent
 from mcp_servers.core._running import check_settings
 from mcp_servers.core._tool import tool
-from mcp_servers.rag._library import SearchLibrary, SearchRanking, locate_index, open_library
-from mcp_servers.rag._results import BatchHits, DocumentHit, DocumentHits, DocumentText, QueryHits, Stats
-from mcp_servers.rag._settings import RagSettings
-from mcp_servers.rag._snippets import snippet_of
+from mcp_servers.rag._index_update import locate_index, open_library
+from mcp_servers.rag._library import SearchLibrary, SearchRanking
+from mcp_servers.rag._settings import Mode, RagSettings
+from mcp_servers.rag._terms import snippet_of
 from mcp_servers.rag._vectors import Embedder
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentHit:
+    """A document that matches a query."""
+
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
+
+    id: str
+    """Id of the document, as rag_get takes it."""
+    title: str
+    """Title of the document."""
+    score: float
+    """Relevance; comparable only within one search."""
+    snippet: str
+    """Best matching part of the text, in whole sentences."""
+    start: int
+    """Start of the snippet in the document's text, in characters."""
+    end: int
+    """End of the snippet."""
+    highlights: list[tuple[int, int]]
+    """Positions of query words in the document's text, within the snippet."""
+
+
+class DocumentHits(Output):
+    """Results of a search."""
+
+    hits: list[DocumentHit]
+    """Best first; ties by id."""
+
+
+class QueryHits(Output):
+    """Results of one of several queries."""
+
+    query: str
+    """The query."""
+    hits: list[DocumentHit]
+    """Best first; ties by id."""
+
+
+class BatchHits(Output):
+    """Results of several queries."""
+
+    results: list[QueryHits]
+    """One result per query, in order."""
+
+
+class DocumentText(Output):
+    """A document, or a part of it."""
+
+    id: str
+    """Id of the document."""
+    title: str
+    """Title of the document."""
+    text: str
+    """Requested part of the text."""
+    start: int
+    """Start of the part, in characters."""
+    end: int
+    """End of the part."""
+    characters: int
+    """Length of the whole text, in characters."""
+    next_start: int | None = None
+    """The `start` with which to continue; null at the end of the document."""
+
+
+class Stats(Output):
+    """Size and search mode of the collection."""
+
+    documents: int
+    """Number of documents."""
+    mode: Mode
+    """Search mode."""
+    embedding_model: str | None = None
+    """Embedding model, if vectors are used."""
+    dimensions: int | None = None
+    """Length of the vectors."""
+
 
 NO_HITS = "no hits"
 

@@ -50,16 +50,14 @@ def files_of(source: Path) -> dict[str, Path]:
     """Return the document files by their relative names, sorted."""
     if source.is_file():
         return {source.name: source}
-    found = (
+    paths = (
         path
         for path in source.rglob("*")
-        if path.suffix.lower() in (*_LINES, *_PROSE) and path.is_file() and not _is_hidden(path, source)
+        if path.suffix.lower() in (*_LINES, *_PROSE)
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(source).parts)
     )
-    return dict(sorted((path.relative_to(source).as_posix(), path) for path in found))
-
-
-def _is_hidden(path: Path, source: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(source).parts)
+    return dict(sorted((path.relative_to(source).as_posix(), path) for path in paths))
 
 
 def documents_of(name: str, path: Path) -> Iterator[CorpusDocument]:

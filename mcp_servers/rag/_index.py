@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 from tantivy import DocAddress, Index, Occur, Query, Schema, SchemaBuilder, Searcher
 from tantivy import Document as Entry
@@ -137,7 +137,8 @@ class TopDocumentFinder:
         return max((score for score, _ in self._hits(word.query, 1)), default=0.0)
 
     def _hits(self, query: Query, limit: int) -> Sequence[Scored]:
-        return cast("Sequence[Scored]", self._searcher.search(query, limit, count=False).hits)
+        hits: Sequence[Scored] = self._searcher.search(query, limit, count=False).hits
+        return hits
 
 
 def _any(queries: Sequence[Query]) -> Query:
@@ -253,4 +254,5 @@ class WordIndex:
 
 
 def _text(entry: Entry, field: str) -> str:
-    return cast("str", entry[field][0])
+    text: str = entry[field][0]
+    return text

@@ -1,21 +1,35 @@
-"""Incremental indexing: only documents that have changed are indexed."""
+"""Location, opening and incremental update of an index: only documents that have changed are indexed."""
 
+import fcntl
+import hashlib
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import anyio
+import anyio.from_thread
+import anyio.to_thread
 import msgspec
 from tantivy import Index
 
-from agentflow.errors import ConfigurationError
-from mcp_servers.rag._documents import documents_of, files_of
+from agentflow.errors import ConfigurationError, ToolFailure
+from mcp_servers.rag._documents import BUNDLED, CorpusDocument, documents_of, files_of
 from mcp_servers.rag._index import WordIndex, entry_of, open_index
+from mcp_servers.rag._library import SearchLibrary
+from mcp_servers.rag._settings import EmbeddingSettings, RagSettings
+from mcp_servers.rag._vectors import Embedder, VectorIndex, VectorStore
 
 if TYPE_CHECKING:
     from tantivy import IndexWriter
 
 
+_MAX_IN_MEMORY = 128 * 1024
+"""Total size of documents up to which they are indexed in memory at every start."""
+_LOCK_INTERVAL = 0.05
+"""Interval between attempts to lock the index, in seconds."""
 MANIFEST = "rag.json"
 """File that marks a directory as an index of this backend and lists its sources."""
 LOCK = "rag.lock"
@@ -36,6 +50,136 @@ _LARGE_BYTES = 32 * 1024 * 1024
 """Total size of documents above which the writer gets more memory and threads."""
 
 
+class IndexLocation(NamedTuple):
+    """Paths of the documents and their index."""
+
+    source: Path | None
+    """The documents; `None` if there is only an index."""
+    folder: Path | None
+    """Directory of the index; `None` for one in memory."""
+
+
+def locate_index(settings: RagSettings) -> IndexLocation:
+    """Determine the paths of the documents and the index.
+
+    :raises ConfigurationError: if they do not exist.
+    """
+    given, corpus = _full(settings.index_path), _full(settings.corpus_path)
+    index = _full(settings.index_dir)
+    if corpus is not None:
+        return IndexLocation(_documents("corpus_path", corpus), index or given or _default(corpus, settings))
+    if given is None:
+        return IndexLocation(BUNDLED, index or (_cache_directory(BUNDLED) if settings.embedding else None))
+    if given.is_dir() and is_index(given):
+        return IndexLocation(None, given)
+    if (given / "meta.json").is_file() and not files_of(given):
+        message = "was not built by this backend: set the path of the documents to build one"
+        raise ConfigurationError(f"rag: index_path: the index in {given} {message}")
+    return IndexLocation(_documents("index_path", given), index or _default(given, settings))
+
+
+async def open_library(
+    place: IndexLocation, settings: RagSettings, embedder: Embedder | None
+) -> SearchLibrary:
+    """Open the documents for searching; update the index first.
+
+    :raises ConfigurationError: if the documents, the index or the vectors are unusable.
+    """
+    try:
+        if place.folder is None:
+            return SearchLibrary(
+                await anyio.to_thread.run_sync(index_in_memory, place.source or BUNDLED), "lexical"
+            )
+        async with _locked(place.folder):
+            words = await anyio.to_thread.run_sync(_open_words, place.source, place.folder)
+            if embedder is None or settings.embedding is None or settings.effective_mode == "lexical":
+                return SearchLibrary(words, "lexical")
+            vectors = await _open_vectors(words, place.folder, settings.embedding, embedder)
+    except OSError as error:
+        where = place.folder or place.source
+        raise ConfigurationError(f"rag: {where} cannot be indexed: {error.strerror or error}") from None
+    except ToolFailure as failure:
+        raise ConfigurationError(failure.message) from None
+    return SearchLibrary(words, settings.effective_mode, vectors, embedder)
+
+
+@asynccontextmanager
+async def _locked(folder: Path) -> AsyncGenerator[None]:
+    """Lock a directory against other processes. The lock ends with the process."""
+    await anyio.to_thread.run_sync(lambda: folder.mkdir(parents=True, exist_ok=True))
+    if not os.access(folder, os.W_OK):
+        # A read-only directory needs no lock.
+        yield
+        return
+    with (folder / LOCK).open("a") as file:
+        while not _try_to_lock(file.fileno()):  # noqa: ASYNC110 - a file lock has no event
+            await anyio.sleep(_LOCK_INTERVAL)
+        yield
+
+
+def _try_to_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open_words(source: Path | None, folder: Path) -> WordIndex:
+    if source is None:
+        return open_ready(folder)
+    return update_index(source, folder, checkpoint=anyio.from_thread.check_cancelled)
+
+
+async def _open_vectors(
+    words: WordIndex, folder: Path, settings: EmbeddingSettings, embedder: Embedder
+) -> VectorIndex:
+    """Return the vectors of all documents, requesting missing ones in batches."""
+    store = await anyio.to_thread.run_sync(VectorStore, folder, settings.model)
+    entries: list[tuple[str, str]] = []
+    missing: dict[str, CorpusDocument] = {}
+    for document, digest in await anyio.to_thread.run_sync(lambda: list(words.documents())):
+        entries.append((document.id, digest))
+        if digest not in store:
+            missing[digest] = document
+    wanted = list(missing.items())
+    for first in range(0, len(wanted), settings.batch):
+        batch = wanted[first : first + settings.batch]
+        vectors = await embedder.of_texts([f"{document.title}\n\n{document.text}" for _, document in batch])
+        await anyio.to_thread.run_sync(store.add, [digest for digest, _ in batch], vectors)
+    return await anyio.to_thread.run_sync(VectorIndex, store, sorted(entries))
+
+
+def _full(path: Path | None) -> Path | None:
+    return None if path is None else path.expanduser().resolve()
+
+
+def _documents(setting: str, source: Path) -> Path:
+    hint = "name a directory or a JSONL file of documents, or an index of them"
+    if not source.exists():
+        raise ConfigurationError(f"rag: {setting}: {source} does not exist: {hint}")
+    if not files_of(source):
+        raise ConfigurationError(f"rag: {setting}: {source} contains no .jsonl, .md or .txt file: {hint}")
+    return source
+
+
+def _default(source: Path, settings: RagSettings) -> Path | None:
+    """Return the default directory of an index, or `None` for one in memory."""
+    if not settings.embedding:
+        size = sum(path.stat().st_size for path in files_of(source).values())
+        if size <= _MAX_IN_MEMORY:
+            return None
+    beside = source.with_name(f".{source.name}.rag-index")
+    return beside if os.access(source.parent, os.W_OK) else _cache_directory(source)
+
+
+def _cache_directory(source: Path) -> Path:
+    """Return a directory in the user's cache directory for the index of these documents."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.blake2b(os.fsencode(source), digest_size=8).hexdigest()
+    return home / "agentflow/rag" / f"{source.stem}-{name}"
+
+
 class _IndexManifest(msgspec.Struct):
     """Format and source files of an index. It only saves reading unchanged files: the index itself records its content."""
 
@@ -52,12 +196,8 @@ def is_index(folder: Path) -> bool:
 def index_in_memory(source: Path) -> WordIndex:
     """Index the documents of a source in memory."""
     index = open_index(None)
-    _Update(index, {}, {}, _SMALL_HEAP, 1, _no_checkpoint).run(files_of(source))
+    _Update(index, {}, {}, _SMALL_HEAP, 1, lambda: None).run(files_of(source))
     return WordIndex(index)
-
-
-def _no_checkpoint() -> None:
-    pass
 
 
 def open_ready(folder: Path) -> WordIndex:
@@ -110,8 +250,8 @@ def _known(index: WordIndex) -> dict[str, dict[str, str]]:
 
 
 def _stamp_of(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _read_manifest(folder: Path) -> _IndexManifest | None:

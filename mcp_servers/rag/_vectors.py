@@ -3,6 +3,7 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,15 +108,6 @@ class Embedder:
         return ToolFailure(ErrorKind.UNAVAILABLE, f"rag: the embedding endpoint {self._url} failed: {reason}")
 
 
-def _require_numpy() -> None:
-    try:
-        import numpy as np
-    except ImportError:
-        message = "dense search needs numpy: pip install 'agentflow[data]', or set mode: lexical"
-        raise ConfigurationError(f"rag: {message}") from None
-    del np
-
-
 class VectorStore:
     """File of float32 vectors keyed by content digest. A row is valid once its digest has been written."""
 
@@ -124,7 +116,9 @@ class VectorStore:
 
         :raises ConfigurationError: if numpy is missing.
         """
-        _require_numpy()
+        if find_spec("numpy") is None:
+            message = "dense search needs numpy: pip install 'agentflow[data]', or set mode: lexical"
+            raise ConfigurationError(f"rag: {message}")
         name = hashlib.blake2b(model.encode(), digest_size=6).hexdigest()
         self._rows = folder / f"rag.vectors-{name}.f32"
         self._keys = folder / f"rag.vectors-{name}.keys"

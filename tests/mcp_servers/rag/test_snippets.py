@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.rag._snippets import MAX_SNIPPET, snippet_of
-from mcp_servers.rag._terms import terms_of
+from mcp_servers.rag._terms import MAX_SNIPPET, snippet_of, terms_of
 
 FILLER = "Nothing of any interest is said in this sentence here. "
 

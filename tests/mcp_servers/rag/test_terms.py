@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.rag._terms import cut, prose_analyzer
+from mcp_servers.rag._terms import prose_analyzer, split_terms
 
 ODD = (
     "",
@@ -24,7 +24,7 @@ def cut_by_the_analyzer(text: str) -> list[tuple[str, int, int]]:
 
 
 def cut_by_us(text: str) -> list[tuple[str, int, int]]:
-    terms, ends = cut(text)
+    terms, ends = split_terms(text)
     starts = [0, *(end + 1 for end in ends)]
     return [one for one in zip(terms, starts, ends, strict=False) if one[0]]
 
