@@ -17,7 +17,7 @@ from mcp_servers.core._backend import BACKENDS
 from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._access import made_token, token_path
-from mcp_servers.serving._settings import NO_TOKEN, PreparedTable, ServerSettings, make_table, set_up_logging
+from mcp_servers.serving._settings import NO_TOKEN, ServerSettings, make_table, set_up_logging
 
 OWNER = "owner"
 """Principal of the only token."""
@@ -105,17 +105,17 @@ async def serve(settings: ServerSettings, http: bool) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(runtime.run)
         try:
-            made = make_table(settings, runtime, ToolTable)
+            table, warmup = make_table(settings, runtime, ToolTable)
             try:
                 if not http and settings.workers > 1:
                     raise ConfigurationError("workers need HTTP: add --http, or remove workers")
                 if http:
-                    await _serve_http(made, settings)
+                    await _serve_http(table, warmup, settings)
                 else:
-                    await made.table.start(made.warmup)
-                    await _serve_stdio(made.table)
+                    await table.start(warmup)
+                    await _serve_stdio(table)
             finally:
-                await made.table.close()
+                await table.close()
         except AgentFlowError as error:
             failure = error
         finally:
@@ -132,7 +132,7 @@ async def _serve_stdio(table: ToolTable) -> None:
         await _until_signal(lambda: serve_stdio(table), scope.cancel)
 
 
-async def _serve_http(made: PreparedTable[ToolTable], settings: ServerSettings) -> None:
+async def _serve_http(table: ToolTable, warmup: Sequence[str], settings: ServerSettings) -> None:
     # Both load the SDK, which invalid settings need not wait for.
     from mcp_servers.serving._http import GuardedServer, HttpServer
     from mcp_servers.serving._workers import WorkerProcesses
@@ -143,15 +143,15 @@ async def _serve_http(made: PreparedTable[ToolTable], settings: ServerSettings) 
         tokens = _tokens(settings, stack, listener.getsockname()[1])
         options = settings.http_options(tokens)
         server = (
-            HttpServer(made.table, options, listener)
+            HttpServer(table, options, listener)
             if settings.workers == 1
-            else GuardedServer(WorkerProcesses(settings, [*made.table.backends]), options, listener)
+            else GuardedServer(WorkerProcesses(settings, [*table.backends]), options, listener)
         )
 
         def ready() -> None:
             _say(f"serving {', '.join(settings.backends)} at {server.url}")
 
-        await _until_signal(lambda: server.serve(ready, made.warmup), server.stop)
+        await _until_signal(lambda: server.serve(ready, warmup), server.stop)
 
 
 def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, str] | None:

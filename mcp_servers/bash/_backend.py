@@ -15,7 +15,6 @@ from mcp_servers.core._call import CallContext, Output
 from mcp_servers.core._running import (
     RunSettings,
     check_outcome,
-    check_settings,
     progress_of,
     read_settings,
     sendable,
@@ -111,10 +110,7 @@ class BashBackend(Backend):
 
     name = "bash"
     description = "Run shell commands in a bash that keeps its state."
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Validate the settings."""
-        check_settings(BashSettings, self.name, settings)
+    settings_model = BashSettings
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Read the session's settings; the shell starts with the first command."""

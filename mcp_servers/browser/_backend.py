@@ -10,7 +10,7 @@ from mcp_servers.browser._navigation import NavigationTools
 from mcp_servers.browser._settings import SERVER_ONLY, BrowserSettings
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._running import check_settings, read_settings
+from mcp_servers.core._running import read_settings
 from mcp_servers.core._session import Session
 
 _GROUPS: dict[str, tuple[type, ...]] = {
@@ -25,14 +25,11 @@ class BrowserBackend(PdfTools, MouseTools, InspectionTools, ElementTools, Naviga
 
     name = "browser"
     description = "Open web pages, read them, click, type, and take screenshots."
+    settings_model = BrowserSettings
     reserved = SERVER_ONLY
 
     def __init__(self) -> None:
         self._browser = BrowserProcess(BrowserSettings())
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Reject invalid settings."""
-        check_settings(BrowserSettings, self.name, settings)
 
     def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
         """Return the tools of disabled groups, and the one that is never offered."""

@@ -1,7 +1,7 @@
 """The tools of the code backend."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -25,7 +25,6 @@ from mcp_servers.core._call import CallContext, Image
 from mcp_servers.core._running import (
     RunSettings,
     check_outcome,
-    check_settings,
     progress_of,
     read_settings,
     sendable,
@@ -71,11 +70,8 @@ class CodeBackend(Backend):
 
     name = "code"
     description = "Run Python code in a session that keeps its state; query files with SQL."
+    settings_model = CodeSettings
     reserved = frozenset({"install"})
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Validate the settings."""
-        check_settings(CodeSettings, self.name, settings)
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Read the session's settings; the interpreter starts with the first code."""
@@ -85,7 +81,7 @@ class CodeBackend(Backend):
     async def fork(self, session: Session, forked: Session) -> None:
         """Copy the settings; the interpreter was forked with the instance."""
         forked.put(session.get(CodeSettings))
-        forked.put(session.get(InstalledPackages).copy())
+        forked.put(replace(session.get(InstalledPackages)))
 
     @tool(title="Run Python code")
     async def run(
@@ -182,7 +178,7 @@ class CodeBackend(Backend):
         limit = context.run_seconds(timeout or session.get(CodeSettings).timeout)
         result = await instance.run("python", source, timeout=limit, on_output=on_output)
         if result.state_lost:
-            packages.state_lost()
+            packages.known = False
         return result
 
     def _ran(self, result: RunResult, session: Session, context: CallContext) -> CodeResult:

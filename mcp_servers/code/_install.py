@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL
 
@@ -73,14 +73,6 @@ class InstalledPackages:
     """Packages have been installed."""
     known: bool = False
     """The live interpreter has the target on its path."""
-
-    def copy(self) -> "InstalledPackages":
-        """Return a copy for a fork."""
-        return replace(self)
-
-    def state_lost(self) -> None:
-        """Record that the interpreter has ended; the files remain."""
-        self.known = False
 
     async def restore(self, instance: Instance) -> None:
         """Add the target to the path of a fresh interpreter."""

@@ -95,11 +95,10 @@ class AddressPolicy:
     def names(self, host: str, port: int) -> bool:
         """Return true if `allowed_hosts` names the host."""
         shown = f"[{host}]" if ":" in host else host
-        return any(
-            fnmatchcase(candidate, pattern.lower())
-            for pattern in map(_escaped, self.allowed_hosts)
-            for candidate in (host, shown, f"{shown}:{port}")
-        )
+        # Only '*' is special in a pattern.
+        patterns = [name.lower().replace("[", "[[]").replace("?", "[?]") for name in self.allowed_hosts]
+        candidates = (host, shown, f"{shown}:{port}")
+        return any(fnmatchcase(candidate, pattern) for pattern in patterns for candidate in candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +233,6 @@ def _meaning(
     address: IpAddress, networks: tuple[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, str], ...]
 ) -> str | None:
     return next((meaning for network, meaning in networks if address in network), None)
-
-
-def _escaped(pattern: str) -> str:
-    """Escape a pattern so that only '*' is special."""
-    return pattern.replace("[", "[[]").replace("?", "[?]")
 
 
 async def _addresses_of(host: str, port: int, resolve: Resolve) -> list[str]:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+import anyio
 import anyio.to_thread
 
 from runtimes import Snapshot
@@ -37,8 +38,10 @@ class Archive:
 
     async def find(self, handle: str, owner: str) -> Snapshot | None:
         """Return the kept files of that owner's session, or `None`."""
-        data = await anyio.to_thread.run_sync(_read, self._place(handle, owner))
-        return None if data is None else Snapshot(data)
+        try:
+            return Snapshot(await anyio.Path(self._place(handle, owner)).read_bytes())
+        except FileNotFoundError:
+            return None
 
     def _place(self, handle: str, owner: str) -> Path:
         name = blake2b(f"{owner}\0{handle}".encode(), digest_size=24).hexdigest()
@@ -74,10 +77,3 @@ class Archive:
             with suppress(FileNotFoundError):
                 stat = path.stat()
                 yield stat.st_mtime, stat.st_size, path
-
-
-def _read(place: Path) -> bytes | None:
-    try:
-        return place.read_bytes()
-    except FileNotFoundError:
-        return None

@@ -5,8 +5,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import cached_property
 from typing import Final
 
+from pydantic import BaseModel
+
 from agentflow.errors import ConfigurationError
 from mcp_servers.core._failures import did_you_mean
+from mcp_servers.core._running import check_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import Tool, tools_of
 from runtimes import Instance
@@ -32,6 +35,8 @@ class Backend:
     """Name of the backend: lower-case letters, digits and '_'."""
     description: str = ""
     """One sentence for people and models."""
+    settings_model: type[BaseModel] | None = None
+    """Model of its settings, by which `check` validates them."""
     reserved: frozenset[str] = frozenset()
     """Settings that only the server's configuration may set; clients cannot set them for their session."""
     discovers: bool = False
@@ -55,6 +60,8 @@ class Backend:
 
         :raises ConfigurationError: with one line that describes the problem.
         """
+        if self.settings_model is not None:
+            check_settings(self.settings_model, self.name, settings)
 
     def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
         """Return the tools (by verb) that cannot work with the server's settings, such as one without its API key.

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import anyio
 from pydantic import BaseModel, ConfigDict
 
-from agentflow.errors import ErrorKind
+from agentflow.errors import ErrorKind, ToolFailure
 
 ERROR_KEY: Final = "agentflow/error"
 """Key in the `_meta` of a failed result that holds `kind`, `message` and `data`. They are not in `structuredContent`,
@@ -93,6 +93,11 @@ class ToolResult:
     """The reason for a failure; `None` if `ok`."""
     parts: tuple[Part, ...] = ()
     """Images, links and texts, in the order in which they were shown."""
+
+    @classmethod
+    def failed(cls, failure: ToolFailure, parts: tuple[Part, ...] = ()) -> "ToolResult":
+        """Return the result of a call that failed."""
+        return cls(False, failure.data, ToolError(failure.kind, failure.message), parts)
 
 
 ProgressSink: TypeAlias = Callable[[float, float | None, str | None], None]

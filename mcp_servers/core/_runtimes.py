@@ -14,8 +14,6 @@ from runtimes.docker import ContainerOptions
 RUNTIMES: Final = ("process", "docker", "runc", "gvisor")
 """Names of the runtimes, from the lightest isolation to a kernel of its own."""
 
-_NO_OPTIONS = ContainerOptions()
-
 
 class RuntimeSettings(ContainerOptions):
     """A runtime with options."""
@@ -24,10 +22,6 @@ class RuntimeSettings(ContainerOptions):
     """Name of the runtime."""
     idle: bool = True
     """process: sandboxed programs run with idle priority, so that they use only processor time nobody else needs."""
-
-    def options(self) -> ContainerOptions:
-        """Return the options without the name."""
-        return ContainerOptions.model_validate(self.model_dump(exclude={"name", "idle"}))
 
 
 def _kind(value: object) -> str:
@@ -77,19 +71,17 @@ def runtime_maker(choice: str | RuntimeSettings, spec: InstanceSpec) -> Callable
     :raises ConfigurationError: if there is no such runtime, or it does not support an option.
     """
     check_runtime(choice)
-    name, options = (choice, _NO_OPTIONS) if isinstance(choice, str) else (choice.name, choice.options())
-    idle = isinstance(choice, str) or choice.idle
+    options = RuntimeSettings.model_validate({"name": choice}) if isinstance(choice, str) else choice
 
     def make() -> Runtime:
         # Only the chosen runtime is imported, and only when something runs.
-        if name == "process":
+        if options.name == "process":
             from runtimes.process import ProcessRuntime
 
-            return ProcessRuntime(pool=options.pool, pool_spec=spec, idle=idle)
+            return ProcessRuntime(pool=options.pool, pool_spec=spec, idle=options.idle)
         from runtimes.docker import DockerRuntime
 
-        tier = "runc" if name == "runc" else "gvisor" if name == "gvisor" else "docker"
-        return DockerRuntime(options, tier=tier, pool_spec=spec)
+        return DockerRuntime(options, tier=options.name, pool_spec=spec)
 
     return make
 

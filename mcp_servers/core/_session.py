@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import anyio
@@ -29,6 +29,11 @@ class Resource:
     data: bytes
     """The content."""
 
+    @property
+    def link(self) -> ResourceLink:
+        """A link to it."""
+        return ResourceLink(self.uri, self.name, self.mime, len(self.data))
+
 
 class ResourceStore:
     """Resources up to a total size and count; the oldest are dropped first."""
@@ -41,8 +46,7 @@ class ResourceStore:
     def put(self, resource: Resource) -> None:
         """Store a resource, truncated if it is larger than the whole store."""
         if len(resource.data) > self._capacity:
-            cut = resource.data[: self._capacity]
-            resource = Resource(resource.uri, resource.name, resource.mime, cut)
+            resource = replace(resource, data=resource.data[: self._capacity])
         self._resources[resource.uri] = resource
         self._size += len(resource.data)
         while self._size > self._capacity or len(self._resources) > MOST:
@@ -197,9 +201,9 @@ class Session:
         The total size per session is limited; the oldest resources are dropped first.
         """
         self._kept += 1
-        uri = f"agentflow://{self.handle}/{self._kept}/{name}"
-        self.resources.put(Resource(uri, name, mime, data))
-        return ResourceLink(uri, name, mime, len(data))
+        resource = Resource(f"agentflow://{self.handle}/{self._kept}/{name}", name, mime, data)
+        self.resources.put(resource)
+        return resource.link
 
     def check_alive(self) -> None:
         """Raise if the session has ended.

@@ -1,5 +1,6 @@
 """The sessions of a tool table: start, fork, end, list, expire."""
 
+import builtins
 import logging
 import secrets
 import time
@@ -11,6 +12,7 @@ import anyio
 from agentflow.errors import CannotFork, ErrorKind, RuntimeFailure, ToolFailure
 from mcp_servers.core._archive import Archive
 from mcp_servers.core._backend import Backend
+from mcp_servers.core._call import ResourceLink
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._session import Resource, ResourceStore, Session
 from runtimes import MIB, Instance, Snapshot
@@ -100,15 +102,13 @@ class Sessions:
 
     def resource(self, uri: str, principal: str) -> Resource | None:
         """Return a resource kept by one of the principal's sessions, or `None`."""
-        found = (
-            session.resources.get(uri) for session in self._sessions.values() if session.owner == principal
-        )
-        return next((resource for resource in found if resource is not None), None)
+        candidates = (session.resources.get(uri) for session in self.list(principal))
+        return next((resource for resource in candidates if resource is not None), None)
 
-    def resources(self, principal: str) -> tuple[Resource, ...]:
-        """Return all resources of the principal's sessions; a resource shared by forks appears once."""
-        mine = [session for session in self._sessions.values() if session.owner == principal]
-        return tuple({kept.uri: kept for session in mine for kept in session.resources}.values())
+    def links(self, principal: str) -> builtins.list[ResourceLink]:
+        """Return links to the resources of the principal's sessions; a resource shared by forks appears once."""
+        kept = {resource.uri: resource for session in self.list(principal) for resource in session.resources}
+        return [resource.link for resource in kept.values()]
 
     async def start(
         self,
@@ -259,7 +259,8 @@ class Sessions:
         limit = self._limits.idle_seconds
         if limit is None:
             return 0
-        idle = [one for one in self._sessions.values() if one.expires and self.idle_seconds(one) >= limit]
+        sessions = self._sessions.values()
+        idle = [session for session in sessions if session.expires and self.idle_seconds(session) >= limit]
         async with anyio.create_task_group() as group:
             for session in idle:
                 group.start_soon(self.end, session)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import anyio
@@ -10,7 +10,7 @@ import anyio
 from agentflow.errors import ConfigurationError, ErrorKind, InstanceGone, ToolFailure
 from mcp_servers.core._archive import Archive
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext, ProgressSink, ResourceLink, ToolError, ToolResult
+from mcp_servers.core._call import CallContext, ProgressSink, ResourceLink, ToolResult
 from mcp_servers.core._failures import did_you_mean, failure_of
 from mcp_servers.core._session import Resource, Session
 from mcp_servers.core._session_tools import SESSIONS, SessionTools
@@ -21,18 +21,6 @@ from runtimes import Instance, InstanceSpec, Runtime
 
 LOCAL = "local"
 """The principal of callers in the same process or on standard input and output."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The session that a call refers to."""
-
-    principal: str
-    """The caller."""
-    handle: object
-    """The `session` argument, if given."""
-    default: "str | Session | DefaultSession | None"
-    """The session to use otherwise."""
 
 
 class ToolTable:
@@ -181,8 +169,7 @@ class ToolTable:
 
     async def kept(self, principal: str) -> list[ResourceLink]:
         """Return links to the resources of the principal's sessions."""
-        resources = self.sessions.resources(principal)
-        return [ResourceLink(one.uri, one.name, one.mime, len(one.data)) for one in resources]
+        return self.sessions.links(principal)
 
     async def read(self, uri: str, principal: str) -> Resource | None:
         """Return a resource kept by one of the principal's sessions, or `None`."""
@@ -222,33 +209,20 @@ class ToolTable:
             keywords = tool.bind(given)
             if tool.context_parameter is not None:
                 keywords[tool.context_parameter] = context
-            where = _Where(principal, handle, session)
-            if deadline is None:
-                value = await self._run(tool, backend, keywords, where)
-            else:
-                value = await self._run_until(deadline, tool, backend, keywords, where)
+            run = self._run(tool, backend, keywords, principal, session if handle is None else handle)
+            value = await (run if deadline is None else _until(deadline, tool, run))
             return ToolResult(True, tool.dump(value), None, tuple(context.parts))
         except (
             Exception
         ) as error:  # boundary: any exception of a backend becomes a typed failure of this call
-            failure = failure_of(error, name)
-            parts = tuple(context.parts) if context else ()
-            return ToolResult(False, failure.data, ToolError(failure.kind, failure.message), parts)
-
-    async def _run_until(
-        self, deadline: float, tool: Tool, backend: Backend, keywords: dict[str, object], where: "_Where"
-    ) -> object:
-        with anyio.CancelScope(deadline=deadline) as scope:
-            return await self._run(tool, backend, keywords, where)
-        assert scope.cancelled_caught
-        raise ToolFailure(ErrorKind.TIMEOUT, f"{tool.name}: the call timed out; its programs were stopped.")
+            return ToolResult.failed(failure_of(error, name), tuple(context.parts) if context else ())
 
     async def _run(
-        self, tool: Tool, backend: Backend, keywords: dict[str, object], where: "_Where"
+        self, tool: Tool, backend: Backend, keywords: dict[str, object], principal: str, session_of: object
     ) -> object:
         if tool.session_parameter is None:
             return await tool.invoke(**keywords)
-        session = await self._session(tool, where)
+        session = await self._session(tool, principal, session_of)
         keywords[tool.session_parameter] = session
         if tool.interjects:
             if backend.name not in session.live and backend.name != SESSIONS:
@@ -270,12 +244,10 @@ class ToolTable:
             if session.lost:
                 await self.sessions.end(session)
 
-    async def _session(self, tool: Tool, where: "_Where") -> Session:
-        handle, default = where.handle, where.default
-        if handle is None:
-            if isinstance(default, DefaultSession):
-                return await default.get()
-            handle = default.handle if isinstance(default, Session) else default
+    async def _session(self, tool: Tool, principal: str, session_of: object) -> Session:
+        if isinstance(session_of, DefaultSession):
+            return await session_of.get()
+        handle = session_of.handle if isinstance(session_of, Session) else session_of
         if handle is None:
             message = (
                 "name a session: this connection has no session of its own. Start one with session_start."
@@ -283,7 +255,7 @@ class ToolTable:
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool.name}: {message}")
         if not isinstance(handle, str):
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool.name}: argument 'session' must be a string.")
-        return self.sessions.find(handle, where.principal)
+        return self.sessions.find(handle, principal)
 
     def _route(self, name: str) -> tuple[Tool, Backend]:
         self._renew()
@@ -311,6 +283,13 @@ class ToolTable:
         if not mounts:
             return await runtime.start(self._spec)
         return await runtime.start(replace(self._spec, mounts={**self._spec.mounts, **mounts}))
+
+
+async def _until(deadline: float, tool: Tool, run: Awaitable[object]) -> object:
+    with anyio.CancelScope(deadline=deadline) as scope:
+        return await run
+    assert scope.cancelled_caught
+    raise ToolFailure(ErrorKind.TIMEOUT, f"{tool.name}: the call timed out; its programs were stopped.")
 
 
 def _least(one: float | None, other: float | None) -> float | None:

@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeVar, cast
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
 
 from mcp_servers.core._signature import Signature
 
@@ -36,6 +39,16 @@ class Hints:
     def changes_world(self) -> bool:
         """True if the tool may change something that outlives the sandbox."""
         return self.open_world and not self.read_only
+
+
+class _ArgumentSchema(msgspec.Struct):
+    type: object = "any"
+    description: object = ""
+
+
+class _ArgumentsSchema(msgspec.Struct):
+    properties: dict[str, _ArgumentSchema] = {}
+    required: list[str] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +119,11 @@ class Tool:
 
     def prompt(self) -> str:
         """Return the tool as a few lines of text, for prompts of models without function calling."""
-        properties = cast("dict[str, dict[str, object]]", self.input_schema.get("properties", {}))
-        required = cast("list[str]", self.input_schema.get("required", []))
+        schema = msgspec.convert(self.input_schema, _ArgumentsSchema)
         lines = [f"{self.route} — {self.description}"]
-        for argument, schema in properties.items():
-            kind = schema.get("type", "any")
-            need = "required" if argument in required else "optional"
-            lines.append(f"  {argument} ({kind}, {need}): {schema.get('description', '')}".rstrip(": "))
+        for name, argument in schema.properties.items():
+            need = "required" if name in schema.required else "optional"
+            lines.append(f"  {name} ({argument.type}, {need}): {argument.description}".rstrip(": "))
         return "\n".join(lines)
 
     @classmethod
@@ -166,19 +177,8 @@ class Tool:
 class _ToolMark:
     """The mark that `@tool` leaves on a method; the signature is read once for all instances of the backend."""
 
-    verb: str | None
-    title: str | None
-    hints: Hints
-    interjects: bool
-    limits: Sequence[str]
-    practices: Sequence[str]
-    examples: Sequence[Mapping[str, object]]
-    _signature: Signature | None = field(default=None, init=False)
-
-    def signature(self, method: Callable[..., Awaitable[object]]) -> Signature:
-        if self._signature is None:
-            self._signature = Signature.of(method)
-        return self._signature
+    define: Callable[..., Tool]
+    signature: Signature | None = None
 
 
 def tool(
@@ -204,15 +204,24 @@ def tool(
         @tool(read_only=True)
         async def now(self) -> str: ...
     """
-    hints = Hints(
-        read_only=read_only,
-        destructive=destructive and not read_only,
-        idempotent=idempotent or read_only,
-        open_world=open_world,
+    define = partial(
+        Tool.of,
+        verb=verb,
+        title=title,
+        hints=Hints(
+            read_only=read_only,
+            destructive=destructive and not read_only,
+            idempotent=idempotent or read_only,
+            open_world=open_world,
+        ),
+        interjects=interjects,
+        limits=limits,
+        practices=practices,
+        examples=examples,
     )
 
     def mark(method: F) -> F:
-        setattr(method, _MARK, _ToolMark(verb, title, hints, interjects, limits, practices, examples))
+        setattr(method, _MARK, _ToolMark(define))
         return method
 
     return mark
@@ -221,23 +230,11 @@ def tool(
 def tools_of(owner: object, backend: str) -> tuple[Tool, ...]:
     """Return the tools among the methods of `owner`, base classes first, in definition order."""
     names = dict.fromkeys(name for kind in reversed(type(owner).__mro__) for name in vars(kind))
-    found: list[Tool] = []
+    tools: list[Tool] = []
     for name in names:
         mark = getattr(getattr(type(owner), name, None), _MARK, None)
         if isinstance(mark, _ToolMark):
             method = getattr(owner, name)
-            found.append(
-                Tool.of(
-                    method,
-                    backend=backend,
-                    verb=mark.verb or name,
-                    title=mark.title,
-                    hints=mark.hints,
-                    interjects=mark.interjects,
-                    limits=mark.limits,
-                    practices=mark.practices,
-                    examples=mark.examples,
-                    signature=mark.signature(method),
-                )
-            )
-    return tuple(found)
+            mark.signature = mark.signature or Signature.of(method)
+            tools.append(mark.define(method, backend=backend, signature=mark.signature))
+    return tuple(tools)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._running import check_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import Tool
 from mcp_servers.external._settings import ExternalSettings, MountSettings, servers_of
@@ -19,6 +18,7 @@ class ExternalBackend(Backend):
 
     name = "mcp"
     description = "Tools of external MCP servers."
+    settings_model = ExternalSettings
     reserved = frozenset(ExternalSettings.model_fields)
     discovers = True
 
@@ -33,12 +33,12 @@ class ExternalBackend(Backend):
 
     def check(self, settings: Mapping[str, object]) -> None:
         """Validate the settings."""
-        check_settings(ExternalSettings, self.name, settings)
+        super().check(settings)
         servers_of(ExternalSettings.model_validate(settings))
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Take the server's settings."""
-        check_settings(ExternalSettings, self.name, settings)
+        super().check(settings)
         self._servers = servers_of(ExternalSettings.model_validate(settings))
 
     async def warmup(self) -> None:

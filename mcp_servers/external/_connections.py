@@ -1,34 +1,287 @@
-"""Connections to external servers: a command on this machine or in a sandbox, or a URL."""
+"""Connections to external servers: a URL, or the pipes of a command on this machine or in a sandbox."""
 
+import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
+from io import FileIO
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, Protocol, Self, TypeAlias
 
 import anyio
 import httpx2
+import mcp_types as types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
 
-from mcp_servers.external._pipes import Pipes, command_pipes
+from agentflow.actors import SYSTEM_CLOCK, ActorError, Context, Process, ProcessEnded
+from mcp_servers.external._content import one_line
 from mcp_servers.external._settings import MountSettings
-from mcp_servers.external._transport import MAX_MESSAGE_BYTES, PipeTransport, pipe_streams
-from runtimes import WORKSPACE, Instance
+from runtimes import MIB, WORKSPACE, Instance
 
+logger = logging.getLogger(__name__)
+
+Piece: TypeAlias = tuple[Literal["stdout", "stderr"], bytes]
+"""A chunk of output and its stream."""
+
+CHUNK = 65_536
 CONNECT_SECONDS = 10.0
+MAX_MESSAGE_BYTES = 32 * MIB
+MAX_LINE_BYTES = 2_000
+MAX_LOGGED_LINES = 500
+"""Maximum number of logged lines of a server's standard error."""
+GRACE_SECONDS = 2.0
+"""Time for a command to end after its input is closed and it is asked to."""
+
+
+class Pipes(Protocol):
+    """The interface of a running command; `runtimes.Stream` has it too."""
+
+    async def send(self, data: bytes) -> None:
+        """Write to standard input."""
+
+    def receive(self) -> AsyncIterator[Piece]:
+        """Yield output as it arrives, until both pipes close."""
+        ...
+
+    async def wait(self) -> int:
+        """Return the exit status."""
+        ...
+
+
+class _CommandPipes:
+    """Our ends of a command's pipes. Nothing here blocks the event loop."""
+
+    def __init__(self, stdin: FileIO, stdout: FileIO, stderr: FileIO) -> None:
+        self._stdin = stdin
+        self._outputs: list[tuple[FileIO, Literal["stdout", "stderr"]]] = [
+            (stdout, "stdout"),
+            (stderr, "stderr"),
+        ]
+        self._sender, self._receiver = anyio.create_memory_object_stream[Piece](0)
+        self.started = anyio.Event()
+        self.ended = anyio.Event()
+        self.status = 0
+        self.failure: ActorError | None = None
+        for file in (stdin, stdout, stderr):
+            os.set_blocking(file.fileno(), False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._sender.close()
+        self._receiver.close()
+
+    async def send(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._stdin.fileno(), left) :]
+            except BlockingIOError:
+                await anyio.wait_writable(self._stdin)
+            except BrokenPipeError:
+                raise anyio.BrokenResourceError from None
+
+    async def receive(self) -> AsyncGenerator[Piece]:
+        async for piece in self._receiver:
+            yield piece
+
+    async def wait(self) -> int:
+        await self.ended.wait()
+        return self.status
+
+    async def run(self, process: Process, context: Context) -> None:
+        """Run the process to its end."""
+        try:
+            await process.run(context)
+        except ProcessEnded as error:
+            self.status = error.status
+        except ActorError as error:
+            self.failure = error
+        finally:
+            self.started.set()
+            self.ended.set()
+
+    async def read(self) -> None:
+        """Read both outputs independently until they end."""
+        async with self._sender, anyio.create_task_group() as group:
+            for file, name in self._outputs:
+                group.start_soon(self._read, file, name)
+
+    async def _read(self, file: FileIO, name: Literal["stdout", "stderr"]) -> None:
+        while True:
+            await anyio.wait_readable(file)
+            data = os.read(file.fileno(), CHUNK)
+            if not data:
+                return
+            try:
+                await self._sender.send((name, data))
+            except anyio.BrokenResourceError:
+                continue  # nobody listens any more, but a full pipe must not keep the process from ending
+
+    async def end(self, context: Context) -> None:
+        """Close its input and ask it to end; if it does not, cancelling `run` kills it."""
+        self._stdin.close()
+        self._receiver.close()
+        if context.stop_callback is not None:
+            context.stop_callback()
+        with anyio.move_on_after(GRACE_SECONDS):
+            await self.ended.wait()
+
+
+@asynccontextmanager
+async def command_pipes(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None
+) -> AsyncGenerator[Pipes]:
+    """Run a command with pipes; on exit the command and all its descendants are gone.
+
+    :raises ActorError: if it cannot be run.
+    """
+    with ExitStack() as ours, ExitStack() as theirs:
+        (stdin, giving), (taking, stdout), (hearing, stderr) = _pipe(), _pipe(), _pipe()
+        for file in (giving, taking, hearing):
+            ours.enter_context(file)
+        for file in (stdin, stdout, stderr):
+            theirs.enter_context(file)
+        pipes = ours.enter_context(_CommandPipes(giving, taking, hearing))
+        process = Process(command, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
+        context = Context(command[0], SYSTEM_CLOCK, pipes.started.set)
+        async with anyio.create_task_group() as group:
+            group.start_soon(pipes.run, process, context)
+            await pipes.started.wait()
+            theirs.close()
+            if pipes.failure is None:
+                group.start_soon(pipes.read)
+                try:
+                    yield pipes
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await pipes.end(context)
+                    group.cancel_scope.cancel()
+        if pipes.failure is not None:
+            raise pipes.failure
+
+
+def _pipe() -> tuple[FileIO, FileIO]:
+    reading, writing = os.pipe()
+    return FileIO(reading, "r"), FileIO(writing, "w")
+
+
+Incoming: TypeAlias = SessionMessage | Exception
+
+
+class PipeTransport:
+    """Message exchange with a server over its pipes."""
+
+    def __init__(self, server: str, pipes: Pipes) -> None:
+        self._server = server
+        self._pipes = pipes
+        self._unlogged = bytearray()
+        self._logged = 0
+        self._last_lines: deque[str] = deque(maxlen=3)
+        self._trouble = ""
+        self._over = anyio.Event()
+
+    async def listen(self, incoming: MemoryObjectSendStream[Incoming]) -> None:
+        """Forward messages until the output ends; other output is logged."""
+        pending = bytearray()
+        try:
+            async with incoming:
+                async for name, data in self._pipes.receive():
+                    if name == "stderr":
+                        self._record_output(data)
+                        continue
+                    *lines, rest = data.split(b"\n")
+                    for line in lines:
+                        pending += line
+                        await self._pass_on(bytes(pending), incoming)
+                        pending.clear()
+                    pending += rest
+                    if len(pending) > MAX_MESSAGE_BYTES:
+                        self._trouble = f"a message of more than {MAX_MESSAGE_BYTES // MIB} MiB"
+                        return
+        finally:
+            self._over.set()
+
+    async def ended(self) -> str:
+        """Wait for the end of the output and return the reason."""
+        await self._over.wait()
+        how = self._trouble
+        if not how:
+            # Its output ends shortly before the process does.
+            with anyio.move_on_after(2):
+                status = await self._pipes.wait()
+                how = f"it ended with signal {-status}" if status < 0 else f"it ended with status {status}"
+        words = " / ".join(self._last_lines)
+        return (how or "it closed its output") + (f"; it said: {words}" if words else "")
+
+    async def tell(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        """Send outgoing messages."""
+        async with outgoing:
+            async for message in outgoing:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                try:
+                    await self._pipes.send(text.encode() + b"\n")
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+                    return
+
+    async def _pass_on(self, line: bytes, incoming: MemoryObjectSendStream[Incoming]) -> None:
+        if not line.strip():
+            return
+        try:
+            message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            # Some servers print to standard output; that must not end the connection.
+            self._record_output(line + b"\n")
+            return
+        try:
+            await incoming.send(SessionMessage(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+
+    def _record_output(self, data: bytes) -> None:
+        self._unlogged += data
+        *lines, rest = self._unlogged.split(b"\n")
+        for line in lines:
+            words = one_line(line[:MAX_LINE_BYTES].decode(errors="replace"))
+            if words:
+                self._last_lines.append(words)
+                self._log(words)
+        self._unlogged = bytearray(rest[-MAX_LINE_BYTES:])
+
+    def _log(self, words: str) -> None:
+        self._logged += 1
+        if self._logged <= MAX_LOGGED_LINES:
+            logger.info("mcp server %s says: %s", self._server, words)
+        elif self._logged == MAX_LOGGED_LINES + 1:
+            logger.info("mcp server %s logs more than the limit", self._server)
+
+
+@asynccontextmanager
+async def pipe_streams(transport: PipeTransport) -> AsyncGenerator[TransportStreams]:
+    """Yield the streams for the SDK's client."""
+    to_us, incoming = anyio.create_memory_object_stream[Incoming](64)
+    outgoing, to_them = anyio.create_memory_object_stream[SessionMessage](0)
+    async with to_us, to_them, incoming, outgoing, anyio.create_task_group() as group:
+        group.start_soon(transport.listen, to_us)
+        group.start_soon(transport.tell, to_them)
+        try:
+            yield incoming, outgoing
+        finally:
+            group.cancel_scope.cancel()
 
 
 class ServerConnection:
     """An open connection to a server."""
 
-    def __init__(
-        self, streams: TransportStreams, transport: PipeTransport | None = None, pipes: Pipes | None = None
-    ) -> None:
+    def __init__(self, streams: TransportStreams, transport: PipeTransport | None = None) -> None:
         self.streams = streams
         """The streams for the SDK's client."""
-        self._talk = transport
-        self._pipes = pipes
+        self._transport = transport
         self._cut = anyio.Event()
         self._reason = ""
 
@@ -40,22 +293,14 @@ class ServerConnection:
     async def ended(self) -> str:
         """Wait for the end of the connection and return the reason."""
         async with anyio.create_task_group() as group:
-            if self._talk is not None and self._pipes is not None:
-                group.start_soon(self._watch, self._talk, self._pipes)
+            if self._transport is not None:
+                group.start_soon(self._watch, self._transport)
             await self._cut.wait()
             group.cancel_scope.cancel()
         return self._reason
 
-    async def _watch(self, transport: PipeTransport, pipes: Pipes) -> None:
-        await transport.over.wait()
-        how = transport.trouble
-        if not how:
-            # Its output ends shortly before the process does.
-            with anyio.move_on_after(2):
-                status = await pipes.wait()
-                how = f"it ended with signal {-status}" if status < 0 else f"it ended with status {status}"
-        words = " / ".join(transport.last_stderr_lines)
-        self.cut((how or "it closed its output") + (f"; it said: {words}" if words else ""))
+    async def _watch(self, transport: PipeTransport) -> None:
+        self.cut(await transport.ended())
 
 
 Connector: TypeAlias = Callable[[], AbstractAsyncContextManager[ServerConnection]]
@@ -95,7 +340,7 @@ async def connect(
             running = await instance.open_stream(command, cwd=cwd, env=env)
         pipes = await stack.enter_async_context(running)
         transport = PipeTransport(name, pipes)
-        yield ServerConnection(await stack.enter_async_context(pipe_streams(transport)), transport, pipes)
+        yield ServerConnection(await stack.enter_async_context(pipe_streams(transport)), transport)
 
 
 def _filled(settings: MountSettings, workspace: str) -> tuple[list[str], Mapping[str, str]]:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 import anyio
 import mcp_types as types
 from mcp import ClientSession
-from mcp.client._transport import TransportStreams
-from mcp.client.session import IncomingMessage, MessageHandlerFnT
+from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -52,15 +51,6 @@ class ConnectionEnded(AgentFlowError):
 class ExternalClient(ClientSession):
     """The SDK's client session, without its result validation."""
 
-    def __init__(self, streams: TransportStreams, handler: MessageHandlerFnT) -> None:
-        incoming, outgoing = streams
-        super().__init__(
-            incoming,
-            outgoing,
-            message_handler=handler,
-            client_info=types.Implementation(name="agentflow", version="1"),
-        )
-
     async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
         """Skip validation: the SDK would trust the schema not to take forever. See `_checking`."""
 
@@ -70,7 +60,8 @@ class _Connection:
 
     def __init__(self, line: ServerConnection) -> None:
         self.line = line
-        self.client = ExternalClient(line.streams, self._record_output)
+        info = types.Implementation(name="agentflow", version="1")
+        self.client = ExternalClient(*line.streams, message_handler=self._record_output, client_info=info)
         self.changed = anyio.Event()
         self.down = anyio.Event()
 

@@ -14,7 +14,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext
-from mcp_servers.core._running import check_outcome, check_settings, read_settings
+from mcp_servers.core._running import check_outcome, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.files import _search_program
@@ -61,10 +61,7 @@ class FilesBackend(Backend):
 
     name = "files"
     description = "Read, write, search and edit the files of the session's workspace."
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Validate the settings."""
-        check_settings(FilesSettings, self.name, settings)
+    settings_model = FilesSettings
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Read the session's settings."""

@@ -5,11 +5,11 @@ import json
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import cast
 
 import anyio
 import mcp_types as types
 
+from agentflow._typeguards import is_mapping, is_list_or_tuple
 from mcp_servers.core._call import ERROR_KEY, Image, Part, ProgressSink, TextContent, ToolResult
 from mcp_servers.core._session import Resource
 
@@ -63,7 +63,7 @@ def _written(data: dict[str, object]) -> tuple[str, dict[str, object]]:
 
 def sound(data: Mapping[str, object]) -> dict[str, object]:
     """Return the data without values that JSON cannot represent."""
-    return cast("dict[str, object]", _sound_value(data))
+    return {sound_text(str(key)): _sound_value(member) for key, member in data.items()}
 
 
 def _sound_value(value: object) -> object:
@@ -72,11 +72,10 @@ def _sound_value(value: object) -> object:
         return sound_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        members = cast("Mapping[object, object]", value).items()
-        return {sound_text(str(key)): _sound_value(member) for key, member in members}
-    if isinstance(value, list | tuple):
-        return [_sound_value(member) for member in cast("list[object]", value)]
+    if is_mapping(value):
+        return sound(value)
+    if is_list_or_tuple(value):
+        return [_sound_value(member) for member in value]
     return value
 
 

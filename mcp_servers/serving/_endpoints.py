@@ -84,14 +84,8 @@ class TableEndpoints:
 
     async def metrics_text(self) -> str:
         """Return the metrics in Prometheus text format."""
-        memory, descriptors = own_usage()
-        return self._metrics.render(
-            {
-                "agentflow_sessions": ("Live sessions.", len(self._table.sessions)),
-                "process_resident_memory_bytes": ("Memory of the server's own process.", memory),
-                "process_open_fds": ("Open descriptors of the server's own process.", descriptors),
-            }
-        )
+        sessions = {"agentflow_sessions": ("Live sessions.", len(self._table.sessions))}
+        return self._metrics.render({**sessions, **own_usage()})
 
     async def _run(
         self, manager: StreamableHTTPSessionManager, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED

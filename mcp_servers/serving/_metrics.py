@@ -113,8 +113,12 @@ def together(texts: Mapping[str, str]) -> str:
     return "\n".join(line for about, family in families.items() for line in (about, *family)) + "\n"
 
 
-def own_usage() -> tuple[int, int]:
-    """Return the resident bytes and open descriptors of this process."""
+def own_usage() -> Gauges:
+    """Return the memory and open descriptors of this process."""
     with open("/proc/self/statm", encoding="ascii") as file:
-        pages = int(file.read().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))
+        memory = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    return {
+        "process_resident_memory_bytes": ("Memory of the server's own process.", memory),
+        "process_open_fds": ("Open descriptors of the server's own process.", descriptors),
+    }

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
@@ -11,8 +12,9 @@ from mcp.server.caching import CacheHint
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._call import TIMEOUT_KEY, ProgressSink, ResourceLink, ToolError, ToolResult
+from mcp_servers.core._call import TIMEOUT_KEY, ProgressSink, ToolResult
 from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.core._sessions import DefaultSession
 from mcp_servers.core._table import ToolTable
@@ -132,10 +134,11 @@ class McpAdapter:
     def _renew(self) -> None:
         if self._edition != (edition := self._table.edition):
             self._edition = edition
-            mine = (
-                one for one in self._table.tools if self._backend in (None, one.backend) or _is_general(one)
-            )
-            self._known = {tool.name: tool for tool in mine}
+            self._known = {
+                tool.name: tool
+                for tool in self._table.tools
+                if self._backend is None or tool.backend in (self._backend, SESSIONS)
+            }
             self._listing = types.ListToolsResult(tools=[_listed(tool) for tool in self._known.values()])
 
     async def call_tool(
@@ -151,12 +154,15 @@ class McpAdapter:
         self, context: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """List the resources of the caller's sessions."""
-        resources = await self._table.kept(self._principal(context))
+        links = await self._table.kept(self._principal(context))
         start = _offset(params.cursor if params else None)
         rest = start + PAGE
+        resources = [
+            types.Resource(uri=link.uri, name=link.name, mime_type=link.mime, size=link.size)
+            for link in links[start:rest]
+        ]
         return types.ListResourcesResult(
-            resources=[_listed_resource(resource) for resource in resources[start:rest]],
-            next_cursor=str(rest) if rest < len(resources) else None,
+            resources=resources, next_cursor=str(rest) if rest < len(links) else None
         )
 
     async def list_resource_templates(
@@ -222,7 +228,7 @@ class McpAdapter:
         if tool.backend == SESSIONS:
             for argument in ("backends", "settings"):
                 given = arguments.get(argument)
-                named.update(map(str, given) if isinstance(given, list | dict) else ())  # pyright: ignore[reportUnknownArgumentType]
+                named.update(map(str, given) if is_list(given) or is_object(given) else ())
         for backend in sorted(named):
             if not self._scopes.allow(principal, backend):
                 raise ToolFailure(ErrorKind.DENIED, f"this token may not use the backend {backend!r}.")
@@ -236,29 +242,22 @@ class McpAdapter:
             if tool is None:
                 raise self._table.unknown(params.name, self._mine(principal))
             self._check_scope(principal, tool, params.arguments or {})
-            if self._limiters is None or tool.interjects:
-                result = await self._run(tool, params, principal, progress)
-            else:
-                async with self._limiters(tool.backend).slot(principal):
-                    result = await self._run(tool, params, principal, progress)
+            limiter = None if self._limiters is None or tool.interjects else self._limiters(tool.backend)
+            async with nullcontext() if limiter is None else limiter.slot(principal):
+                result = await self._table.call(
+                    tool.name,
+                    params.arguments,
+                    principal=principal,
+                    session=self._default,
+                    timeout=_timeout(params.meta),
+                    progress=progress,
+                )
         except ToolFailure as failure:
-            result = ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
+            result = ToolResult.failed(failure)
         if logger.isEnabledFor(logging.DEBUG):
             outcome = result.error.kind if result.error else "ok"
             logger.debug("%s called %s: %s", principal, tool.name if tool else "an unknown tool", outcome)
         return result
-
-    async def _run(
-        self, tool: Tool, params: types.CallToolRequestParams, principal: str, progress: ProgressSink | None
-    ) -> ToolResult:
-        return await self._table.call(
-            tool.name,
-            params.arguments,
-            principal=principal,
-            session=self._default,
-            timeout=_timeout(params.meta),
-            progress=progress,
-        )
 
     def _instructions(self) -> str:
         own = "Calls without `session` work in this connection's own session." if self._default else (
@@ -271,10 +270,6 @@ def _timeout(meta: types.RequestParamsMeta | None) -> float | None:
     """Return the request's timeout in seconds; `None` if absent or invalid."""
     seconds: object = (meta or {}).get(TIMEOUT_KEY)
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
-
-
-def _is_general(tool: Tool) -> bool:
-    return tool.backend == SESSIONS
 
 
 def _listed(tool: Tool) -> types.Tool:
@@ -301,12 +296,8 @@ def _notes(tool: Tool) -> dict[str, object]:
     notes: dict[str, object] = {UNUSABLE_KEY: tool.unusable} if tool.unusable else {}
     card = {"limits": tool.limits, "practices": tool.practices, "examples": tool.examples}
     if any(card.values()):
-        notes[CARD_KEY] = {name: list(said) for name, said in card.items()}
+        notes[CARD_KEY] = {name: list(lines) for name, lines in card.items()}
     return notes
-
-
-def _listed_resource(link: ResourceLink) -> types.Resource:
-    return types.Resource(uri=link.uri, name=link.name, mime_type=link.mime, size=link.size)
 
 
 def _offset(cursor: str | None) -> int:

@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -13,47 +12,20 @@ from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._call import ToolError, ToolResult
+from mcp_servers.core._call import ToolResult
 from mcp_servers.serving._content import call_result
 from mcp_servers.serving._endpoints import PRINCIPAL
 from mcp_servers.serving._shared_table import gone, worker_of
-from mcp_servers.serving._worker_messages import ForwardedRequest, HttpResponsePart, Message
+from mcp_servers.serving._worker_messages import ForwardedRequest, HttpResponsePart
 from mcp_servers.serving._worker_rpc import ConnectionLost
+
+if TYPE_CHECKING:
+    from mcp_servers.serving._workers import WorkerProcesses
 
 CONNECTION = b"mcp-session-id"
 """Header with the id of a handshake-era connection. To the client the id ends in the number of its worker."""
 
 _NUMBERED = re.compile(rb"(.+)-(\d{1,4})\Z")
-
-
-class WorkerConnection(Protocol):
-    """Connection to one worker."""
-
-    number: int
-    """Number of the worker."""
-    active: int
-    """Requests that it is answering, without streams that only listen."""
-    sessions: int
-    """Number of its sessions when it last answered."""
-
-    def ask(self, request: Message) -> AbstractAsyncContextManager[AsyncGenerator[Message]]:
-        """Send a request; the block iterates over the answer."""
-        ...
-
-
-class AvailableWorkers(Protocol):
-    """The worker processes of a server."""
-
-    size: int
-    """Number of workers when all are available."""
-
-    def worker(self, number: int) -> WorkerConnection | None:
-        """Return the worker of that number, if it is available."""
-        ...
-
-    def least_busy(self, *, sessions: bool) -> WorkerConnection | None:
-        """Return the worker with the fewest requests, or sessions; `None` if none is available."""
-        ...
 
 
 class _Arguments(msgspec.Struct):
@@ -90,8 +62,8 @@ _UNREADABLE = _Envelope()
 class Relay:
     """ASGI application that forwards admitted requests to workers."""
 
-    def __init__(self, crew: AvailableWorkers, body_bytes: int) -> None:
-        self._crew = crew
+    def __init__(self, workers: "WorkerProcesses", body_bytes: int) -> None:
+        self._workers = workers
         self._body_bytes = body_bytes
         self._open: set[anyio.CancelScope] = set()
 
@@ -105,7 +77,7 @@ class Relay:
         body = await self._body(receive)
         if body is None:
             return
-        exchange = _Exchange(self._crew, scope, body, send)
+        exchange = _Exchange(self._workers, scope, body, send)
         async with anyio.create_task_group() as group:
             self._open.add(group.cancel_scope)
 
@@ -138,8 +110,8 @@ class Relay:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, crew: AvailableWorkers, scope: Scope, body: bytes, send: Send) -> None:
-        self._crew = crew
+    def __init__(self, workers: "WorkerProcesses", scope: Scope, body: bytes, send: Send) -> None:
+        self._workers = workers
         self._scope = scope
         self._body = body
         self._send = send
@@ -153,10 +125,10 @@ class _Exchange:
         """Forward the request to a worker, and the answer to the client."""
         connection = _NUMBERED.match(self._headers.get(CONNECTION, b""))
         number = int(connection[2]) if connection else worker_of(self._envelope.handle)
-        if not 1 <= number <= self._crew.size:
-            worker = self._crew.least_busy(sessions=self._envelope.tool == "session_start")
+        if not 1 <= number <= self._workers.size:
+            worker = self._workers.least_busy(sessions=self._envelope.tool == "session_start")
         else:
-            worker = self._crew.worker(number)
+            worker = self._workers.worker(number)
         if worker is not None:
             listens = self._scope["method"] == "GET"
             worker.active += not listens
@@ -240,7 +212,7 @@ def _loss(envelope: _Envelope) -> ToolFailure:
 
 def _failed(failure: ToolFailure) -> Mapping[str, object]:
     """Return the result of a failed call in wire form."""
-    result = call_result(ToolResult(False, error=ToolError(failure.kind, failure.message)))
+    result = call_result(ToolResult.failed(failure))
     return {**result.model_dump(mode="json", by_alias=True, exclude_none=True), "resultType": "complete"}
 
 

@@ -2,9 +2,8 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Generic, Self, TypeVar
+from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -147,8 +146,8 @@ class ServerSettings(Settings):
 
     @model_validator(mode="after")
     def _scopes_are_served(self) -> Self:
-        for name, client in self.tokens.items():
-            for backend in (client.backends or ()) if isinstance(client, ClientSettings) else ():
+        for name, backends in self.scopes().items():
+            for backend in backends:
                 if self.backends and backend not in self.backends:
                     raise ValueError(f"tokens: {name}: backend {backend!r} is not served: add it to backends")
         return self
@@ -156,13 +155,17 @@ class ServerSettings(Settings):
     def client_tokens(self) -> dict[str, str]:
         """Return the token of each client."""
         return {
-            name: (one.token if isinstance(one, ClientSettings) else one).get_secret_value()
-            for name, one in self.tokens.items()
+            name: (client.token if isinstance(client, ClientSettings) else client).get_secret_value()
+            for name, client in self.tokens.items()
         }
 
-    def backend_names(self) -> list[str]:
-        """Return the names of the backends to serve."""
-        return list(self.backends)
+    def scopes(self) -> dict[str, list[str]]:
+        """Return the backends of each client that may not use all."""
+        return {
+            name: client.backends
+            for name, client in self.tokens.items()
+            if isinstance(client, ClientSettings) and client.backends is not None
+        }
 
     def backend_settings(self) -> dict[str, dict[str, object]]:
         """Return the settings of each backend that has any."""
@@ -174,11 +177,7 @@ class ServerSettings(Settings):
             host=self.host,
             port=self.port,
             tokens=tokens,
-            scopes={
-                name: one.backends
-                for name, one in self.tokens.items()
-                if isinstance(one, ClientSettings) and one.backends is not None
-            },
+            scopes=self.scopes(),
             allowed_origins=tuple(self.allowed_origins),
             allowed_hosts=tuple(self.allowed_hosts),
             requests_per_minute=self.rate_limit,
@@ -201,27 +200,17 @@ class ServerSettings(Settings):
 T = TypeVar("T", bound=ToolTable)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedTable(Generic[T]):
-    """A tool table and the backends to warm up."""
-
-    table: T
-    """The table."""
-    warmup: list[str]
-    """Names of the backends to warm up before the server is ready."""
-
-
 def make_table(
     settings: ServerSettings,
     runtime: RuntimeHost,
     kind: type[T],
     handles: Callable[[], str] = new_handle,
-) -> PreparedTable[T]:
-    """Create the tool table that the settings describe.
+) -> tuple[T, list[str]]:
+    """Return the tool table that the settings describe, and the names of the backends to warm up before it is ready.
 
     :raises ConfigurationError: if the settings are invalid.
     """
-    names = settings.backend_names()
+    names = list(settings.backends)
     if not names:
         raise ConfigurationError(f"name at least one backend to serve.{did_you_mean('', BACKENDS)}")
     for name in settings.warmup or ():
@@ -243,7 +232,7 @@ def make_table(
     # Backends that discover their tools are warmed up before any client lists tools.
     discovering = [name for name in names if backends[name].discovers]
     warm = names if settings.warmup is None else dict.fromkeys([*settings.warmup, *discovering])
-    return PreparedTable(table, [backends[name].name for name in warm])
+    return table, [backends[name].name for name in warm]
 
 
 def set_up_logging(level: Level) -> None:

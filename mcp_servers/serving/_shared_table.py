@@ -3,11 +3,12 @@
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._call import ProgressSink, ResourceLink, ToolError, ToolResult
+from mcp_servers.core._call import ProgressSink, ResourceLink, ToolResult
 from mcp_servers.core._session import Resource
+from mcp_servers.core._session_tools import SessionList
 from mcp_servers.core._sessions import DefaultSession, new_handle
 from mcp_servers.core._signature import SESSION_ARGUMENT
 from mcp_servers.core._table import LOCAL, ToolTable
@@ -108,17 +109,9 @@ class SharedTable(ToolTable):
             progress=progress,
         )
 
-    async def list_resources_here(self, principal: str) -> list[ResourceLink]:
-        """Return links to the resources of the principal's sessions in this worker."""
-        return await super().kept(principal)
-
-    async def read_resource_here(self, uri: str, principal: str) -> Resource | None:
-        """Return a resource of one of the principal's sessions in this worker."""
-        return await super().read(uri, principal)
-
     async def kept(self, principal: str) -> list[ResourceLink]:
         """Return links to the resources of the principal's sessions in all workers."""
-        links = await super().kept(principal)
+        links = self.sessions.links(principal)
         async with self._ask(Forward(ALL_OTHERS, ListResources(principal))) as items:
             async for item in items:
                 links += item.links if isinstance(item, ResourceList) else ()
@@ -129,7 +122,7 @@ class SharedTable(ToolTable):
         found = _ADDRESS.match(uri)
         worker = self._worker if found is None else int(found[1])
         if worker not in self._others:
-            return await super().read(uri, principal)
+            return self.sessions.resource(uri, principal)
         try:
             async with self._ask(Forward(worker, ReadResource(principal, uri))) as items:
                 async for item in items:
@@ -150,19 +143,14 @@ class SharedTable(ToolTable):
                         progress(item.done, item.total, item.message)
         except ConnectionLost:
             pass
-        failure = gone(str(request.arguments.get(SESSION_ARGUMENT)))
-        return ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
+        return ToolResult.failed(gone(str(request.arguments.get(SESSION_ARGUMENT))))
 
     async def _with_others(self, request: ToolCallRequest, own: ToolResult) -> ToolResult:
         """Merge the session lists of all workers, oldest first."""
-        listed = _listed(own.data)
+        sessions = SessionList.model_validate(own.data).sessions
         async with self._ask(Forward(ALL_OTHERS, request)) as items:
             async for item in items:
-                listed += _listed(item.data) if isinstance(item, ToolCallResponse) else []
-        return ToolResult(
-            True, {"sessions": sorted(listed, key=lambda one: one["age_seconds"], reverse=True)}
-        )
-
-
-def _listed(data: dict[str, object]) -> list[dict[str, Any]]:
-    return cast("list[dict[str, Any]]", data.get("sessions", []))
+                if isinstance(item, ToolCallResponse) and item.error is None:
+                    sessions += SessionList.model_validate(item.data).sessions
+        sessions.sort(key=lambda session: session.age_seconds, reverse=True)
+        return ToolResult(True, SessionList(sessions=sessions).model_dump(mode="json"))

@@ -17,7 +17,6 @@ from mcp_servers.serving._endpoints import TableEndpoints, admit
 from mcp_servers.serving._settings import ServerSettings, make_table, set_up_logging
 from mcp_servers.serving._shared_table import SharedTable, handles_of
 from mcp_servers.serving._worker_messages import (
-    MESSAGE,
     EndSessions,
     ForwardedRequest,
     HttpResponsePart,
@@ -35,7 +34,7 @@ from mcp_servers.serving._worker_messages import (
     ToolCallResponse,
     WarmingUp,
 )
-from mcp_servers.serving._worker_rpc import RpcConnection, RpcRequest
+from mcp_servers.serving._worker_rpc import Frame, RpcConnection, RpcRequest
 
 TELL_SECONDS = 5.0
 """Time for the front process to read why this worker cannot serve."""
@@ -45,7 +44,7 @@ class TableWorker:
     """Serves the requests of the front process."""
 
     def __init__(self) -> None:
-        self._connection = RpcConnection[Message](MESSAGE, self._answer)
+        self._connection = RpcConnection(Frame[Message], self._answer)
         self._begun = anyio.Event()
         self._stop = anyio.Event()
         self._start: StartWorker | None = None
@@ -100,17 +99,14 @@ class TableWorker:
     async def _serve_table(
         self, settings: ServerSettings, start_message: StartWorker, runtime: RuntimeHost
     ) -> None:
-        made = make_table(settings, runtime, SharedTable, handles_of(start_message.number))
-        self._table = made.table
+        self._table, warmup = make_table(settings, runtime, SharedTable, handles_of(start_message.number))
         self._table.join(start_message.number, start_message.workers, self._connection.ask)
         options = settings.http_options(None)
         self._endpoints = TableEndpoints(self._table, replace(options, scopes=start_message.scopes))
         async with anyio.create_task_group() as group:
             await group.start(self._endpoints.run)
             try:
-                await self._endpoints.warm(
-                    made.warmup, lambda names: self._tell.send_nowait(WarmingUp([*names]))
-                )
+                await self._endpoints.warm(warmup, lambda names: self._tell.send_nowait(WarmingUp([*names])))
                 self._tell.close()
                 await self._stop.wait()
             finally:
@@ -129,9 +125,9 @@ class TableWorker:
             case ToolCallRequest():
                 await self._call(request, reply)
             case ListResources(principal):
-                await reply.answer(ResourceList(await self._table.list_resources_here(principal)))
+                await reply.answer(ResourceList(self._table.sessions.links(principal)))
             case ReadResource(principal, uri):
-                await reply.answer(ResourceContent(await self._table.read_resource_here(uri, principal)))
+                await reply.answer(ResourceContent(self._table.sessions.resource(uri, principal)))
             case MetricsRequest():
                 await reply.answer(MetricsText(await self._endpoints.metrics_text()))
             case EndSessions():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import astuple
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -196,10 +196,6 @@ Message: TypeAlias = (
     | Forward
 )
 """All messages."""
-
-MESSAGE: Final = cast("type[Message]", Message)
-"""The union as a value."""
-
 
 _PARTS: Final[dict[str, Callable[..., Part]]] = {
     kind.__name__: kind for kind in (TextContent, Image, ResourceLink)

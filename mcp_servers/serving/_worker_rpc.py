@@ -41,7 +41,9 @@ class _Kind(IntEnum):
     ABANDONED = 5
 
 
-class _Frame(msgspec.Struct, Generic[M], array_like=True):
+class Frame(msgspec.Struct, Generic[M], array_like=True):
+    """One frame of the connection."""
+
     kind: int
     number: int
     body: M | None = None
@@ -99,14 +101,14 @@ class _Response(Generic[M]):
 class RpcConnection(Generic[M]):
     """One end of a connection on which both ends send requests of type `M` and stream answers of type `M`."""
 
-    def __init__(self, kind: type[M], handle: Callable[[M, RpcRequest[M]], Awaitable[None]]) -> None:
+    def __init__(self, frame: type[Frame[M]], handle: Callable[[M, RpcRequest[M]], Awaitable[None]]) -> None:
         """Create an end; `run` connects it.
 
-        :param kind: the type of all messages, a union of tagged structs.
+        :param frame: `Frame[M]`; `M` is a union of tagged structs.
         :param handle: answers a request of the other end.
         """
         self._handle = handle
-        self._decoder = msgspec.msgpack.Decoder(_Frame[kind])
+        self._decoder = msgspec.msgpack.Decoder(frame)
         self._encoder = msgspec.msgpack.Encoder()
         self._responses: dict[int, _Response[M]] = {}
         self._requests: dict[int, RpcRequest[M]] = {}
@@ -140,28 +142,28 @@ class RpcConnection(Generic[M]):
         number, response = self._last, _Response[M]()
         self._responses[number] = response
         try:
-            await self._send(_Frame(_Kind.REQUEST, number, request))
+            await self._send(Frame(_Kind.REQUEST, number, request))
             yield self._pieces(number, response)
         finally:
             del self._responses[number]
             response.sender.close()
             response.items.close()
             if not response.ended:
-                self._write(_Frame(_Kind.ABANDONED, number))
+                self._write(Frame(_Kind.ABANDONED, number))
 
     async def _pieces(self, number: int, response: _Response[M]) -> AsyncGenerator[M]:
         async for item in response.items:
             if not response.ended:
-                self._write(_Frame(_Kind.ACK, number))
+                self._write(Frame(_Kind.ACK, number))
             yield item
         if not response.complete:
             raise ConnectionLost
 
-    def _take(self, frame: _Frame[M], start: Callable[..., object]) -> None:
+    def _take(self, frame: Frame[M], start: Callable[..., object]) -> None:
         kind, number = frame.kind, frame.number
         if kind == _Kind.REQUEST and frame.body is not None:
             reply = self._requests[number] = RpcRequest(
-                lambda item: self._send(_Frame(_Kind.ITEM, number, item))
+                lambda item: self._send(Frame(_Kind.ITEM, number, item))
             )
             start(self._answer, number, frame.body, reply)
         elif kind in (_Kind.ACK, _Kind.ABANDONED):
@@ -185,9 +187,9 @@ class RpcConnection(Generic[M]):
             logger.exception("answering a %s failed", type(request).__name__)
         finally:
             del self._requests[number]
-            self._write(_Frame(end, number))
+            self._write(Frame(end, number))
 
-    async def _send(self, frame: _Frame[M]) -> None:
+    async def _send(self, frame: Frame[M]) -> None:
         self._write(frame)
         if self._writer is None:
             raise ConnectionLost
@@ -196,6 +198,6 @@ class RpcConnection(Generic[M]):
         except ConnectionError:
             raise ConnectionLost from None
 
-    def _write(self, frame: _Frame[M]) -> None:
+    def _write(self, frame: Frame[M]) -> None:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(pack_frame(self._encoder.encode(frame)))

@@ -29,7 +29,6 @@ from mcp_servers.serving._metrics import Metrics, own_usage, together
 from mcp_servers.serving._relay import Relay
 from mcp_servers.serving._settings import ServerSettings
 from mcp_servers.serving._worker_messages import (
-    MESSAGE,
     EndSessions,
     Forward,
     Message,
@@ -39,7 +38,7 @@ from mcp_servers.serving._worker_messages import (
     StartWorker,
     WarmingUp,
 )
-from mcp_servers.serving._worker_rpc import ConnectionLost, RpcConnection, RpcRequest
+from mcp_servers.serving._worker_rpc import ConnectionLost, Frame, RpcConnection, RpcRequest
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -70,7 +69,7 @@ class WorkerHandle:
         """Number of requests sent to it so far."""
         self.waiting: Sequence[str] = ()
         """Its backends that are still being warmed up."""
-        self._connection = RpcConnection[Message](MESSAGE, self._answer)
+        self._connection = RpcConnection(Frame[Message], self._answer)
 
     async def run(self, context: Context) -> None:
         """Run as a child of a supervisor.
@@ -181,12 +180,10 @@ class WorkerProcesses:
         """
         while self._refusal is None:
             self._changed = anyio.Event()
-            workers = self._live.values()
-            missing = (
-                backends if len(workers) < self.size else [name for one in workers for name in one.waiting]
-            )
-            waiting([*dict.fromkeys(missing)])
-            if len(workers) == self.size and not missing:
+            complete = len(self._live) == self.size
+            missing = [name for worker in self._live.values() for name in worker.waiting]
+            waiting([*dict.fromkeys(missing if complete else backends)])
+            if complete and not missing:
                 return
             await self._changed.wait()
         raise self._refusal
@@ -209,15 +206,8 @@ class WorkerProcesses:
 
     async def metrics_text(self) -> str:
         """Return the metrics of all workers, labelled by worker, and of this process, labelled `front`."""
-        memory, descriptors = own_usage()
-        own = self._counts.render(
-            {
-                "agentflow_workers": ("Available workers.", len(self._live)),
-                "process_resident_memory_bytes": ("Memory of the server's own process.", memory),
-                "process_open_fds": ("Open descriptors of the server's own process.", descriptors),
-            }
-        )
-        texts = {"front": own}
+        workers = {"agentflow_workers": ("Available workers.", len(self._live))}
+        texts = {"front": self._counts.render({**workers, **own_usage()})}
 
         async def ask(worker: WorkerHandle) -> None:
             with anyio.move_on_after(ASK_SECONDS):
@@ -243,19 +233,13 @@ class WorkerProcesses:
 
     def start_message(self, number: int) -> StartWorker:
         """Return the message that starts a worker, with its share of the server's limits."""
-        given = self._settings.model_dump(mode="json", exclude_unset=True, exclude={"token", "tokens"})
         settings = self._settings
-        given["sessions"] = {
-            **given.get("sessions", {}),
-            "max_sessions": ceil(settings.sessions.max_sessions / self.size),
-        }
-        given["calls"] = {
-            **given.get("calls", {}),
-            "max_concurrent": ceil(settings.calls.max_concurrent / self.size),
-            "max_waiting": ceil(settings.calls.max_waiting / self.size),
-        }
-        scopes = {name: [*own] for name, own in settings.http_options(None).scopes.items()}
-        return StartWorker(settings=given, scopes=scopes, number=number, workers=self.size)
+        given = settings.model_dump(mode="json", exclude_unset=True, exclude={"token", "tokens"})
+        sessions, calls = given.setdefault("sessions", {}), given.setdefault("calls", {})
+        sessions["max_sessions"] = ceil(settings.sessions.max_sessions / self.size)
+        calls["max_concurrent"] = ceil(settings.calls.max_concurrent / self.size)
+        calls["max_waiting"] = ceil(settings.calls.max_waiting / self.size)
+        return StartWorker(settings=given, scopes=settings.scopes(), number=number, workers=self.size)
 
     def serves(self, worker: WorkerHandle) -> None:
         """Record that the worker answers requests."""

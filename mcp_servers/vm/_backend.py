@@ -9,7 +9,7 @@ from pydantic import Field
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext
-from mcp_servers.core._running import check_settings, read_settings, sendable
+from mcp_servers.core._running import read_settings, sendable
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.vm import _results as out
@@ -35,14 +35,11 @@ class VmBackend(Backend):
 
     name = "vm"
     description = "Look at the screen of a machine, and use its pointer and keyboard."
+    settings_model = VmSettings
     reserved = frozenset({"evaluate", "qemu"})
 
     def __init__(self) -> None:
         self._machines = MachineFactory()
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Reject invalid settings."""
-        check_settings(VmSettings, self.name, settings)
 
     def hidden(self, settings: Mapping[str, object]) -> Collection[str]:
         """Hide `vm_evaluate` if evaluation is disabled."""

@@ -12,7 +12,7 @@ from agentflow.errors import CannotFork, ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Image
 from mcp_servers.core._failures import did_you_mean
-from mcp_servers.core._running import check_settings, read_settings
+from mcp_servers.core._running import read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.world._results import WorldObservation, WorldProgress
@@ -29,11 +29,8 @@ class WorldBackend(Backend):
     description = (
         "Act in a simulated world to fulfil a task: a household, rooms on a grid, or another environment."
     )
+    settings_model = WorldSettings
     reserved = frozenset({"environments", "arguments"})
-
-    def check(self, settings: Mapping[str, object]) -> None:
-        """Reject invalid settings."""
-        check_settings(WorldSettings, self.name, settings)
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Read the session's settings; the episode begins with its first call."""

@@ -23,7 +23,7 @@ def test_every_shipped_configuration_is_valid(path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("RESEARCH_TOKEN", "c")
     monkeypatch.setenv("DESKTOP_TOKEN", "d")
     settings = load_settings(ServerSettings, path)
-    assert settings.backend_names()
+    assert list(settings.backends)
     settings.http_options({"owner": "a"}).check()
 
 
@@ -36,7 +36,7 @@ def test_unset_settings_have_the_defaults_of_their_parts() -> None:
 
 def test_a_backend_may_be_named_with_settings_or_without() -> None:
     settings = ServerSettings.model_validate({"backends": {"bash": None, "code": {"a": 1}}})
-    assert settings.backend_names() == ["bash", "code"]
+    assert list(settings.backends) == ["bash", "code"]
     assert settings.backend_settings() == {"code": {"a": 1}}
 
 
@@ -63,7 +63,7 @@ def test_the_documented_configuration_is_valid(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("RESEARCH_TOKEN", "c")
     monkeypatch.setenv("DESKTOP_TOKEN", "d")
     settings = load_settings(ServerSettings, path)
-    assert settings.backend_names() == ["bash", "code", "files"]
+    assert list(settings.backends) == ["bash", "code", "files"]
 
 
 def test_a_token_is_not_shown() -> None:

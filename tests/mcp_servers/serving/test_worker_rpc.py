@@ -3,13 +3,13 @@
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import anyio
 import msgspec
 import pytest
 
-from mcp_servers.serving._worker_rpc import WINDOW, ConnectionLost, RpcConnection, RpcRequest
+from mcp_servers.serving._worker_rpc import WINDOW, ConnectionLost, Frame, RpcConnection, RpcRequest
 
 
 class Ask(msgspec.Struct, tag=True):
@@ -28,7 +28,6 @@ class Piece(msgspec.Struct, tag=True):
 
 Word: TypeAlias = Ask | Piece
 Handler: TypeAlias = Callable[[Word, RpcRequest[Word]], Awaitable[None]]
-WORD = cast("type[Word]", Word)
 
 
 async def silent(request: Word, reply: RpcRequest[Word]) -> None:
@@ -41,7 +40,7 @@ async def connected(
 ) -> AsyncGenerator[tuple[RpcConnection[Word], RpcConnection[Word]]]:
     """Connect two ends; `handle` answers the requests of the first."""
     ours, theirs = socket.socketpair()
-    one, two = RpcConnection[Word](WORD, other), RpcConnection[Word](WORD, handle)
+    one, two = RpcConnection(Frame[Word], other), RpcConnection(Frame[Word], handle)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             await group.start(one.run, ours)
@@ -126,7 +125,7 @@ async def test_a_lost_or_failing_end_fails_its_open_requests() -> None:
             await anext(items)
 
     ours, theirs = socket.socketpair()
-    connection = RpcConnection[Word](WORD, silent)
+    connection = RpcConnection(Frame[Word], silent)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             await group.start(connection.run, ours)

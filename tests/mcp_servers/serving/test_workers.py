@@ -22,8 +22,8 @@ from mcp_servers.serving._http import GuardedServer
 from mcp_servers.serving._metrics import Metrics, together
 from mcp_servers.serving._settings import ServerSettings
 from mcp_servers.serving._shared_table import handles_of, worker_of
-from mcp_servers.serving._worker_messages import MESSAGE, Message, WarmingUp
-from mcp_servers.serving._worker_rpc import RpcConnection, RpcRequest
+from mcp_servers.serving._worker_messages import Message, WarmingUp
+from mcp_servers.serving._worker_rpc import Frame, RpcConnection, RpcRequest
 from mcp_servers.serving._workers import WorkerProcesses
 from tests._processes import commands
 from tests.mcp_servers._program import COUNTER, program
@@ -281,7 +281,7 @@ class Lingering:
     async def run(self, context: Context) -> None:
         context.on_stop(self._end.set)
         async with anyio.create_task_group() as group:
-            await group.start(RpcConnection[Message](MESSAGE, self._answer).run, self._socket)
+            await group.start(RpcConnection(Frame[Message], self._answer).run, self._socket)
             await self._ready()
             context.ready()
             await self.leave.wait()
