@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import mcp_types as types
 
-from agentflow._typeguards import is_mapping, is_list_or_tuple
+from agentflow._typeguards import is_list_or_tuple, is_mapping
 from mcp_servers.core._call import ERROR_KEY, Image, Part, ProgressSink, TextContent, ToolResult
 from mcp_servers.core._session import Resource
 
