@@ -1,9 +1,9 @@
 """Growth of one tree, level by level, so that timing has no effect on the result."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -38,16 +38,8 @@ MIN_REPEATED_CHARS = 80
 """Length from which equal output of two programs is not a coincidence."""
 
 
-class NodeObserver(Protocol):
-    """Callback for every completed node; must not block. See docs/growth.md."""
-
-    def __call__(self, seed: Seed, node: Node) -> None:
-        """Observe a node, grown now or before a crash."""
-        ...
-
-
-def ignore_nodes(seed: Seed, node: Node) -> None:
-    """Ignore all nodes."""
+NodeObserver: TypeAlias = Callable[[Seed, Node], None]
+"""Callback for every completed node, grown now or before a crash; must not block. See docs/growth.md."""
 
 
 class OpenNode(Struct):
@@ -92,7 +84,7 @@ class Grower:
         executor: ExecutorPort,
         verifier: VerifierPort,
         sandboxes: BranchSandboxes,
-        observer: NodeObserver = ignore_nodes,
+        observer: NodeObserver = lambda seed, node: None,
     ) -> None:
         """Create a grower.
 

@@ -12,13 +12,12 @@ from agentflow.learner._rows import Row
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.learner._api import Reward, atrain, train
     from agentflow.learner._backbone import Backbone
     from agentflow.learner._checkpoints import Checkpoints
     from agentflow.learner._config import TrainConfig, load_train_config
     from agentflow.learner._groups import Batch, EpisodeResult, Group
     from agentflow.learner._progress import TrainStatus
-    from agentflow.learner._run import TrainOutcome, TrainRun
+    from agentflow.learner._run import Reward, TrainOutcome, TrainRun, atrain, train
 
 __all__ = [
     "Backbone",
@@ -43,12 +42,11 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._api": ["Reward", "atrain", "train"],
         "._backbone": ["Backbone"],
         "._checkpoints": ["Checkpoints"],
         "._config": ["TrainConfig", "load_train_config"],
         "._groups": ["Batch", "Group", "EpisodeResult"],
         "._progress": ["TrainStatus"],
-        "._run": ["TrainOutcome", "TrainRun"],
+        "._run": ["Reward", "TrainOutcome", "TrainRun", "atrain", "train"],
     },
 )

@@ -165,12 +165,12 @@ class Checkpoints:
 
     def best(self) -> Path | None:
         """Return the checkpoint with the best score."""
-        scores = self._scores()
-        return self.folder / max(scores, key=lambda name: (scores[name], name)) if scores else None
+        name = _best(self._scores())
+        return None if name is None else self.folder / name
 
     def _kept(self, scores: Mapping[str, float]) -> list[str]:
         last = [path.name for path in self.all()][-self._keep :]
-        best = max(scores, key=lambda name: (scores[name], name), default=None)
+        best = _best(scores)
         return last if best is None or best in last else [best, *last]
 
     def _scores(self) -> dict[str, float]:
@@ -190,3 +190,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"{self.folder / SCORES} can't be written: {error.strerror}; free some space"
             ) from error
+
+
+def _best(scores: Mapping[str, float]) -> str | None:
+    return max(scores, key=lambda name: (scores[name], name), default=None)

@@ -192,14 +192,8 @@ class GrowthRules(Section):
         """Settings of the tree engine."""
         from agentflow.growth import GrowthSettings  # imports the sandbox
 
-        return GrowthSettings(
-            max_depth=self.max_depth,
-            branching_factor=self.branching_factor,
-            depth_threshold=self.depth_threshold,
-            merge_duplicates=self.merge_duplicates,
-            tips=self.tips,
-            seed_description=self.task_description,
-        )
+        same = self.model_dump(exclude={"task_description"})
+        return GrowthSettings(**same, seed_description=self.task_description)
 
 
 class Schedule(Section):

@@ -12,7 +12,17 @@ from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, ToolFailure
 from agentflow.journal import MemoryPage
 from agentflow.learner._config import JUDGE, POLICY
-from agentflow.models import OFFLINE, Accounts, Call, Completion, Model, ModelSettings, OpenModel, Sampling
+from agentflow.models import (
+    OFFLINE,
+    Accounts,
+    Call,
+    Completion,
+    Model,
+    ModelSettings,
+    ModelWrapper,
+    OpenModel,
+    Sampling,
+)
 from agentflow.rollout import Assignment, SandboxPool
 from agentflow.runs import choose_tools, open_models, open_supervised, sandbox_settings, start_child
 from agentflow.sandbox import Sandbox, Tool
@@ -32,40 +42,32 @@ MOST_AHEAD = 16
 _NO_END = 10**9
 
 
-class EpisodeSeededModel:
+def with_seed(call: Call[T], source: Sequence[object], **sampling: object) -> Call[T]:
+    """Return the call with a seed derived from `source`, and other changes of its sampling."""
+    seed = int(digest(source), 16) % 2**31
+    return structs.replace(call, sampling=structs.replace(call.sampling or Sampling(), seed=seed, **sampling))
+
+
+class EpisodeSeededModel(ModelWrapper):
     """The policy with a seed per call, derived from the seed of the episode."""
 
     def __init__(self, model: Model, role: str) -> None:
-        self._model = model
+        super().__init__(model)
         self._role = role
         self._seed = ""
         self._calls = 0
-        self._temperature: float | None = None
+        self._sampling: dict[str, object] = {}
 
     def begin(self, seed: str, temperature: float | None) -> None:
         """Start another episode."""
-        self._seed, self._temperature, self._calls = seed, temperature, 0
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self._model.name
-
-    @property
-    def vision(self) -> bool:
-        """True if it accepts images."""
-        return self._model.vision
+        self._seed, self._calls = seed, 0
+        self._sampling = {} if temperature is None else {"temperature": temperature}
 
     async def complete(self, call: Call[T]) -> Completion[T]:
         """Complete one call."""
         self._calls += 1
-        seed = int(digest([self._seed, self._role, self._calls]), 16) % 2**31
-        sampling = structs.replace(
-            call.sampling or Sampling(),
-            seed=seed,
-            **({} if self._temperature is None else {"temperature": self._temperature}),
-        )
-        return await self._model.complete(structs.replace(call, sampling=sampling))
+        source = [self._seed, self._role, self._calls]
+        return await self._model.complete(with_seed(call, source, **self._sampling))
 
 
 class _EpisodeTeam:

@@ -1,9 +1,9 @@
 """Run the episodes of a group, and those of a validation. A failed episode is data, and the others continue."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import anyio
 
@@ -15,11 +15,12 @@ from agentflow.scoring import Metric, bootstrap, pass_at
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Ending, Episode, Failure, Task, digest
 
-_RIGHT = 0.99
-
-
 logger = get_logger(__name__)
 
+T = TypeVar("T")
+
+_RIGHT = 0.99
+"""Score from which an answer counts as right for pass@k."""
 GRACE_SECONDS: Final = 30.0
 """Time on top of an episode's own limit, for making its sandbox and scoring its answer."""
 UNREACHABLE = frozenset(
@@ -141,42 +142,68 @@ class GroupRollout:
         :raises RunStopped: if the run can't continue.
         """
         seed = digest([self._seed, *place])
-        result = EpisodeResult()
-        for _ in range(self._tries):
-            async with self._slots:
-                result = await self._try(task, seed, temperature, max_turns)
-            if result.failure is None or result.failure.kind not in RETRIED:
-                break
-            if result.failure.kind == FailureCause.MODEL:
-                await self._engine_ready()
+        result = await self._attempt(
+            "episode",
+            task,
+            partial(self._play, task, seed, temperature, max_turns),
+            lambda failure: EpisodeResult(failure=failure),
+            lambda result: () if result.failure is None else (result.failure.kind,),
+        )
         if self._on_result is not None:
             self._on_result(result)
         return result
 
+    async def _attempt(
+        self,
+        what: str,
+        task: Task,
+        work: Callable[[], Awaitable[T]],
+        failed: Callable[[Failure], T],
+        causes: Callable[[T], Collection[str]],
+    ) -> T:
+        """Run work with the limits on concurrency and time; try again if it crashes or loses its engine.
+
+        :param failed: makes the result of work that raised or did not end.
+        :param causes: returns the causes for which a result has failed.
+        """
+        tries = self._tries
+        while True:
+            async with self._slots:
+                result = await self._try(what, task, work, failed)
+            tries -= 1
+            found = RETRIED.intersection(causes(result))
+            if FailureCause.MODEL in found:
+                await self._engine_ready()
+            if not found or not tries:
+                return result
+
     async def _try(
-        self, task: Task, seed: str, temperature: float | None, max_turns: int | None
-    ) -> EpisodeResult:
-        version = self.version
+        self, what: str, task: Task, work: Callable[[], Awaitable[T]], failed: Callable[[Failure], T]
+    ) -> T:
         try:
             with anyio.move_on_after(self._seconds):
-                episode = await self._runner.play(task, seed, temperature=temperature, max_turns=max_turns)
-                failure = _external_failure(episode)
-                reward = 0.0
-                if failure is None and episode.failure is None:
-                    reward, failure = await self._reward(episode.answer, task)
-                return EpisodeResult(episode=episode, failure=failure, reward=reward, version=version)
+                return await work()
         except RunStopped as stopped:
             if stopped.cause is not StopCause.MODEL:
                 raise
-            return EpisodeResult(failure=Failure(FailureCause.MODEL, stopped.message))
+            return failed(Failure(FailureCause.MODEL, stopped.message))
         except ConfigurationError:
             raise
         except Exception as error:  # boundary: a crashed episode is data, and must not end the others
-            logger.exception("episode crashed", task=task.id)
-            return EpisodeResult(failure=Failure(FailureCause.CRASHED, error_line(error)))
-        return EpisodeResult(
-            failure=Failure(FailureCause.TIME, f"it did not end in {self._seconds:g} seconds")
-        )
+            logger.exception(f"{what} crashed", task=task.id)
+            return failed(Failure(FailureCause.CRASHED, error_line(error)))
+        return failed(Failure(FailureCause.TIME, f"it did not end in {self._seconds:g} seconds"))
+
+    async def _play(
+        self, task: Task, seed: str, temperature: float | None, max_turns: int | None
+    ) -> EpisodeResult:
+        version = self.version
+        episode = await self._runner.play(task, seed, temperature=temperature, max_turns=max_turns)
+        failure = _external_failure(episode)
+        reward = 0.0
+        if failure is None and episode.failure is None:
+            reward, failure = await self._reward(episode.answer, task)
+        return EpisodeResult(episode=episode, failure=failure, reward=reward, version=version)
 
     async def _reward(self, answer: str, task: Task) -> tuple[float, Failure | None]:
         try:

@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from statistics import fmean
-from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
+from msgspec import Struct, structs
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._backbone import Backbone, Figures, with_proximal, with_reference
@@ -33,39 +34,20 @@ Report = Callable[[int, Mapping[str, float]], None]
 """Receives the figures of a step."""
 
 
-class ThreadRunner(Protocol):
-    """Runs blocking work outside the event loop."""
-
-    async def __call__(self, work: Callable[[Unpack[A]], T], /, *arguments: *A) -> T:
-        """Return its result."""
-        ...
-
-
 async def in_thread(work: Callable[[Unpack[A]], T], /, *arguments: *A) -> T:
     """Run blocking work in a thread. Cancellation waits for its end: a half-applied step is invalid."""
     return await anyio.to_thread.run_sync(work, *arguments)
 
 
-class LoopPosition:
+class LoopPosition(Struct, kw_only=True):
     """Position of a run, as stored in checkpoints."""
 
-    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
-        """Restore the position from a checkpoint; without one, start at the beginning."""
-        stored = stored or {}
-        self.step: int = int(stored.get("step", 0))
-        """Number of steps made."""
-        self.taken: int = int(stored.get("taken", 0))
-        """Number of draws made."""
-        self.pending: tuple[int, ...] = tuple(stored.get("pending", ()))
-        """Draws that no step has used."""
-
-    def as_json(self) -> dict[str, object]:
-        """Return the position as JSON."""
-        return {"step": self.step, "taken": self.taken, "pending": list(self.pending)}
-
-    def advance(self, batch: Batch) -> None:
-        """Move past the step of a batch."""
-        self.step, self.taken, self.pending = batch.step, batch.taken, batch.pending
+    step: int = 0
+    """Number of steps made."""
+    taken: int = 0
+    """Number of draws made."""
+    pending: tuple[int, ...] = ()
+    """Draws that no step has used."""
 
 
 class Loop:
@@ -87,7 +69,6 @@ class Loop:
         validate_every: int = 10,
         validates_first: bool = True,
         running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-        work: ThreadRunner = in_thread,
     ) -> None:
         """Configure it.
 
@@ -95,7 +76,6 @@ class Loop:
         :param publish: publishes new weights to the engine; `None`: there is no engine.
         :param validate: evaluates the policy; `None`: no validation.
         :param running: keeps the source running while steps are made.
-        :param work: runs blocking work.
         """
         self.position = position
         """Current position."""
@@ -113,7 +93,6 @@ class Loop:
         self._validate_every = validate_every
         self._validates_first = validates_first
         self._running = running
-        self._work = work
         self._stopped: RunStopped | None = None
         self._collecting: anyio.CancelScope | None = None
         self._saved = position.step
@@ -139,7 +118,7 @@ class Loop:
                 batch = await self._collect()
                 if batch is None:
                     break
-                await self._work(self._rollouts.write, batch)
+                await in_thread(self._rollouts.write, batch)
                 figures = await self._learn(batch)
                 await self._publish_weights()
                 await self._finish_step(figures)
@@ -155,7 +134,7 @@ class Loop:
     async def _catch_up(self) -> None:
         """Repeat the steps made after the last checkpoint, from their stored rollouts."""
         began = self.position.step
-        while not self._is_done and (batch := await self._work(self._rollouts.read, self.position.step + 1)):
+        while not self._is_done and (batch := await in_thread(self._rollouts.read, self.position.step + 1)):
             if batch.version != self._backbone.version:
                 raise ConfigurationError(
                     f"{self._rollouts.path(batch.step)}: was sampled by version {batch.version}, but the weights are version "
@@ -174,16 +153,20 @@ class Loop:
 
     async def _learn(self, batch: Batch) -> Figures:
         """Make the step of a batch."""
-        steps = [await self._work(step_rows, samples, self._loss) for samples in self._parts(batch)]
+        steps = [await in_thread(step_rows, samples, self._loss) for samples in self._parts(batch)]
         # Without an advantage, the gradient is rounding noise, which Adam would scale to a full step.
         telling = [(rows, figures) for rows, figures in steps if rows and figures["advantage/largest"] > 0]
         if not telling:
             logger.warning("nothing to learn from: all rewards of each task are equal", step=batch.step)
         # All parts before the first step: their proximal log-probabilities are those of the current weights.
-        parts = [(await self._work(self._with_log_probs, rows), figures) for rows, figures in telling]
+        parts = [(await in_thread(self._with_log_probs, rows), figures) for rows, figures in telling]
         for rows, figures in parts:
-            figures.update(await self._work(self._backbone.step, rows, self._loss))
-        self.position.advance(batch)
+            figures.update(await in_thread(self._backbone.step, rows, self._loss))
+        self.position.step, self.position.taken, self.position.pending = (
+            batch.step,
+            batch.taken,
+            batch.pending,
+        )
         loss_figures = _mean([figures for _, figures in steps])
         return {**batch_figures(batch), **loss_figures, "version": float(self._backbone.version)}
 
@@ -227,7 +210,7 @@ class Loop:
             return True
         save = partial(self._checkpoints.save, score=score)
         try:
-            await self._work(save, self._backbone, self.position.step, self.position.as_json())
+            await in_thread(save, self._backbone, self.position.step, structs.asdict(self.position))
         except CheckpointError as error:
             # Earlier checkpoints and the rollouts since then are kept: only time is lost.
             logger.warning("no checkpoint was written", step=self.position.step, problem=str(error))

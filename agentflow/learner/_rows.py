@@ -1,7 +1,7 @@
 """Rows: the tokens that enter a step, one row for each model call."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,23 @@ class Row:
     """Log-probability under the weights at the beginning of the step; `None`: `behaviour` is used."""
     end: TokenSpan | None = field(default=None, repr=False)
     """Last span of the row in the token tree of its step; `None`: `sort_rows` builds a tree."""
+
+
+PER_TRAINED_TOKEN = ("behaviour", "advantages", "weights", "units", "reference", "proximal")
+"""Arrays of a row with one entry for each trained token."""
+
+
+def scoring_row(ids: Sequence[int]) -> Row:
+    """Return a row for the log-probabilities of all tokens but the first; it adds nothing to a loss."""
+    nothing = np.zeros(len(ids) - 1)
+    return Row(
+        ids=np.array(ids, np.int32),
+        trained=np.arange(len(ids)) > 0,
+        behaviour=nothing.astype(np.float32),
+        advantages=nothing.astype(np.float32),
+        weights=nothing,
+        units=nothing.astype(np.int32),
+    )
 
 
 def longest_trained(rows: Sequence[Row]) -> int:
@@ -108,22 +125,9 @@ def _merge(short: Row, long: Row) -> Row:
     places = np.concatenate([np.flatnonzero(short.trained), np.flatnonzero(long.trained)])
     order = np.argsort(places, kind="stable")
 
-    def joined(part: Callable[[Row], NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate([part(short), part(long)])[order]
+    def joined(name: str) -> NDArray[Any] | None:
+        before, after = getattr(short, name), getattr(long, name)
+        return None if before is None else np.concatenate([before, after])[order]
 
-    def optional(part: Callable[[Row], NDArray[np.float32] | None]) -> NDArray[np.float32] | None:
-        one, other = part(short), part(long)
-        return None if one is None or other is None else np.concatenate([one, other])[order]
-
-    return Row(
-        ids=long.ids,
-        trained=trained,
-        behaviour=joined(lambda row: row.behaviour),
-        advantages=joined(lambda row: row.advantages),
-        weights=joined(lambda row: row.weights),
-        units=joined(lambda row: row.units),
-        temperature=long.temperature,
-        reference=optional(lambda row: row.reference),
-        proximal=optional(lambda row: row.proximal),
-        end=long.end,
-    )
+    arrays: dict[str, Any] = {name: joined(name) for name in PER_TRAINED_TOKEN}
+    return replace(long, trained=trained, **arrays)

@@ -1,20 +1,22 @@
-"""A training run: opens all resources, runs the loop, closes them."""
+"""Entry points of a training, and the run: it opens all resources, runs the loop and closes them."""
 
+import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
-import numpy as np
+import msgspec
 from msgspec import Struct, structs
 
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause, unwrap_group
 from agentflow.learner._backbone import Backbone
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
-from agentflow.learner._config import TrainConfig
+from agentflow.learner._config import TrainConfig, load_train_config
 from agentflow.learner._debug import debug_rollouts
 from agentflow.learner._engine import PolicyEngine, open_engine
 from agentflow.learner._episode_runner import open_episode_runner
@@ -22,15 +24,101 @@ from agentflow.learner._group_rollout import GroupRollout, Validation
 from agentflow.learner._loop import Loop, LoopPosition, in_thread
 from agentflow.learner._progress import TrainProgress, TrainStatus
 from agentflow.learner._rollout_store import RolloutStore
-from agentflow.learner._rows import Row
+from agentflow.learner._rows import scoring_row
 from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource
 from agentflow.learner._task_order import TaskOrder
 from agentflow.learner._tree_groups import TreeGroupRollout, open_tree_grower
 from agentflow.learner.trackers import Trackers, open_trackers
 from agentflow.rollout import Assignment, assign
-from agentflow.runs import Phase, Resume, render_config
-from agentflow.scoring import Metric
+from agentflow.runs import Phase, Resume, render_config, run_sync
+from agentflow.scoring import Metric, OwnMetric
 from agentflow.trajectory import Task
+
+Tasks: TypeAlias = str | PathLike[str] | Sequence[Task] | Mapping[str, Any]
+"""A file of tasks, tasks, or that section of the settings."""
+Reward: TypeAlias = Callable[[str, Task], object]
+"""Reward of an answer to a task: a number from 0 to 1 or a `Scored`, or an awaitable of one."""
+
+
+def train(
+    config_path: str | PathLike[str] | None = None,
+    tasks: Tasks | None = None,
+    *,
+    validation: Tasks | None = None,
+    reward: Reward | None = None,
+    resume: Resume = "auto",
+    overrides: Iterable[str] = (),
+    **settings: Any,  # noqa: ANN401 - any section of the settings, by its name
+) -> dict[str, Any]:
+    """Train a policy. Run the same command to resume; a finished run does nothing.
+
+    It also works inside a running event loop, as in a notebook. See docs/training.md.
+
+    :param config_path: settings file, JSON or YAML.
+    :param tasks: file of tasks, tasks, or that section of the settings; `None`: as in the file.
+    :param validation: held-out tasks, likewise.
+    :param reward: reward function, instead of a named metric.
+    :param resume: continue an existing run: `auto`, `always` or `never`.
+    :param overrides: `key=value` settings that override the file.
+    :param settings: sections or single settings that override all others: `policy={"model": "…"}`, `seed=1`.
+    :return: `steps`, `version`, `figures` of the last step, `output_dir`, and `policy`, the folder of the trained model.
+    :raises ConfigurationError: if a setting can't be used; nothing was started.
+    :raises RunStopped: if it ended early; the same command resumes.
+    """
+    work = partial(
+        atrain,
+        config_path,
+        tasks,
+        validation=validation,
+        reward=reward,
+        resume=resume,
+        overrides=overrides,
+        **settings,
+    )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        # In this thread, so that breakpoints work.
+        return anyio.run(work)
+    return run_sync(work)
+
+
+async def atrain(
+    config_path: str | PathLike[str] | None = None,
+    tasks: Tasks | None = None,
+    *,
+    validation: Tasks | None = None,
+    reward: Reward | None = None,
+    resume: Resume = "auto",
+    overrides: Iterable[str] = (),
+    **settings: Any,  # noqa: ANN401 - any section of the settings, by its name
+) -> dict[str, Any]:
+    """Train a policy; the asynchronous form of `train`. See docs/training.md."""
+    given = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
+    config = load_train_config(None if config_path is None else fspath(config_path), overrides, given)
+    run = TrainRun(
+        config,
+        tasks=_task_list(tasks),
+        validation=_task_list(validation),
+        metric=None if reward is None else OwnMetric(_name_of(reward), reward),
+        resume=resume,
+    )
+    return structs.asdict(await run.run())
+
+
+def _section(name: str, tasks: Tasks | None) -> dict[str, object]:
+    if isinstance(tasks, Mapping):
+        return {name: tasks}
+    return {name: {"data_path": fspath(tasks)}} if isinstance(tasks, str | PathLike) else {}
+
+
+def _task_list(tasks: Tasks | None) -> Sequence[Task] | None:
+    return None if isinstance(tasks, str | PathLike | Mapping) else tasks
+
+
+def _name_of(reward: Reward) -> str:
+    return str(getattr(reward, "__name__", "reward"))
+
 
 SETTINGS_FILE = "settings.yaml"
 
@@ -119,7 +207,7 @@ class TrainRun:
         if await in_thread(_follow_if_not_first, backbone):
             return TrainOutcome(steps=0, version=backbone.version, figures={}, output_dir="", policy="")
         try:
-            self.position = LoopPosition(await in_thread(checkpoints.load, backbone))
+            self.position = msgspec.convert(await in_thread(checkpoints.load, backbone) or {}, LoopPosition)
             self._progress.step = self.position.step
             with closing(open_trackers(config.trackers, config.output, self.position.step or -1)) as trackers:
                 self._progress.phase = Phase.GROWING
@@ -216,10 +304,7 @@ class TrainRun:
 
     async def _finish(self, backbone: Backbone) -> TrainOutcome:
         folder = self.config.output / "policy"
-        try:
-            await in_thread(backbone.export, folder)
-        except CheckpointError as error:
-            raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same command to resume") from None
+        await _export(backbone, folder)
         shutil.rmtree(self.config.output / "weights", ignore_errors=True)
         return TrainOutcome(
             steps=self.position.step,
@@ -337,16 +422,8 @@ async def _export(backbone: Backbone, folder: Path) -> None:
 
 async def _score(backbone: Backbone, tokens: tuple[int, ...]) -> list[float]:
     """Return the log-probabilities of a text under the trainer's weights."""
-    count = len(tokens) - 1
-    row = Row(
-        ids=np.array(tokens, np.int32),
-        trained=np.arange(len(tokens)) > 0,
-        behaviour=np.zeros(count, np.float32),
-        advantages=np.zeros(count, np.float32),
-        weights=np.zeros(count, np.float64),
-        units=np.zeros(count, np.int32),
-    )
-    return (await in_thread(backbone.log_probs, [row]))[0].tolist()
+    [values] = await in_thread(backbone.log_probs, [scoring_row(tokens)])
+    return values.tolist()
 
 
 def _weights(config: TrainConfig, version: int) -> Path:

@@ -1,20 +1,21 @@
 """Tree rollouts: one tree for each draw of a task. Branches share their prefix; the leaves are scored."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from msgspec import structs
 
 from agentflow.actors import Supervisor
-from agentflow.errors import ConfigurationError, RunStopped, StopCause, error_line
+from agentflow.errors import ConfigurationError
 from agentflow.growth import BranchSandboxes, Grower, plans_of
 from agentflow.journal import MemoryPage
-from agentflow.learner._group_rollout import RETRIED, UNREACHABLE, GroupRollout
+from agentflow.learner._episode_runner import SandboxEpisodeRunner, with_seed
+from agentflow.learner._group_rollout import UNREACHABLE, GroupRollout
 from agentflow.learner._groups import EpisodeResult, FailureCause, Group, samples_of_tree
 from agentflow.learner._task_order import TaskDraw
-from agentflow.models import Call, Completion, Model, Sampling
+from agentflow.models import Call, Completion, Model, ModelWrapper
 from agentflow.runs import start_child
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team import Team
@@ -34,12 +35,10 @@ from agentflow.trajectory import (
     Task,
     Tree,
     Turn,
-    digest,
 )
 
 if TYPE_CHECKING:
     from agentflow.learner._config import GrowthRules, TrainConfig
-    from agentflow.learner._episode_runner import SandboxEpisodeRunner
 
 
 logger = get_logger(__name__)
@@ -47,33 +46,21 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 
-class NodeSeededModel:
+class NodeSeededModel(ModelWrapper):
     """The policy with a seed per node, so that samples do not depend on the order of calls."""
 
     def __init__(self, model: Model, seed: int) -> None:
+        super().__init__(model)
         self.version = 0
         """Version of the weights that sample now."""
-        self._model = model
         self._seed = seed
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self._model.name
-
-    @property
-    def vision(self) -> bool:
-        """True if it accepts images."""
-        return self._model.vision
 
     async def complete(self, call: Call[T]) -> Completion[T]:
         """Complete one call."""
         request = call.request
         path = [step.action.canonical for step in request.path] if isinstance(request, PlanRequest) else []
         task = request.seed if isinstance(request, PlanRequest) else ""
-        seed = int(digest([self._seed, self.version, task, path]), 16) % 2**31
-        sampling = structs.replace(call.sampling or Sampling(), seed=seed)
-        return await self._model.complete(structs.replace(call, sampling=sampling))
+        return await self._model.complete(with_seed(call, [self._seed, self.version, task, path]))
 
 
 class TreeGrower:
@@ -150,40 +137,24 @@ class TreeGroupRollout(GroupRollout):
         :raises RunStopped: if the run can't continue.
         """
         del size, results
-        group = Group(number=draw.number, name=draw.group)
-        for _ in range(self._tries):
-            async with self._slots:
-                group = await self._try_tree(draw)
-            kinds = {failure.kind for failure in group.failures}
-            if group.samples or not kinds & RETRIED:
-                break
-            if FailureCause.MODEL in kinds:
-                await self._engine_ready()
-        return group
+        return await self._attempt(
+            "tree",
+            draw.task,
+            partial(self._grow, draw),
+            lambda failure: Group(number=draw.number, name=draw.group, failures=(failure,)),
+            lambda group: () if group.samples else [failure.kind for failure in group.failures],
+        )
 
-    async def _try_tree(self, draw: TaskDraw) -> Group:
+    async def _grow(self, draw: TaskDraw) -> Group:
         version = self.version
-        failure = Failure(FailureCause.TIME, f"it did not end in {self._seconds:g} seconds")
-        try:
-            with anyio.move_on_after(self._seconds):
-                return await self._grow(draw, version)
-        except RunStopped as stopped:
-            if stopped.cause is not StopCause.MODEL:
-                raise
-            failure = Failure(FailureCause.MODEL, stopped.message)
-        except ConfigurationError:
-            raise
-        except Exception as error:  # boundary: a crashed tree is data, and must not end the others
-            logger.exception("tree crashed", task=draw.task.id)
-            failure = Failure(FailureCause.CRASHED, error_line(error))
-        return Group(number=draw.number, name=draw.group, failures=(failure,))
-
-    async def _grow(self, draw: TaskDraw, version: int) -> Group:
         async with self._trees.open():
-            return await self._grown(draw, version)
+            tree, plans = await self._trees.grow(draw.task, version)
+            return await self._score(draw, tree, plans, version)
 
-    async def _grown(self, draw: TaskDraw, version: int) -> Group:
-        tree, plans = await self._trees.grow(draw.task, version)
+    async def _score(
+        self, draw: TaskDraw, tree: Tree, plans: Mapping[str, tuple[Reply[Plan], ...]], version: int
+    ) -> Group:
+        """Return the leaves of a tree as a group, each with the reward of its answer."""
         for reply in (reply for replies in plans.values() for reply in replies):
             if reply.failure is not None and reply.failure.kind in UNREACHABLE:
                 lost = Failure(FailureCause.MODEL, f"planner: {reply.failure.message}")
@@ -214,7 +185,7 @@ class TreeGroupRollout(GroupRollout):
 
 @asynccontextmanager
 async def open_tree_grower(
-    config: "TrainConfig", runner: "SandboxEpisodeRunner"
+    config: "TrainConfig", runner: SandboxEpisodeRunner
 ) -> AsyncGenerator[TreeGrower | None]:
     """Open what grows trees, with the models and tools of an episode runner; `None` without `growth` settings.
 

@@ -165,6 +165,27 @@ class Model(Protocol):
         ...
 
 
+class ModelWrapper:
+    """Base of a model that passes its calls on to another one, changed or recorded. See docs/models.md."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._model.name
+
+    @property
+    def vision(self) -> bool:
+        """The model accepts images."""
+        return self._model.vision
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        """Answer one call."""
+        return await self._model.complete(call)
+
+
 async def ask_model(model: Model, call: Call[T]) -> Reply[T]:
     """Return a model's answer; a failed call is a failed reply. See docs/models.md.
 

@@ -23,6 +23,7 @@ from agentflow.models import (
     Model,
     ModelEndpoints,
     ModelSettings,
+    ModelWrapper,
     TextPart,
     ask_model,
     make_model,
@@ -363,20 +364,12 @@ def tool_name(name: str) -> str:
     return DOCUMENTED_TOOLS.get(name, name)
 
 
-class PromptRecorder:
+class PromptRecorder(ModelWrapper):
     """Model that records its prompts by role, in order."""
 
     def __init__(self, model: Model, prompts: dict[str, list[str]]) -> None:
-        self._model = model
+        super().__init__(model)
         self._prompts = prompts
-
-    @property
-    def name(self) -> str:
-        return self._model.name
-
-    @property
-    def vision(self) -> bool:
-        return self._model.vision
 
     async def complete(self, call: Call[T]) -> Completion[T]:
         messages = (f"[{message.role}]\n{_text(message)}" for message in call.messages)

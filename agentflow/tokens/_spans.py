@@ -38,6 +38,13 @@ class TokenSpan:
         """Number of tokens on the path from the root to its end."""
         return self.start + len(self.ids) // WIDTH
 
+    def upwards(self, above: "TokenSpan | None" = None) -> "Iterator[TokenSpan]":
+        """Iterate over this span and those before it, to the root or to the one after `above`."""
+        step: TokenSpan | None = self
+        while step is not None and step is not above:
+            yield step
+            step = step.parent
+
 
 def packed(ids: Iterable[int]) -> bytes:
     """Return ids as bytes.
@@ -90,12 +97,7 @@ def path_ids(end: TokenSpan, above: TokenSpan | None = None) -> bytes:
 
     See docs/tokens.md.
     """
-    pieces: list[bytes] = []
-    step: TokenSpan | None = end
-    while step is not None and step is not above:
-        pieces.append(step.ids)
-        step = step.parent
-    return b"".join(reversed(pieces))
+    return b"".join([span.ids for span in end.upwards(above)][::-1])
 
 
 def walk(ends: Sequence[TokenSpan]) -> tuple[list[int], list[int]]:
@@ -114,10 +116,10 @@ def walk(ends: Sequence[TokenSpan]) -> tuple[list[int], list[int]]:
     needed: set[TokenSpan] = set()
     for number, end in enumerate(ends):
         paths.setdefault(end, []).append(number)
-        step: TokenSpan | None = end
-        while step is not None and step not in needed:
-            needed.add(step)
-            step = step.parent
+        for span in end.upwards():
+            if span in needed:
+                break
+            needed.add(span)
     roots = [span for span in needed if span.parent is None]
     order: list[int] = []
     common: list[int] = []
@@ -174,11 +176,6 @@ class StoredCall:
         """True if at least one token was sampled."""
         return self.end is not self.asked
 
-    @property
-    def order(self) -> tuple[int, tuple[float, ...], str, str]:
-        """Sort key among calls that end with the same span; it does not depend on when they were added."""
-        return self.asked.stop, tuple(self.logprobs), self.version, self.id
-
     def tokens(self) -> Tokens:
         """Return the prompt and the sampled tokens."""
         return Tokens(
@@ -211,7 +208,7 @@ def links_of(root: TokenSpan, calls: Collection[StoredCall]) -> list[CallLink]:
         if call.has_answer:
             ended[call.end].append(call)
     above: dict[Voice, list[list[StoredCall]]] = defaultdict(list)
-    found: list[CallLink] = []
+    links: list[CallLink] = []
     for span, leaving in _enter_and_leave(root):
         for voice, group in _by_voice(ended.get(span, ())).items():
             if leaving:
@@ -219,8 +216,8 @@ def links_of(root: TokenSpan, calls: Collection[StoredCall]) -> list[CallLink]:
             else:
                 above[voice].append(group)
         if not leaving and span in asked:
-            found += [_link(call, above[call.voice]) for call in sorted(asked[span], key=_order)]
-    return found
+            links += [_link(call, above[call.voice]) for call in sorted(asked[span], key=_order)]
+    return links
 
 
 def chains_of(links: list[CallLink]) -> list[list[StoredCall]]:
@@ -233,13 +230,10 @@ def chains_of(links: list[CallLink]) -> list[list[StoredCall]]:
             begins.append(link.call)
         else:
             heirs[parent.id] = link.call
-    chains: list[list[StoredCall]] = []
-    for call in begins:
-        if call.has_answer:
-            chain = [call]
-            while (heir := heirs.get(chain[-1].id)) is not None:
-                chain.append(heir)
-            chains.append(chain)
+    chains: list[list[StoredCall]] = [[call] for call in begins if call.has_answer]
+    for chain in chains:
+        while (heir := heirs.get(chain[-1].id)) is not None:
+            chain.append(heir)
     return chains
 
 
@@ -267,13 +261,10 @@ def _link(call: StoredCall, above: list[list[StoredCall]]) -> CallLink:
     nearest = above[-1]
     if len(nearest) == 1:
         return CallLink(call, nearest[0])
-    named = next((one for one in nearest if one.id == call.parent), None)
-    return (
-        CallLink(call, named)
-        if named is not None
-        else CallLink(call, None, tuple(sorted(nearest, key=_order)))
-    )
+    named = next((each for each in nearest if each.id == call.parent), None)
+    return CallLink(call, named, () if named is not None else tuple(sorted(nearest, key=_order)))
 
 
 def _order(call: StoredCall) -> tuple[int, tuple[float, ...], str, str]:
-    return call.order
+    """Sort key among calls that end with the same span; it does not depend on when they were added."""
+    return call.asked.stop, tuple(call.logprobs), call.version, call.id

@@ -40,23 +40,19 @@ class _Seen:
 
     def deepest(self, call: StoredCall) -> TokenSpan | None:
         """Return the last span of the call's prompt that the voice has read or sampled."""
-        step: TokenSpan | None = call.asked
-        while step is not None and step not in self.spans:
-            step = step.parent
-        return step
+        return next((span for span in call.asked.upwards() if span in self.spans), None)
 
     def add(self, call: StoredCall) -> None:
         """Add a call."""
         self.asked.add(call.asked)
-        step: TokenSpan | None = call.end
-        while step is not None and step not in self.spans:
-            self.spans.add(step)
-            step = step.parent
-        step = call.end.parent
+        for span in call.end.upwards():
+            if span in self.spans:
+                break
+            self.spans.add(span)
         if call.has_answer:
-            while step is not None and step.stop >= call.asked.stop:
-                self.answering[step].append(call)
-                step = step.parent
+            # The parent of the last span, and so on, to the last span of the prompt.
+            for span in [*call.end.upwards(call.asked), call.asked][1:]:
+                self.answering[span].append(call)
 
 
 def forks_of(
@@ -250,7 +246,7 @@ class TokenTree:
             merged=sum(len(row.ids) for row in rows),
             rows=len(rows),
             sampled=sum(call.end.stop - call.asked.stop for call in calls),
-            trained=sum(one.stop - one.start for row in rows for one in row.trained),
+            trained=sum(part.stop - part.start for row in rows for part in row.trained),
             forks=dict(sorted(Counter(fork.reason.value for fork in self.forks(decode)).items())),
         )
 
@@ -319,7 +315,7 @@ def _row(chain: list[StoredCall]) -> TokenRow:
 
 def _pieces(root: TokenSpan, call: StoredCall, calls: Collection[StoredCall]) -> list[Piece]:
     """Return the tokens of a call; adjacent spans of one call and kind are joined."""
-    path = _spans(root, call.end)
+    path = [*call.end.upwards(root)][::-1]
     samplers = _samplers(path, call, root, calls)
     pieces: list[Piece] = []
     for span in path:
@@ -345,20 +341,10 @@ def _samplers(
     on_path = set(path)
     for other in calls:
         if other.voice != call.voice and other.end in on_path:
-            samplers.update(dict.fromkeys(_spans(other.asked, other.end), other))
+            samplers.update(dict.fromkeys(other.end.upwards(other.asked), other))
     parents = {link.call.id: link.parent for link in links_of(root, calls)}
     step: StoredCall | None = call
     while step is not None:
-        samplers.update(dict.fromkeys(_spans(step.asked, step.end), step))
+        samplers.update(dict.fromkeys(step.end.upwards(step.asked), step))
         step = parents[step.id]
     return samplers
-
-
-def _spans(above: TokenSpan, end: TokenSpan) -> list[TokenSpan]:
-    """Return the spans below `above`, down to `end`."""
-    spans: list[TokenSpan] = []
-    step: TokenSpan | None = end
-    while step is not None and step is not above:
-        spans.append(step)
-        step = step.parent
-    return spans[::-1]

@@ -4,12 +4,12 @@ An episode is its exchanges in order: they contain everything that was asked and
 """
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 
 from msgspec import Struct, field
 
 from agentflow.trajectory._node import Action, Blob, Failure, Tokens, Usage
-from agentflow.trajectory._roles import Request, ToolCard
+from agentflow.trajectory._roles import Request, T_co, ToolCard
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -164,26 +164,27 @@ class Memory(Struct, frozen=True, kw_only=True):
     """The remaining turns, oldest first."""
 
 
-class AnalysisRequest(Request[QueryAnalysis], frozen=True, kw_only=True):
-    """Ask the planner to analyse a question."""
+class QuestionRequest(Request[T_co], Generic[T_co], frozen=True, kw_only=True):
+    """Request that shows a question with its images."""
 
     question: str
     """The question."""
     images: tuple[Blob, ...] = ()
     """Images that belong to it."""
+
+
+class AnalysisRequest(QuestionRequest[QueryAnalysis], frozen=True, kw_only=True):
+    """Ask the planner to analyse a question."""
+
     instructions: str = ""
     """The user's instructions to the planner."""
     tools: tuple[ToolCard, ...]
     """The available tools."""
 
 
-class NextStepRequest(Request[NextStep], frozen=True, kw_only=True):
+class NextStepRequest(QuestionRequest[NextStep], frozen=True, kw_only=True):
     """Ask the planner for the next step."""
 
-    question: str
-    """The question."""
-    images: tuple[Blob, ...] = ()
-    """Images that belong to it."""
     instructions: str = ""
     """The user's instructions to the planner."""
     tools: tuple[ToolCard, ...]
@@ -211,13 +212,9 @@ class CommandRequest(Request[Command], frozen=True, kw_only=True):
     """The previous call."""
 
 
-class VerificationRequest(Request[Decision], frozen=True, kw_only=True):
+class VerificationRequest(QuestionRequest[Decision], frozen=True, kw_only=True):
     """Ask the verifier whether the memory answers the question."""
 
-    question: str
-    """The question."""
-    images: tuple[Blob, ...] = ()
-    """Images that belong to it."""
     tools: tuple[ToolCard, ...]
     """The available tools."""
     analysis: QueryAnalysis
@@ -233,13 +230,9 @@ class DecisionRequest(Request[DecidedStep], frozen=True, kw_only=True):
     """The request for the next step."""
 
 
-class SolutionRequest(Request[Solution], frozen=True, kw_only=True):
+class SolutionRequest(QuestionRequest[Solution], frozen=True, kw_only=True):
     """Ask the generator for the answer to a task."""
 
-    question: str
-    """The question."""
-    images: tuple[Blob, ...] = ()
-    """Images that belong to it."""
     analysis: QueryAnalysis | None
     """The planner's analysis of the question; `None` if it failed."""
     memory: Memory

@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import anyio
 from msgspec import Struct
@@ -12,11 +11,20 @@ from msgspec.structs import replace
 
 from agentflow.actors import Supervisor
 from agentflow.journal import MemoryPage
-from agentflow.models import Accounts, Call, Completion, Model, ModelSettings, Sampling, make_model
+from agentflow.models import (
+    Accounts,
+    Call,
+    Completion,
+    Model,
+    ModelSettings,
+    ModelWrapper,
+    Sampling,
+    make_model,
+)
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.scoring import make_metric
 from agentflow.team import EpisodeSettings, Team, solve_task
-from agentflow.trajectory import Blob, Episode, NextStepRequest, Task, digest
+from agentflow.trajectory import Episode, MemoryBlobStore, NextStepRequest, Task, digest
 from examples.first_training.teacher import CODE, SEARCH
 
 __all__ = ["Seeded", "TaskOutcome", "play"]
@@ -24,27 +32,18 @@ __all__ = ["Seeded", "TaskOutcome", "play"]
 T = TypeVar("T")
 
 
-class Seeded:
+class Seeded(ModelWrapper):
     """A model with a seed per call, derived from the request: the same weights give the same episodes."""
 
     def __init__(self, model: Model, seed: int) -> None:
         """:param seed: another seed gives other samples."""
-        self._model = model
+        super().__init__(model)
         self._seed = seed
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self._model.name
-
-    @property
-    def vision(self) -> bool:
-        """True if it accepts images."""
-        return self._model.vision
 
     async def complete(self, call: Call[T]) -> Completion[T]:
         """Complete one call."""
-        request = cast("NextStepRequest", call.request)
+        request = call.request
+        assert isinstance(request, NextStepRequest), "only the planner is seeded"
         seed = int(digest([self._seed, request.question, request.turns_left]), 16) % 2**31
         return await self._model.complete(replace(call, sampling=Sampling(seed=seed)))
 
@@ -109,16 +108,7 @@ def _outcome(episode: Episode, right: bool) -> TaskOutcome:
 
 @asynccontextmanager
 async def _team(planner: Model) -> AsyncGenerator[Team]:
-    kept: dict[str, bytes] = {}
-
-    async def put(data: bytes, mime: str) -> Blob:
-        blob = Blob(sha256(data).hexdigest(), mime)
-        kept[blob.hash] = data
-        return blob
-
-    async def read(hash: str) -> bytes:
-        return kept[hash]
-
+    images = MemoryBlobStore()
     async with make_model(ModelSettings(name="offline"), Accounts()) as offline:
         team = Team(
             planner=planner,
@@ -126,8 +116,8 @@ async def _team(planner: Model) -> AsyncGenerator[Team]:
             executor=offline,
             verifier=offline,
             generator=offline,
-            put_blob=put,
-            blob=read,
+            put_blob=images.put,
+            blob=images.read,
             short_prompts=True,
         )
         async with Supervisor(team.specs(), name="team"):

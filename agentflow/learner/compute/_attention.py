@@ -2,7 +2,7 @@
 # torch and transformers are partially typed.
 """Attention along a tree, registered as an attention implementation of transformers."""
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -86,28 +86,13 @@ def _flex(
     """Compute attention with FlexAttention, (1, tokens, heads, size)."""
     from transformers.integrations.flex_attention import flex_attention_forward
 
-    mask = tree.remember("flex", block_mask)
-    return flex_attention_forward(module, query, key, value, mask, scaling=scale)[0]
-
-
-def block_mask(tree: TreeMask) -> Any:  # noqa: ANN401 - FlexAttention's
-    """Return the blocks of queries and keys to compute."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    ends = torch.from_numpy(tree.ends).to(tree.device)
-    size = len(tree.ends)
-
-    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (key <= query) & (query < ends[key])
-
-    # Compiled, so that the mask of all pairs is never in memory.
-    compiled = tree.device.type == "cuda"
-    return create_block_mask(sees, None, None, size, size, device=str(tree.device), _compile=compiled)
+    return flex_attention_forward(module, query, key, value, tree.flex_mask, scaling=scale)[0]
 
 
 def by_blocks(query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float) -> Tensor:
     """Compute the attention of each block of queries over the keys they see. All tensors are (1, heads, tokens, size)."""
-    return cast("Tensor", _ByBlocks.apply(query, key, value, tree, scale))
+    out: Tensor = _ByBlocks.apply(query, key, value, tree, scale)
+    return out
 
 
 class _ByBlocks(torch.autograd.Function):
@@ -131,12 +116,14 @@ class _ByBlocks(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride]
         """Compute the gradient of a softmax between two products."""
         grad = grad_outputs[0]
-        query, key, value, out = cast("tuple[Tensor, ...]", ctx.saved_tensors)
+        saved: tuple[Tensor, ...] = ctx.saved_tensors
+        query, key, value, out = saved
+        tree: TreeMask = ctx.tree
         keys, values = key[0], value[0]
         queries, outs, grads = (_grouped(one, keys) for one in (query, out, grad))
         query_grad, key_grad, value_grad = torch.empty_like(query), _zeros(keys), _zeros(values)
         query_grads = _grouped(query_grad, keys)
-        for block in cast("TreeMask", ctx.tree).blocks:
+        for block in tree.blocks:
             asked, seen, given = _chosen(queries, block), keys[:, block.keys], _chosen(grads, block)
             weights = _weights(asked, seen, block, ctx.scale)
             _add(value_grad, block, weights.mT @ given)

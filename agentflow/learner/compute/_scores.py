@@ -7,7 +7,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._rows import Row, longest_trained
+from agentflow.learner._rows import Row, longest_trained, scoring_row
 from agentflow.learner.compute._attention import NAME, Attention
 from agentflow.learner.compute._tree import TreeMask
 from agentflow.learner.packing import Packed, pack
@@ -247,7 +247,10 @@ def _verify(plain: Any, name: str) -> None:  # noqa: ANN401
     """Compare a tree of two rows with the model's own logits, and check that the branches are independent."""
     precise = plain.get_output_embeddings().weight.dtype in (torch.float32, torch.float64)
     ids = np.arange(SHARED + 2 * BRANCH) % plain.config.get_text_config().vocab_size
-    rows = [_row(ids[: SHARED + BRANCH]), _row(np.concatenate((ids[:SHARED], ids[SHARED + BRANCH :])))]
+    rows = [
+        scoring_row(branch.tolist())
+        for branch in (ids[: SHARED + BRANCH], np.concatenate((ids[:SHARED], ids[SHARED + BRANCH :])))
+    ]
     [packed] = pack(rows)
     with torch.no_grad():
         ours = _packed_scores(plain, packed, name)
@@ -283,18 +286,5 @@ def _packed_scores(plain: Any, packed: Packed, name: str) -> Tensor:  # noqa: AN
 def _own_scores(plain: Any, row: Row) -> Tensor:  # noqa: ANN401
     """Return the log-probabilities of the model's own head, including its postprocessing of logits."""
     ids = torch.from_numpy(row.ids.astype(np.int64)).to(plain.get_input_embeddings().weight.device)
-    logits = cast("Tensor", plain(input_ids=ids[None], use_cache=False).logits)[0].float()
-    return logits.log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
-
-
-def _row(ids: np.ndarray[Any, np.dtype[np.int64]]) -> Row:
-    """Return a row that trains all tokens but the first."""
-    nothing = np.zeros(len(ids) - 1, np.float32)
-    return Row(
-        ids=ids.astype(np.int32),
-        trained=np.arange(len(ids)) > 0,
-        behaviour=nothing,
-        advantages=nothing,
-        weights=nothing.astype(np.float64),
-        units=nothing.astype(np.int32),
-    )
+    logits: Tensor = plain(input_ids=ids[None], use_cache=False).logits
+    return logits[0].float().log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]

@@ -1,18 +1,16 @@
 """Visibility of tokens in a packed batch, and blocks of queries with the keys they need."""
 
 # pyright: reportUnknownMemberType=false
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-T = TypeVar("T")
 
 QUERIES = 128
 """Maximum number of queries in a block of a chain."""
@@ -49,13 +47,6 @@ class TreeMask:
     """Device of the model."""
     seen: list[int] = field(default_factory=list[int])
     """Layers whose attention followed the tree, once per forward."""
-    _cache: dict[str, object] = field(default_factory=dict[str, object])
-
-    def remember(self, name: str, make: Callable[["TreeMask"], T]) -> T:
-        """Return a value computed once for all layers."""
-        if name not in self._cache:
-            self._cache[name] = make(self)
-        return cast("T", self._cache[name])
 
     @cached_property
     def blocks(self) -> Sequence[QueryBlock]:
@@ -68,6 +59,21 @@ class TreeMask:
         ends = torch.from_numpy(self.ends).to(self.device)
         place = torch.arange(len(self.ends), device=self.device)
         return (place <= place[:, None]) & (place[:, None] < ends)
+
+    @cached_property
+    def flex_mask(self) -> Any:  # noqa: ANN401 - FlexAttention's
+        """Blocks of queries and keys that FlexAttention computes."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        ends = torch.from_numpy(self.ends).to(self.device)
+        size = len(self.ends)
+
+        def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query < ends[key])
+
+        # Compiled, so that the mask of all pairs is never in memory.
+        compiled = self.device.type == "cuda"
+        return create_block_mask(sees, None, None, size, size, device=str(self.device), _compile=compiled)
 
     def _block(self, begin: int, end: int) -> QueryBlock:
         """Return the block of these queries."""

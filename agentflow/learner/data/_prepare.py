@@ -61,41 +61,28 @@ def prepare(
     test = [] if aime24 is None else [_tested(item) for item in read_source(aime24, read_math)]
     sources = [read_source(source, read_search) for source in search]
     sources += [read_source(source, read_math) for source in math]
-    mixed = mix(sources, test, seed=seed, validation=validation, limit=limit)
-    if not mixed.train:
+    train, held_out, left_out = mix(sources, test, seed=seed, validation=validation, limit=limit)
+    if not train:
         raise ConfigurationError(
-            f"validation: all {len(mixed.validation)} questions would be held out; hold out fewer, or name more files"
+            f"validation: all {len(held_out)} questions would be held out; hold out fewer, or name more files"
         )
     files: dict[str, int] = {}
     first = 0
-    for path, items in ((TRAIN, mixed.train), (VALIDATION, mixed.validation), (TEST, test)):
+    for path, items in ((TRAIN, train), (VALIDATION, held_out), (TEST, test)):
         if items:
             write_items(Path(output, path), items, first)
             files[str(path)] = len(items)
             first += len(items)
     return Prepared(
         files=files,
-        sources=dict(sorted(Counter(item.source for item in mixed.train).items())),
-        duplicates=mixed.duplicates,
-        tested=mixed.tested,
+        sources=dict(sorted(Counter(item.source for item in train).items())),
+        duplicates=left_out["duplicates"],
+        tested=left_out["tested"],
     )
 
 
 def _tested(item: Item) -> Item:
     return Item(question=item.question, answers=item.answers, source=AIME)
-
-
-class Mix(Struct, frozen=True, kw_only=True):
-    """Training and validation questions."""
-
-    train: list[Item]
-    """Training questions."""
-    validation: list[Item]
-    """Held-out questions."""
-    duplicates: int
-    """Number of questions left out because they differ from another only in case or spaces."""
-    tested: int
-    """Number of questions left out because they are in a test set."""
 
 
 def mix(
@@ -105,8 +92,10 @@ def mix(
     seed: int,
     validation: int | None,
     limit: int | None,
-) -> Mix:
-    """Mix sources.
+) -> tuple[list[Item], list[Item], Counter[str]]:
+    """Mix sources: return training questions, held-out questions, and the number of those left out by reason.
+
+    Questions that differ only in case or spaces are duplicates. The order depends only on the seed.
 
     :param tested: questions of test sets, which are left out.
     :param seed: determines order, selection and what is held out. Additional rows do not change the relative order of others.
@@ -116,27 +105,22 @@ def mix(
     forbidden = {_key(item) for item in tested}
     seen: set[str] = set()
     left_out: Counter[str] = Counter()
-    found: list[tuple[bytes, Item]] = []
+    mixed: list[tuple[bytes, Item]] = []
     for source in sources:
-        own: list[tuple[bytes, Item]] = []
+        chosen: list[tuple[bytes, Item]] = []
         for item in source:
             key = _key(item)
             if key in forbidden or key in seen:
                 left_out["tested" if key in forbidden else "duplicates"] += 1
                 continue
             seen.add(key)
-            own.append((sha256(f"{seed}\0{key}".encode()).digest(), item))
-        own.sort(key=lambda entry: entry[0])
-        found += own[:limit]
-    found.sort(key=lambda entry: entry[0])
-    items = [item for _, item in found]
+            chosen.append((sha256(f"{seed}\0{key}".encode()).digest(), item))
+        chosen.sort(key=lambda entry: entry[0])
+        mixed += chosen[:limit]
+    mixed.sort(key=lambda entry: entry[0])
+    items = [item for _, item in mixed]
     held_out = min(len(items) // 10, 200) if validation is None else max(validation, 0)
-    return Mix(
-        train=items[held_out:],
-        validation=items[:held_out],
-        duplicates=left_out["duplicates"],
-        tested=left_out["tested"],
-    )
+    return items[held_out:], items[:held_out], left_out
 
 
 def _key(item: Item) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner.trackers._jsonl import Jsonl
@@ -168,7 +169,25 @@ class TensorBoard:
         self._writer.close()
 
 
-class Trackio:
+class _Service:
+    """A service that can't delete steps: a repeated step is not sent again."""
+
+    _run: Any
+    _sent: "_Sent"
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Send the figures, unless the step was sent before."""
+        if self._sent.is_new(step):
+            self._run.log(dict(figures), step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        # They print, and stdout may be JSON output.
+        with redirect_stdout(sys.stderr):
+            self._run.finish()
+
+
+class Trackio(_Service):
     """Writes to Trackio, a local database with a web page."""
 
     def __init__(self, settings: "TrackerSettings", folder: Path, after: int) -> None:
@@ -180,20 +199,10 @@ class Trackio:
         name = settings.name or folder.resolve().name
         resume = "allow" if after >= 0 else "never"
         with redirect_stdout(sys.stderr):  # It prints, and stdout may be JSON output.
-            self._run: Any = trackio.init(project=settings.project, name=name, resume=resume, embed=False)
-
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Send the figures, unless the step was sent before."""
-        if self._sent.is_new(step):
-            self._run.log(dict(figures), step=step)
-
-    def close(self) -> None:
-        """Finish the run."""
-        with redirect_stdout(sys.stderr):
-            self._run.finish()
+            self._run = trackio.init(project=settings.project, name=name, resume=resume, embed=False)
 
 
-class Wandb:
+class Wandb(_Service):
     """Writes to Weights & Biases; offline by default."""
 
     def __init__(self, settings: "TrackerSettings", folder: Path, after: int) -> None:
@@ -203,10 +212,10 @@ class Wandb:
             raise _missing("wandb", "pip install wandb") from None
         self._sent = _Sent(folder / "wandb.json", after)
         try:
-            self._run: Any = wandb.init(
+            self._run = wandb.init(
                 project=settings.project,
                 name=settings.name or folder.resolve().name,
-                id=self._sent.run or None,
+                id=self._sent.state.run or None,
                 resume="allow",
                 mode="online" if settings.online else "offline",
                 dir=str(folder),
@@ -217,43 +226,38 @@ class Wandb:
             raise ConfigurationError(f"trackers.use: wandb can't begin: {why}") from None
         self._sent.belongs_to(str(self._run.id))
 
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Send the figures, unless the step was sent before."""
-        if self._sent.is_new(step):
-            self._run.log(dict(figures), step=step)
 
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+class _SentState(Struct):
+    run: str = ""
+    step: int = -1
 
 
 class _Sent:
-    """Steps already sent to a service that can't delete them: a repeated step is not sent again."""
+    """Number of the last step sent to a service, and the run's id there."""
 
     def __init__(self, path: Path, after: int) -> None:
         """:param after: last step of a resumed run; a new run ignores what was sent before."""
         self._path = path
-        goes_on = after >= 0 and path.exists()
-        state: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if goes_on else {}
-        self.run: str = state.get("run", "")
-        self._step: int = state.get("step", -1)
+        self.state = _SentState()
+        if after >= 0 and path.exists():
+            self.state = msgspec.json.decode(path.read_bytes(), type=_SentState)
 
     def belongs_to(self, run: str) -> None:
         """Store the run's id at the service."""
-        self.run = run
+        self.state.run = run
         self._keep()
 
     def is_new(self, step: int) -> bool:
         """Return true if the step was not sent yet, and count it as sent."""
-        if step <= self._step:
+        if step <= self.state.step:
             return False
-        self._step = step
+        self.state.step = step
         self._keep()
         return True
 
     def _keep(self) -> None:
         new = self._path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode({"run": self.run, "step": self._step}))
+        new.write_bytes(msgspec.json.encode(self.state))
         new.replace(self._path)
 
 

@@ -10,15 +10,15 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from agentflow.learner._rows import Row
+from agentflow.learner._rows import PER_TRAINED_TOKEN, Row
 
 Arrays = Mapping[str, NDArray[Any]]
 """Arrays by name."""
 
 READY = "ready"
 """File that exists once requests are accepted."""
-_EVERY = ("behaviour", "advantages", "weights", "units")
-_SOME = ("reference", "proximal")
+_TYPES: Mapping[str, type[np.generic]] = {"weights": np.float64, "units": np.int32}
+"""Types of arrays that are not float32."""
 _MESSAGE = "message.json"
 _ARRAYS = "arrays.npz"
 
@@ -75,15 +75,12 @@ def pack_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
         "ids": _long([row.ids for row in rows], np.int32),
         "trained": _long([row.trained for row in rows], np.bool_),
     }
-    for name in _EVERY:
-        kind = {"weights": np.float64, "units": np.int32}.get(name, np.float32)
-        arrays[name] = _long([getattr(row, name) for row in rows], kind)
-    for name in _SOME:
+    for name in PER_TRAINED_TOKEN:
         given = [values for row in rows if (values := getattr(row, name)) is not None]
         if given and len(given) < len(rows):
             raise ValueError(f"some rows have {name} log-probabilities and some have none")
         if given:
-            arrays[name] = _long(given, np.float32)
+            arrays[name] = _long(given, _TYPES.get(name, np.float32))
     return arrays
 
 
@@ -94,18 +91,15 @@ def unpack_rows(arrays: Arrays) -> list[Row]:
     ends = np.cumsum(arrays["lengths"])[:-1]
     trained = np.split(arrays["trained"], ends)
     cuts = np.cumsum([int(one.sum()) for one in trained])[:-1]
-    parts = {name: np.split(arrays[name], cuts) for name in (*_EVERY, *_SOME) if name in arrays}
+    parts: dict[str, list[Any]] = {
+        name: np.split(arrays[name], cuts) for name in PER_TRAINED_TOKEN if name in arrays
+    }
     return [
         Row(
             ids=ids,
             trained=which,
-            behaviour=parts["behaviour"][place],
-            advantages=parts["advantages"][place],
-            weights=parts["weights"][place],
-            units=parts["units"][place],
             temperature=float(arrays["temperatures"][place]),
-            reference=parts["reference"][place] if "reference" in parts else None,
-            proximal=parts["proximal"][place] if "proximal" in parts else None,
+            **{name: values[place] for name, values in parts.items()},
         )
         for place, (ids, which) in enumerate(zip(np.split(arrays["ids"], ends), trained, strict=True))
     ]

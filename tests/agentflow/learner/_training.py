@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import anyio
+import msgspec
 
 from agentflow.learner import TrainConfig
 from agentflow.learner._checkpoints import Checkpoints
@@ -135,7 +136,7 @@ def a_loop(
         "schedule": schedule,
         "rollouts": RolloutStore(folder / "rollouts"),
         "checkpoints": checkpoints,
-        "position": LoopPosition(checkpoints.load(backbone)),
+        "position": msgspec.convert(checkpoints.load(backbone) or {}, LoopPosition),
         "report": tell_nobody,
     }
     return Loop(**{**given, **more})

@@ -12,7 +12,7 @@ import torch
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from agentflow.learner._rows import Row
+from agentflow.learner._rows import PER_TRAINED_TOKEN, Row
 from agentflow.learner.verl._exchange import (
     READY,
     Arrays,
@@ -92,12 +92,10 @@ class EpisodeManager:
 
 
 def _empty(like: Row) -> Row:
-    none = {name: getattr(like, name)[:0] for name in ("behaviour", "advantages", "weights", "units")}
-    some = {
-        name: None if (values := getattr(like, name)) is None else values[:0]
-        for name in ("reference", "proximal")
-    }
-    return replace(like, ids=like.ids[:2], trained=np.zeros(2, np.bool_), **none, **some)
+    """Return a row without a trained token, with the same optional arrays."""
+    arrays = {name: getattr(like, name) for name in PER_TRAINED_TOKEN}
+    none = {name: values[:0] for name, values in arrays.items() if values is not None}
+    return replace(like, ids=like.ids[:2], trained=np.zeros(2, np.bool_), **none)
 
 
 def _fields(row: Row, uid: str, place: int, step: int) -> dict[str, Any]:

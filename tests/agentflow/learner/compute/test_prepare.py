@@ -23,7 +23,6 @@ from transformers import (
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner.compute import Attention, log_probs, log_probs_by_row, prepare
-from agentflow.learner.compute._attention import block_mask
 from agentflow.learner.compute._tree import TreeMask
 from agentflow.learner.packing import pack
 from tests.agentflow.learner._models import tiny_model
@@ -94,7 +93,7 @@ def test_no_gradient_reaches_another_branch() -> None:
 def test_flex_attention_computes_exactly_the_visible_pairs() -> None:
     [packed] = pack(ROWS)
     tree = TreeMask(packed.ends, packed.positions, torch.device("cpu"))
-    mask = block_mask(tree)
+    mask = tree.flex_mask
     places, none = torch.arange(len(packed)), torch.zeros((), dtype=torch.long)
     assert mask.mask_mod(none, none, places[:, None], places[None]).equal(tree.visible)
     size = mask.BLOCK_SIZE[0]
