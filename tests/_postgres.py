@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from agentflow.serving._ports import kept_port
+from agentflow.serving._server import kept_port
 
 __all__ = ["PostgresServer", "postgres_server"]
 

@@ -6,7 +6,7 @@ in reverse order. See docs/actors.md.
 
 from agentflow.actors._actor import Actor
 from agentflow.actors._channel import Channel, ChannelStatistics, Receiver, Sender
-from agentflow.actors._child import Child, Context, FunctionChild
+from agentflow.actors._child import Child, Context, FunctionChild, Process
 from agentflow.actors._children import ChildCounts, ChildInfo, ChildState
 from agentflow.actors._clock import SYSTEM_CLOCK, Clock, SystemClock, Timer
 from agentflow.actors._errors import (
@@ -36,11 +36,9 @@ from agentflow.actors._events import (
     SupervisorEnding,
     SupervisorEvent,
 )
-from agentflow.actors._hosted import Hosted
-from agentflow.actors._process import Process
 from agentflow.actors._specs import AutoShutdown, Backoff, ChildSpec, Restart, Strategy
 from agentflow.actors._supervisor import DynamicSupervisor, Supervisor
-from agentflow.actors._together import together
+from agentflow.actors._tasks import Hosted, together
 
 __all__ = [
     "SYSTEM_CLOCK",

@@ -10,15 +10,15 @@ import anyio
 from agentflow.actors._child import Child
 from agentflow.actors._children import ChildCounts, ChildSlot, ChildState
 from agentflow.actors._clock import Clock
-from agentflow.actors._errors import ChildActive, ChildExists, StartFailed, UnknownChild
+from agentflow.actors._errors import ChildActive, ChildExists, UnknownChild
 from agentflow.actors._events import Observer
-from agentflow.actors._restarting import Restarting
 from agentflow.actors._specs import AutoShutdown, Backoff, ChildSpec, Restart, Strategy, check_specs
+from agentflow.actors._supervision import Supervision
 
 C = TypeVar("C")
 
 
-class Supervisor(Restarting):
+class Supervisor(Supervision):
     """Starts children in order, restarts them after failures, and stops them in reverse order. See docs/actors.md.
 
     Each child starts when the one before it is ready. More than `intensity` restarts within `period` seconds end the
@@ -120,12 +120,7 @@ class Supervisor(Restarting):
             raise ChildExists(
                 f"{self.name} has a child {spec.id!r} already: it is {self._slots[spec.id].state}"
             )
-        slot = self._slots[spec.id] = ChildSlot(spec)
-        try:
-            return await self._start(slot)
-        except StartFailed:
-            del self._slots[spec.id]
-            raise
+        return await self._start_new(spec)
 
     async def _terminate_child(self, id: str) -> None:
         await self._stop_in_order([self._slot(id)])
@@ -152,7 +147,7 @@ class Supervisor(Restarting):
         return slot.spec.restart is not Restart.TEMPORARY
 
 
-class DynamicSupervisor(Restarting):
+class DynamicSupervisor(Supervision):
     """Dynamic children of one spec (OTP's `simple_one_for_one`). See docs/actors.md.
 
     It starts empty. Each child gets the arguments of its `start_child`, at restarts too, and an id of the spec's id and a
@@ -216,12 +211,7 @@ class DynamicSupervisor(Restarting):
     async def _start_child(self, arguments: tuple[object, ...]) -> tuple[str, Child | None]:
         self._made += 1
         spec = replace(self._template, id=f"{self._template.id}-{self._made}")
-        slot = self._slots[spec.id] = ChildSlot(spec, arguments)
-        try:
-            return spec.id, await self._start(slot)
-        except StartFailed:
-            del self._slots[spec.id]
-            raise
+        return spec.id, await self._start_new(spec, arguments)
 
     async def _terminate_child(self, id: str) -> None:
         await self._slot(id).stop()

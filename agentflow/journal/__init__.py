@@ -11,8 +11,7 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.journal._journal import Journal, open_journal
-    from agentflow.journal._leases import Counts
-    from agentflow.journal._owners import this_process
+    from agentflow.journal._leases import Counts, this_process
     from agentflow.journal._run import Run
     from agentflow.journal._seeds import NewSeed
     from agentflow.journal._writer import SeedTaken
@@ -36,8 +35,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._journal": ["Journal", "open_journal"],
-        "._leases": ["Counts"],
-        "._owners": ["this_process"],
+        "._leases": ["Counts", "this_process"],
         "._run": ["Run"],
         "._seeds": ["NewSeed"],
         "._writer": ["SeedTaken"],

@@ -1,24 +1,25 @@
 """Opening the journal and its runs."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
+import msgspec
 from sqlalchemy import Connection, select
 
+from agentflow._typeguards import is_object
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Clock, Supervisor
 from agentflow.errors import ConfigurationError
 from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._migrations import migrate
-from agentflow.journal._owners import this_process
+from agentflow.journal._leases import this_process
 from agentflow.journal._run import Run
-from agentflow.journal._schema import runs
-from agentflow.journal._settings import check_same, encode
-from agentflow.journal._upsert import put_new
+from agentflow.journal._schema import migrate, put_new, runs
 from agentflow.journal._writer import Inbox, Writer
 from agentflow.trajectory import digest
 
+_LONGEST = 60
+_NOTHING = msgspec.Raw(b"nothing")
 _users = count(1)
 
 
@@ -83,15 +84,15 @@ class Journal:
             raise ConfigurationError(f"run_name: {name!r} can't be used; write one line of visible signs")
         if lease_seconds <= 0:
             raise ConfigurationError(f"lease_seconds: {lease_seconds:g} is too short; write more than 0")
-        wanted = encode(settings)
+        # Equal settings give equal bytes.
+        wanted = msgspec.json.encode(settings, order="deterministic")
 
         def open_or_make(connection: Connection) -> tuple[int, bytes]:
-            connection.execute(put_new(connection, runs, {"name": name, "settings": wanted}, unique="name"))
-            found = connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name))
-            return found.one()
+            put_new(connection, runs, {"name": name, "settings": wanted}, unique="name")
+            return connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name)).one()
 
         number, kept = await self._inbox.change(open_or_make)
-        check_same(name, kept, wanted)
+        _check_same(name, kept, wanted)
         return Run(
             self._database,
             self._inbox,
@@ -101,3 +102,33 @@ class Journal:
             user=f"{this_process()}#{next(_users)}",
             now=self._now,
         )
+
+
+def _check_same(run: str, before: bytes, now: bytes) -> None:
+    """Refuse settings other than those the run was created with.
+
+    :raises ConfigurationError: one line that names each difference.
+    """
+    if before != now:
+        differences = "; ".join(_differences("", msgspec.json.decode(before), msgspec.json.decode(now)))
+        raise ConfigurationError(
+            f"run {run!r} was made with other settings ({differences}); choose another output_dir or run_name, "
+            "or go back to the old settings"
+        )
+
+
+def _differences(path: str, before: object, now: object) -> Iterator[str]:
+    if is_object(before) and is_object(now):
+        for key in sorted(before.keys() | now.keys()):
+            inner = f"{path}.{key}" if path else key
+            yield from _differences(inner, before.get(key, _NOTHING), now.get(key, _NOTHING))
+    elif (was := _text(before)) != (is_now := _text(now)):
+        yield f"{path}: {_short(was)} -> {_short(is_now)}"
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

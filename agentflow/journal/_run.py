@@ -12,9 +12,8 @@ from agentflow.journal._backend import EntryRow
 from agentflow.journal._database import JournalDatabase
 from agentflow.journal._leases import Counts
 from agentflow.journal._page import Page, Writing
-from agentflow.journal._schema import blobs, entries, harvests, seeds, usage
+from agentflow.journal._schema import blobs, entries, harvests, put, seeds, usage
 from agentflow.journal._seeds import NewSeed, add_seeds
-from agentflow.journal._upsert import put
 from agentflow.journal._writer import Inbox, SeedTaken
 from agentflow.trajectory import Blob, Seed, Usage
 

@@ -1,15 +1,29 @@
-"""Tables of the journal after the newest migration."""
+"""Tables of the journal after the newest migration, inserts that tolerate existing rows, and all migrations."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     Boolean,
     Column,
+    Connection,
     Double,
+    Insert,
     Integer,
     LargeBinary,
     MetaData,
     Table,
     Text,
+    bindparam,
+    select,
+    text,
+    update,
 )
+from sqlalchemy.dialects import postgresql, sqlite
+
+from agentflow.errors import ConfigurationError
+from agentflow.journal._database import JournalDatabase
 
 METADATA = MetaData()
 
@@ -79,3 +93,103 @@ usage = Table(
     Column("body", LargeBinary, nullable=False),
 )
 """Usage of each process, by role."""
+
+
+def put(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
+    """Insert a row, or replace the one with its primary key."""
+    connection.execute(_put(connection.dialect.name, table, tuple(row)), row)
+
+
+def put_new(connection: Connection, table: Table, row: dict[str, Any], *, unique: str) -> None:
+    """Insert a row unless one has the same value in that column."""
+    insert = _insert(connection.dialect.name, table).values(row)
+    connection.execute(insert.on_conflict_do_nothing(index_elements=[unique]))
+
+
+@cache
+def _put(dialect: str, table: Table, names: tuple[str, ...]) -> Insert:
+    """Build the statement once: building costs several times as much as executing."""
+    insert = _insert(dialect, table).values({name: bindparam(name) for name in names})
+    keys = [column.name for column in table.primary_key]
+    rest = {name: insert.excluded[name] for name in names if name not in keys}
+    return insert.on_conflict_do_update(index_elements=keys, set_=rest)
+
+
+def _insert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
+    return (sqlite if dialect == "sqlite" else postgresql).insert(table)
+
+
+Migration: TypeAlias = Callable[[Connection], None]
+"""One migration. It contains its own statements, so that later code changes do not alter it."""
+
+
+_FIRST_TABLES = """
+    CREATE TABLE agentflow_runs (
+        id {number} PRIMARY KEY, name TEXT NOT NULL UNIQUE, settings {blob} NOT NULL
+    );
+    CREATE TABLE agentflow_seeds (
+        run INTEGER NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL,
+        origin TEXT NOT NULL, place INTEGER NOT NULL, body {blob} NOT NULL, done BOOLEAN NOT NULL,
+        owner TEXT, until DOUBLE PRECISION, claims INTEGER NOT NULL,
+        PRIMARY KEY (run, number), UNIQUE (run, origin, place), UNIQUE (run, name)
+    );
+    CREATE TABLE agentflow_entries (
+        run INTEGER NOT NULL, seed INTEGER NOT NULL, key TEXT NOT NULL,
+        ordinal INTEGER NOT NULL, body {blob} NOT NULL, PRIMARY KEY (run, seed, key)
+    );
+    CREATE TABLE agentflow_harvests (
+        run INTEGER NOT NULL, seed INTEGER NOT NULL, body {blob} NOT NULL, PRIMARY KEY (run, seed)
+    );
+    CREATE TABLE agentflow_blobs (
+        run INTEGER NOT NULL, hash TEXT NOT NULL, data {blob} NOT NULL, PRIMARY KEY (run, hash)
+    );
+    CREATE TABLE agentflow_usage (
+        run INTEGER NOT NULL, owner TEXT NOT NULL, role TEXT NOT NULL, body {blob} NOT NULL,
+        PRIMARY KEY (run, owner, role)
+    );
+    CREATE INDEX agentflow_open ON agentflow_seeds (run, done, number);
+    CREATE INDEX agentflow_leased ON agentflow_seeds (run, owner)
+"""
+
+
+def _first_tables(connection: Connection) -> None:
+    """Create runs, seeds, entries, harvests, blobs and usage.
+
+    The indices let a claim skip finished seeds, and a search for leases skip waiting ones.
+    """
+    number, blob = ("INTEGER", "BLOB") if connection.dialect.name == "sqlite" else ("SERIAL", "BYTEA")
+    for statement in _FIRST_TABLES.format(number=number, blob=blob).split(";"):
+        connection.execute(text(statement))
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables,)
+"""All migrations, in order. A released migration never changes."""
+
+
+async def migrate(database: JournalDatabase, steps: Sequence[Migration] = MIGRATIONS) -> None:
+    """Apply the missing migrations, each in its own transaction and by one process only.
+
+    :raises ConfigurationError: if the tables are newer than this program.
+    """
+    while await database.write(lambda connection: _one_step(database, connection, steps)):
+        pass
+
+
+def _one_step(database: JournalDatabase, connection: Connection, steps: Sequence[Migration]) -> bool:
+    """Apply the next migration; return whether there was one."""
+    database.backend.lock_schema(connection)
+    connection.execute(text("CREATE TABLE IF NOT EXISTS agentflow_schema (version INTEGER NOT NULL)"))
+    version = connection.scalar(select(schema.c.version))
+    if version is None:
+        version = 0
+        connection.execute(schema.insert().values(version=version))
+    if version > len(steps):
+        raise ConfigurationError(
+            f"journal {database.backend.shown}: its tables are of version {version}, this program knows "
+            f"{len(steps)}; use a newer AgentFlow, or another journal"
+        )
+    if version == len(steps):
+        return False
+    steps[version](connection)
+    connection.execute(update(schema).values(version=version + 1))
+    return True

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, overload
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, overload
 
 import anyio
 from pydantic import Field
@@ -51,7 +51,7 @@ def _settings_parameter(function: Callable[..., object]) -> str | None:
 def _invoker(function: Callable[..., object]) -> Callable[..., Awaitable[object]]:
     """Return the function as an async one; a plain one runs in a thread, so it may block."""
     if inspect.iscoroutinefunction(function):
-        return cast("Callable[..., Awaitable[object]]", function)
+        return function
 
     async def invoke(**arguments: object) -> object:
         return await anyio.to_thread.run_sync(partial(function, **arguments), abandon_on_cancel=True)
@@ -81,13 +81,13 @@ def _described(function: Callable[..., object], description: str | None) -> Call
     return invoke
 
 
-def _with_description(hint: object, found: str | None, name: str) -> object:
+def _with_description(hint: Any, found: str | None, name: str) -> object:  # noqa: ANN401 - any type form
     """Annotate a type with a description: its own, the docstring's, or the argument's name in words."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     if any(isinstance(extra, FieldInfo) and extra.description for extra in extras):
         return hint
     text = next((extra for extra in extras if isinstance(extra, str)), found)
-    return Annotated[cast("Any", hint), Field(description=text or name.replace("_", " "))]
+    return Annotated[hint, Field(description=text or name.replace("_", " "))]
 
 
 class ApiBackend(Backend):

@@ -3,10 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import anyio
 
+from agentflow._typeguards import is_mapping
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox._tool_host import failed
 from mcp_servers import ToolResult
@@ -92,10 +93,8 @@ def _read(call: Call, number: int) -> _Call:
     parts = {_KEYS[key]: value for key, value in call.items() if value is not None}
     tool, timeout = parts.get("tool"), parts.get("timeout")
     arguments: object = parts.get("arguments", {})
-    if not (
-        isinstance(tool, str) and isinstance(arguments, Mapping) and isinstance(timeout, int | float | None)
-    ):
+    if not (isinstance(tool, str) and is_mapping(arguments) and isinstance(timeout, int | float | None)):
         raise ConfigurationError(
             f"call {number} of the batch: needs a 'tool', and may have 'arguments' and a 'timeout'"
         )
-    return _Call(tool, cast("Mapping[str, object]", arguments), timeout)
+    return _Call(tool, arguments, timeout)

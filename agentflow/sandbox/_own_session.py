@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import anyio
+import msgspec
+from msgspec import Struct
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._tool_host import ToolHost
@@ -27,6 +28,24 @@ class SessionInfo:
     """Seconds since the session was last used."""
 
 
+class _Session(Struct):
+    session: str
+
+
+class _SessionState(_Session):
+    backends: list[str]
+    running: int
+    idle_seconds: float
+
+
+class _SessionList(Struct):
+    sessions: list[_SessionState]
+
+
+class _ForkedSession(_Session):
+    left_behind: tuple[str, ...]
+
+
 class OwnSession:
     """Session that is created at first use and driven by the `session_*` tools, as any client would."""
 
@@ -35,18 +54,13 @@ class OwnSession:
         self._handle = handle
         self._turn = anyio.Lock()
 
-    @property
-    def begun(self) -> bool:
-        """Return whether it has been created."""
-        return self._handle is not None
-
     async def handle(self) -> str:
         """Return its handle; create it if necessary."""
         if self._handle is None:
             async with self._turn:
                 if self._handle is None:
                     started = await self._call("start", {}, session=None)
-                    self._handle = cast("str", started["session"])
+                    self._handle = msgspec.convert(started, _Session).session
         return self._handle
 
     async def add(self, settings: Mapping[str, Mapping[str, object]]) -> None:
@@ -79,22 +93,20 @@ class OwnSession:
         """Return the live backends."""
         if self._handle is None:
             return []
-        listing = await self._call("list", {}, session=None)
-        sessions = cast("list[dict[str, object]]", listing["sessions"])
-        own = next((one for one in sessions if one["session"] == self._handle), None)
-        if own is None:
-            return []
-        backends, running = cast("list[str]", own["backends"]), cast("int", own["running"])
-        idle = cast("float", own["idle_seconds"])
-        return [SessionInfo(backend, self._handle, running, idle) for backend in backends]
+        listing = msgspec.convert(await self._call("list", {}, session=None), _SessionList)
+        return [
+            SessionInfo(backend, state.session, state.running, state.idle_seconds)
+            for state in listing.sessions
+            if state.session == self._handle
+            for backend in state.backends
+        ]
 
     async def fork(self) -> "tuple[OwnSession, tuple[str, ...]]":
         """Return an independent copy, and a line for each thing that was not copied."""
         if self._handle is None:
             return OwnSession(self._host), ()
-        forked = await self._call("fork", {}, session=self._handle)
-        left_behind = cast("list[str]", forked["left_behind"])
-        return OwnSession(self._host, cast("str", forked["session"])), tuple(left_behind)
+        forked = msgspec.convert(await self._call("fork", {}, session=self._handle), _ForkedSession)
+        return OwnSession(self._host, forked.session), forked.left_behind
 
     async def _call(
         self, verb: str, arguments: Mapping[str, object], *, session: str | None, timeout: float | None = None

@@ -5,10 +5,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self, cast
+from typing import Self
 
 import anyio
 
+from agentflow._typeguards import is_object
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._aliases import canonical_backend
 from agentflow.sandbox._batch import Call, run_batch
@@ -262,18 +263,21 @@ def _tell(listener: ProgressSink, done: float, total: float | None, message: str
 
 def _ends_itself(tool: Tool) -> bool:
     """Return whether a tool of ours takes a timeout in seconds; units of external tools are unknown."""
-    return tool.backend in BACKENDS and "timeout" in cast(
-        "dict[str, object]", tool.input_schema.get("properties", {})
-    )
+    return tool.backend in BACKENDS and "timeout" in _properties(tool)
 
 
 def _without_session(tool: Tool) -> Tool:
     """Return the tool without its `session` argument, which the sandbox fills in."""
     if not tool.stateful:
         return tool
-    properties = cast("dict[str, object]", tool.input_schema.get("properties", {}))
-    own = {name: schema for name, schema in properties.items() if name != "session"}
-    return replace(tool, input_schema={**tool.input_schema, "properties": own})
+    properties = {name: schema for name, schema in _properties(tool).items() if name != "session"}
+    return replace(tool, input_schema={**tool.input_schema, "properties": properties})
+
+
+def _properties(tool: Tool) -> dict[str, object]:
+    """Return the schemas of a tool's arguments."""
+    properties = tool.input_schema.get("properties")
+    return properties if is_object(properties) else {}
 
 
 def _settings_by_backend(

@@ -3,9 +3,11 @@
 import os
 import re
 import secrets
+import socket
 import subprocess
 import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import Generator
+from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
 from typing import IO, Self
 
@@ -14,11 +16,9 @@ import anyio
 
 from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.serving._command import command_of, environment_of
 from agentflow.serving._control import EngineControl
-from agentflow.serving._ports import kept_port
 from agentflow.serving._publishing import Publisher
-from agentflow.serving._settings import ServingSettings
+from agentflow.serving._settings import ServingSettings, command_of, environment_of
 from agentflow.serving._weights import Probe, Published, Weights
 
 POLL_SECONDS = 0.2
@@ -218,3 +218,15 @@ class ModelServer:
                 except aiohttp.ClientError:
                     pass
                 await anyio.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def kept_port(host: str) -> Generator[int]:
+    """Reserve a free port for the length of a block, even while its server is down.
+
+    The server must set `SO_REUSEADDR`, as servers do. The port is never given to programs that ask for any free one.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind((host, 0))
+        yield kept.getsockname()[1]

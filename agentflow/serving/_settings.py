@@ -1,14 +1,22 @@
-"""Settings of a served model."""
+"""Settings of a served model, and the command line and environment of vLLM that follow from them."""
 
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import msgspec
+from msgspec import Struct
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from agentflow.errors import ConfigurationError
+from agentflow.serving._weights import Weights
 from agentflow.settings import Settings
+
+_CPU_CONTEXT = 8192
+"""Maximum number of tokens that a CPU can handle."""
 
 Device: TypeAlias = Literal["auto", "cpu", "gpu"]
 """Device to compute on; `auto` takes a GPU if the environment's vLLM was built for one."""
@@ -69,3 +77,73 @@ class ServingSettings(Settings):
         if not self.python.exists():
             raise ConfigurationError(f"python: there is no {self.python}; create it, or name another one")
         return self.python.absolute()
+
+
+def command_of(
+    settings: ServingSettings, port: int, *, cpu: bool, weights: Weights | None = None
+) -> list[str]:
+    """Return the command line. It does not contain the key, because other users can read command lines."""
+    options: dict[str, object] = {
+        "model": weights.folder if weights else settings.model,
+        # A trainer's checkpoint has no tokenizer.
+        "tokenizer": settings.model,
+        "served-model-name": settings.called,
+        "host": settings.host,
+        "port": port,
+        "dtype": settings.dtype,
+        # Training needs the log-probabilities of the distribution that was sampled from, not the raw ones.
+        "logprobs-mode": "processed_logprobs",
+    }
+    if settings.trains:
+        # This API alone returns the weights version of each token.
+        options["enable-scale-out"] = True
+    context = settings.max_model_len or (_cpu_context(settings.model) if cpu else None)
+    if context is not None:
+        options["max-model-len"] = context
+    if cpu:
+        options["enforce-eager"] = True
+        # A seeded request kills the engine when its prompt is read in chunks.
+        options["no-enable-chunked-prefill"] = True
+        options["max-num-batched-tokens"] = max(_CPU_CONTEXT, context or 0)
+    else:
+        options["gpu-memory-utilization"] = settings.gpu_memory_utilization
+    words: list[str] = []
+    for name, value in {**options, **settings.options}.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not False and value is not None:
+            words += [f"--{name}", str(value)]
+    return [str(settings.interpreter()), "-m", "vllm.entrypoints.openai.api_server", *words]
+
+
+class _ModelConfig(Struct):
+    max_position_embeddings: int = _CPU_CONTEXT
+
+
+def _cpu_context(model: str) -> int | None:
+    """Return a context length that a CPU can handle; `None` if the model's own is unknown here."""
+    config = Path(model, "config.json")
+    if not config.is_file():
+        return None
+    own = msgspec.json.decode(config.read_bytes(), type=_ModelConfig).max_position_embeddings
+    return min(own, _CPU_CONTEXT)
+
+
+def environment_of(
+    settings: ServingSettings, key: str, given: Mapping[str, str], *, cpu: bool
+) -> dict[str, str]:
+    """Return the environment: that of this process, plus vLLM's variables."""
+    environment = {name: value for name, value in given.items() if not name.startswith("AGENTFLOW_")}
+    environment["VLLM_API_KEY"] = key
+    environment["VLLM_NO_USAGE_STATS"] = "1"
+    # The default closes a connection after five idle seconds, possibly while a request is on its way.
+    environment["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = "60"
+    if os.path.isdir(settings.model):
+        # A model on disk needs no hub, and looking for one delays the start.
+        environment["HF_HUB_OFFLINE"] = "1"
+    if cpu:
+        environment["VLLM_TARGET_DEVICE"] = "cpu"
+        environment["VLLM_CPU_KVCACHE_SPACE"] = f"{settings.cache_gib:g}"
+    if settings.trains:
+        environment["VLLM_SERVER_DEV_MODE"] = "1"
+    return environment

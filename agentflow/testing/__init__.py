@@ -2,10 +2,18 @@
 
 from pathlib import Path
 
-from agentflow.testing._faults import Fault, FaultyActor, FaultyChild, InjectedCrash, Start
-from agentflow.testing._recorder import EventRecorder
+from agentflow.testing._actors import (
+    EventRecorder,
+    Fault,
+    FaultyActor,
+    FaultyChild,
+    InjectedCrash,
+    Start,
+    VirtualClock,
+    VirtualTimeLoop,
+    VirtualTimer,
+)
 from agentflow.testing._tiny_model import tiny_tokenizer
-from agentflow.testing._virtual_time import VirtualClock, VirtualTimeLoop, VirtualTimer
 from agentflow.testing.endpoint import fake_endpoint
 
 __all__ = [

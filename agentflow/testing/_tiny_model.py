@@ -10,7 +10,7 @@ a weight update. Run it with a Python environment that has `torch` and `transfor
 import argparse
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -48,8 +48,8 @@ def main() -> None:
         max_position_embeddings=given.context,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=cast("int", tokenizer.eos_token_id),
-        pad_token_id=cast("int", tokenizer.pad_token_id),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     Qwen2ForCausalLM(config).float().save_pretrained(given.folder)
     tokenizer.save_pretrained(given.folder)

@@ -15,7 +15,7 @@ import yaml
 
 from agentflow.errors import ErrorKind
 from agentflow.sandbox import Sandbox, ToolResult
-from agentflow.serving._ports import kept_port
+from agentflow.serving._server import kept_port
 from runtimes.process.trusted._server_folder import realm
 from tests._dockerd import Dockerd, dockerd
 from tests.mcp_servers._program import Program, program

@@ -1,6 +1,12 @@
-"""Answers of the fake model: a pure function of the prompt, in the role that the schema's name selects."""
+"""Answers of the fake model: a pure function of the prompt, in the role that the schema's name selects.
 
+Its embeddings need no weights: texts that share words are close.
+"""
+
+import base64
+import math
 import re
+import struct
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
@@ -9,6 +15,10 @@ import msgspec
 
 from agentflow.testing.endpoint._prompt import Prompt
 
+EMBEDDING_SIZE = 128
+"""Dimension of an embedding."""
+
+_ANY_WORD = re.compile(r"\w+")
 _WORD = re.compile(r"[^\W\d_]{4,}")
 _IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
 _SENTENCE = re.compile(r"[^.!?\n]{20,300}[.!?](?=\s|$)")
@@ -183,3 +193,16 @@ def _answer(quote: str, asked: str, dice: _Dice) -> str:
         return inner[dice.roll(len(inner))]
     words = sorted(_WORD.findall(quote), key=len)
     return words[-1] if words else quote
+
+
+def embed(text: str, *, as_base64: bool = False) -> list[float] | str:
+    """Return the unit-length embedding of a text: each word is hashed to a dimension and a sign."""
+    vector = [0.0] * EMBEDDING_SIZE
+    for word in _ANY_WORD.findall(text.casefold()):
+        dice = blake2b(word.encode(), digest_size=3).digest()
+        vector[int.from_bytes(dice[:2], "big") % EMBEDDING_SIZE] += 1.0 if dice[2] % 2 else -1.0
+    length = math.sqrt(sum(number * number for number in vector)) or 1.0
+    vector = [number / length for number in vector]
+    if as_base64:
+        return base64.b64encode(struct.pack(f"<{EMBEDDING_SIZE}f", *vector)).decode()
+    return vector

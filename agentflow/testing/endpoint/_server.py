@@ -12,9 +12,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from agentflow.testing.endpoint._embed import embed
 from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
-from agentflow.testing.endpoint._play import play, use_tool
+from agentflow.testing.endpoint._play import embed, play, use_tool
 from agentflow.testing.endpoint._prompt import FakeToolCall, Prompt, read_prompt
 
 _JSON = {"Content-Type": "application/json"}

@@ -12,7 +12,7 @@ from agentflow.doctor import DiagnosisState, examine
 from agentflow.doctor._checks import examine_host, examine_provider
 from agentflow.errors import ConfigurationError
 from agentflow.models import PROVIDERS
-from agentflow.serving._ports import kept_port
+from agentflow.serving._server import kept_port
 from mcp_servers import BACKENDS
 
 

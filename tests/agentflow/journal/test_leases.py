@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal, this_process
 from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._migrations import migrate
+from agentflow.journal._schema import migrate
 from agentflow.journal._writer import Inbox, Writer
 from agentflow.trajectory import Seed
 

@@ -7,8 +7,7 @@ from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped
 from agentflow.journal import open_journal
 from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._migrations import MIGRATIONS, migrate
-from agentflow.journal._schema import METADATA
+from agentflow.journal._schema import METADATA, MIGRATIONS, migrate
 
 
 def tables(connection: Connection) -> dict[str, set[str]]:

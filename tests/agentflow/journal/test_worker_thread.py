@@ -7,13 +7,13 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentflow.journal._worker_thread import Lane
+from agentflow.journal._sqlite import WorkerThread
 
 pytestmark = pytest.mark.promise("journal:loop")
 
 
 async def test_calls_run_in_order_and_return_their_results() -> None:
-    lane, done = Lane("lane"), list[int]()
+    lane, done = WorkerThread("lane"), list[int]()
 
     async def ask(number: int) -> None:
         await lane.do(lambda: done.append(number))
@@ -29,7 +29,7 @@ async def test_calls_run_in_order_and_return_their_results() -> None:
 
 
 async def test_a_call_cancelled_before_its_turn_is_not_run() -> None:
-    lane, done, begun, go_on = Lane("lane"), list[str](), threading.Event(), threading.Event()
+    lane, done, begun, go_on = WorkerThread("lane"), list[str](), threading.Event(), threading.Event()
 
     def wait() -> None:
         begun.set()
@@ -49,7 +49,7 @@ async def test_a_call_cancelled_before_its_turn_is_not_run() -> None:
 
 
 def test_an_event_loop_that_ended_does_not_disturb_the_thread() -> None:
-    lane, go_on, done = Lane("lane"), threading.Event(), list[str]()
+    lane, go_on, done = WorkerThread("lane"), threading.Event(), list[str]()
 
     async def ask_and_leave() -> None:
         asyncio.get_running_loop().create_task(lane.do(go_on.wait))

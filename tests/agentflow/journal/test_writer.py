@@ -14,7 +14,7 @@ from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import NewSeed, Run, open_journal
 from agentflow.journal._backend import EntryRow
 from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._migrations import migrate
+from agentflow.journal._schema import migrate
 from agentflow.journal._writer import Inbox, Writer
 from agentflow.testing import EventRecorder
 from agentflow.trajectory import Seed

@@ -9,7 +9,7 @@ import pytest
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models import Accounts, Call, ImagePart, Message, Prices, Sampling, TextPart
-from agentflow.serving._ports import kept_port
+from agentflow.serving._server import kept_port
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Plan, Usage
 from tests.agentflow.models._serving import Colour, HastyClock, Move, call, painter, refuses, says, script

@@ -6,7 +6,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError, ErrorKind
 from agentflow.sandbox import Sandbox, SandboxSettings
-from agentflow.sandbox._runtimes import SharedRuntime, shared_runtime
+from agentflow.sandbox._tool_host import SharedRuntime, shared_runtime
 from runtimes.process import ProcessRuntime
 from tests.agentflow.sandbox._hosts import eager_runtime
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from agentflow.serving._ports import kept_port
+from agentflow.serving._server import kept_port
 
 HOST = "127.0.0.1"
 

@@ -1,12 +1,14 @@
-"""Context managers that outlive the task that opened them."""
+"""Helpers for tasks: context managers that outlive the task that opened them, concurrent calls."""
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
 
 import anyio
+
+from agentflow.errors import unwrap_group
 
 T = TypeVar("T")
 
@@ -66,3 +68,28 @@ class Hosted(Generic[T]):
                 opened.set_exception(error)
         finally:
             opened.cancel()
+
+
+async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Run jobs concurrently and return their results in order; the first error cancels the others.
+
+    That error is raised as itself, not in an exception group. See docs/actors.md.
+    """
+    waiting = list(jobs)
+    if len(waiting) <= 1:
+        return [await job() for job in waiting]
+    results: dict[int, T] = {}
+
+    async def run(index: int, job: Callable[[], Awaitable[T]]) -> None:
+        results[index] = await job()
+
+    failure: Exception | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            for index, job in enumerate(waiting):
+                tasks.start_soon(run, index, job)
+    except* Exception as group:  # boundary: the first error is raised again, by itself
+        failure = unwrap_group(group)
+    if failure is not None:
+        raise failure
+    return [results[index] for index in range(len(waiting))]
