@@ -1,15 +1,12 @@
 """`agentflow analyse`: tables and a chart of finished rollouts."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from agentflow.cli._output import Exit, print_wide, write_out
+from agentflow.cli._output import Exit, print_json, print_wide, write_out
 from agentflow.errors import ConfigurationError
 from agentflow.rollout.analysis import AnalysedRun, AnalysisTable, draw, find_runs, tables_of
 
@@ -41,11 +38,9 @@ def _draw(runs: Sequence[AnalysedRun], file: Path) -> None:
 def _show(runs: Sequence[AnalysedRun], *, as_json: bool) -> None:
     tables = tables_of(runs)
     if as_json:
-        record = {"runs": [run.folder for run in runs], "tables": tables}
-        sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+        print_json({"runs": [run.folder for run in runs], "tables": tables})
         return
-    shown = [part for table in tables for part in (f"\n{table.title}", _table(table))]
-    print_wide(*shown)
+    print_wide(*(part for table in tables for part in (f"\n{table.title}", _table(table))))
 
 
 def _table(given: AnalysisTable) -> "Table":

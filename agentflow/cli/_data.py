@@ -4,9 +4,7 @@ import argparse
 import sys
 from functools import partial
 
-import msgspec
-
-from agentflow.cli._output import Exit, write_out
+from agentflow.cli._output import Exit, print_json, write_out
 from agentflow.learner.data import Prepared, prepare
 
 
@@ -30,7 +28,7 @@ def run_data(given: argparse.Namespace) -> int:
 
 def _show(prepared: Prepared, output: str, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(msgspec.json.encode(prepared).decode() + "\n")
+        print_json(prepared)
         return
     for path, rows in prepared.files.items():
         sys.stdout.write(f"{output}/{path}: {rows} questions\n")

@@ -2,9 +2,10 @@
 
 import logging
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import anyio
@@ -94,68 +95,42 @@ def progress_table(phase: str, total: int, done: int) -> "Table":
     return table
 
 
-class ProgressDisplay(Protocol):
-    """Display of a run's progress."""
-
-    async def watch(self) -> None:
-        """Show the progress until cancelled."""
-        ...
-
-
 @contextmanager
-def open_display(view: RunView[ViewedStatus]) -> Generator[ProgressDisplay]:
-    """Yield the display that fits stderr."""
+def open_display(view: RunView[ViewedStatus]) -> Generator[Callable[[], Coroutine[None, None, None]]]:
+    """Yield a function that shows the progress on stderr, in the way that fits it, until it is cancelled."""
     if sys.stderr.isatty():
-        with _terminal(view) as display:
-            yield display
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+            # While the table is live, so that log lines are printed above it.
+            set_up_logging(Level.WARNING)
+            yield partial(_update_table, view, live)
+        set_up_logging(Level.WARNING)
         return
     set_up_logging(Level.INFO)
     logger.info("started", **view.start)
-    yield _Lines(view)
+    yield partial(_log_lines, view)
     if (status := view.status()).phase in (Phase.DONE, Phase.STOPPED):
         logger.info("ended", **view.fields(status))
 
 
-class _Lines(Generic[ViewedStatus]):
-    """A structured log line every few seconds and at each change of phase."""
-
-    def __init__(self, view: RunView[ViewedStatus]) -> None:
-        self._view = view
-
-    async def watch(self) -> None:
-        phase, due = Phase.STARTING, LINE_SECONDS
-        while True:
-            await anyio.sleep(FRAME_SECONDS)
-            status = self._view.status()
-            if status.phase is not phase or status.seconds >= due:
-                logger.info("progress", **self._view.fields(status))
-                phase, due = status.phase, status.seconds + LINE_SECONDS
+async def _log_lines(view: RunView[ViewedStatus]) -> None:
+    """Log a line every few seconds and at each change of phase."""
+    phase, due = Phase.STARTING, LINE_SECONDS
+    while True:
+        await anyio.sleep(FRAME_SECONDS)
+        status = view.status()
+        if status.phase is not phase or status.seconds >= due:
+            logger.info("progress", **view.fields(status))
+            phase, due = status.phase, status.seconds + LINE_SECONDS
 
 
-class _LiveTable(Generic[ViewedStatus]):
-    """A table that is updated in place."""
-
-    def __init__(self, view: RunView[ViewedStatus], live: "Live") -> None:
-        self._view = view
-        self._live = live
-
-    async def watch(self) -> None:
-        while True:
-            self._live.update(self._view.table(self._view.status()), refresh=True)
-            await anyio.sleep(FRAME_SECONDS)
-
-
-@contextmanager
-def _terminal(view: RunView[ViewedStatus]) -> Generator[ProgressDisplay]:
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(stderr=True)
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        # While the table is live, so that log lines are printed above it.
-        set_up_logging(Level.WARNING)
-        yield _LiveTable(view, live)
-    set_up_logging(Level.WARNING)
+async def _update_table(view: RunView[ViewedStatus], live: "Live") -> None:
+    """Update a table in place."""
+    while True:
+        live.update(view.table(view.status()), refresh=True)
+        await anyio.sleep(FRAME_SECONDS)
 
 
 def set_up_logging(level: Level) -> None:

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TypedDict
 
 from agentflow.cli._output import EXITS, Exit
 from agentflow.errors import AgentFlowError, ConfigurationError
@@ -17,23 +18,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `agentflow COMMAND …` and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="agentflow",
-        description="Grow trees of agent trajectories and turn them into grounded training data.",
-        epilog=EXITS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **_described("Grow trees of agent trajectories and turn them into grounded training data."),
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, what, describe in (
         ("synth", "grow seeds into question-answer pairs", _describe_synth),
-        (
-            "rollout",
-            "work on tasks with the team or a single agent and score the answers",
-            _describe_rollout,
-        ),
-        (
-            "eval",
-            "compare models on benchmarks; by default on the bundled samples",
-            _describe_eval,
-        ),
+        ("rollout", "work on tasks with the team or a single agent and score the answers", _describe_rollout),
+        ("eval", "compare models on benchmarks; by default on the bundled samples", _describe_eval),
         ("train", "train a policy on tasks by reinforcement learning", _describe_train),
         ("analyse", "print tables and draw a chart of finished rollouts", _describe_analyse),
         ("data", "prepare training data from published questions", _describe_data),
@@ -41,28 +32,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("ctl", "watch and control a running synthesis", _describe_ctl),
         ("doctor", "check what this machine can run, and how to fix the rest", _describe_doctor),
     ):
-        describe(
-            commands.add_parser(
-                name,
-                help=what,
-                description=what,
-                epilog=EXITS,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
-        )
+        describe(commands.add_parser(name, help=what, **_described(what)))
     return _run(_parsed(parser, arguments), parser.prog)
 
 
 def synth(arguments: Sequence[str] | None = None, *, prog: str = "agentflow synth") -> int:
     """Run `agentflow synth …` and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="Grow seeds into question-answer pairs. Without arguments, the offline engine explores the bundled corpus.",
-        epilog=EXITS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    what = "Grow seeds into question-answer pairs. Without arguments, the offline engine explores the bundled corpus."
+    parser = argparse.ArgumentParser(prog=prog, **_described(what))
     _describe_synth(parser)
     return _run(_parsed(parser, arguments, command="synth"), prog)
+
+
+class _Description(TypedDict):
+    """Arguments of a parser."""
+
+    description: str
+    epilog: str
+    formatter_class: type[argparse.HelpFormatter]
+
+
+def _described(what: str) -> _Description:
+    return {
+        "description": what,
+        "epilog": EXITS,
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
 
 
 def _parsed(
@@ -83,18 +78,14 @@ def _parsed(
 
 def _describe_synth(parser: argparse.ArgumentParser) -> None:
     _describe_settings(parser)
-    _describe_resume(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the resolved settings and exit")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    _describe_run(parser, "report")
 
 
 def _describe_rollout(parser: argparse.ArgumentParser) -> None:
     _describe_settings(parser)
     parser.add_argument("--data", metavar="FILE", help="file of tasks; same as data_path=FILE")
     parser.add_argument("--benchmark", metavar="NAME", help="benchmark; same as benchmark_name=NAME")
-    _describe_resume(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the resolved settings and exit")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    _describe_run(parser, "summary")
 
 
 def _describe_train(parser: argparse.ArgumentParser) -> None:
@@ -104,9 +95,7 @@ def _describe_train(parser: argparse.ArgumentParser) -> None:
         choices=("local", "verl", "debug"),
         help="training backend; debug: print rollouts without training",
     )
-    _describe_resume(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the resolved settings and exit")
-    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    _describe_run(parser, "outcome")
 
 
 def _describe_eval(parser: argparse.ArgumentParser) -> None:
@@ -142,6 +131,12 @@ def _describe_resume(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _describe_run(parser: argparse.ArgumentParser, report: str) -> None:
+    _describe_resume(parser)
+    parser.add_argument("--print-config", action="store_true", help="print the resolved settings and exit")
+    parser.add_argument("--json", action="store_true", help=f"print the {report} as JSON")
+
+
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -158,13 +153,7 @@ def _describe_serve_model(parser: argparse.ArgumentParser) -> None:
 def _describe_data(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     what = "mix search and math questions into parquet files for training, validation and test"
-    prepare = actions.add_parser(
-        "prepare",
-        help=what,
-        description=what,
-        epilog=EXITS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    prepare = actions.add_parser("prepare", help=what, **_described(what))
     source = "file, or hub:OWNER/NAME[:CONFIGURATION[:SPLIT]]"
     prepare.add_argument(
         "--search", nargs="+", default=[], metavar="SOURCE", help=f"questions with answers: {source}"

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -66,6 +68,11 @@ def buffered_console(width: int = WIDTH) -> "Generator[Console]":
     with console.capture() as captured:
         yield console
     sys.stdout.write(captured.get())
+
+
+def print_json(record: object) -> None:
+    """Print a record on stdout as one line of JSON."""
+    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
 
 
 def print_wide(*parts: object) -> None:

@@ -4,16 +4,15 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib.util import find_spec
 from typing import Protocol, TextIO
 
 import anyio
 import anyio.abc
-import msgspec
 
-from agentflow.cli._display import ProgressDisplay, RunView, ViewedStatus, open_display
-from agentflow.cli._output import Exit, write_out
+from agentflow.cli._display import RunView, ViewedStatus, open_display
+from agentflow.cli._output import Exit, print_json, write_out
 from agentflow.errors import AgentFlowError, RunStopped
 
 LAST_SECONDS = 5.0
@@ -48,8 +47,8 @@ def watch_run(
     :param show: prints the report as text.
     :raises AgentFlowError: if the run failed.
     """
-    with open_display(view) as display:
-        program = _Program(run, work, display)
+    with open_display(view) as show_progress:
+        program = _Program(run, work, show_progress)
         # uvloop is an extra: 10 % less CPU if it is installed.
         anyio.run(program.run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     status, stopped = program.status(), program.stopped
@@ -61,8 +60,7 @@ def watch_run(
             show()
             return
         reason = None if stopped is None else {"cause": stopped.cause, "message": stopped.message}
-        record = {"status": int(status), "stopped": reason, **fields()}
-        sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+        print_json({"status": int(status), "stopped": reason, **fields()})
 
     return status if write_out(report) else Exit.INTERRUPTED
 
@@ -71,14 +69,17 @@ class _Program:
     """A run with its signals and its progress display."""
 
     def __init__(
-        self, run: StoppableRun, work: Callable[[], Awaitable[object]], display: ProgressDisplay
+        self,
+        run: StoppableRun,
+        work: Callable[[], Awaitable[object]],
+        show_progress: Callable[[], Coroutine[None, None, None]],
     ) -> None:
         self.stopped: RunStopped | None = None
         """Reason of an early end."""
         self._failed: AgentFlowError | None = None
         self._run = run
         self._work = work
-        self._screen = display
+        self._show_progress = show_progress
         self._interrupted = False
 
     def status(self) -> Exit:
@@ -96,7 +97,7 @@ class _Program:
         """Execute the run and handle signals."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._listen)
-            tasks.start_soon(self._screen.watch)
+            tasks.start_soon(self._show_progress)
             for stream in (sys.stdout, sys.stderr):
                 if _is_pipe(stream):
                     tasks.start_soon(self._watch_reader, stream.fileno())

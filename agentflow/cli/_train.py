@@ -7,11 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import msgspec
 
 from agentflow._typeguards import is_list, is_mapping
 from agentflow.cli._display import RunView, progress_table
-from agentflow.cli._output import Exit
+from agentflow.cli._output import Exit, print_json
 from agentflow.cli._program import watch_run
 from agentflow.errors import ConfigurationError
 from agentflow.learner import TrainConfig, TrainOutcome, TrainRun, TrainStatus, load_train_config
@@ -41,8 +40,8 @@ def run_train(given: argparse.Namespace) -> int:
         show = partial(print, file=sys.stderr if given.json else sys.stdout, flush=True)
         outcome = anyio.run(TrainRun(config, say=show).run)
         if given.json:
-            record = {"status": 0, "stopped": None, "output_dir": str(config.output), "outcome": outcome}
-            sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+            output_dir = str(config.output)
+            print_json({"status": 0, "stopped": None, "output_dir": output_dir, "outcome": outcome})
         return Exit.DONE
     return watch_training(TrainRun(config, resume=given.resume), as_json=given.json)
 

@@ -2,14 +2,13 @@
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
 import msgspec
 
 from agentflow.rollout._config import RolloutConfig, load_rollout_config
-from agentflow.rollout._pictures import Pictures, read_pictures
+from agentflow.rollout._pictures import read_pictures
 from agentflow.rollout._result import TaskResult, result_record, trajectory_record
 from agentflow.rollout._run import RolloutRun
 from agentflow.rollout._tasks import Tasks, assign
@@ -30,30 +29,22 @@ def rollout(
 ) -> dict[str, Any]:
     """Work on tasks and score the answers. The same call resumes a run that ended early.
 
-        It also works inside a running event loop, as in a notebook.
+    It also works inside a running event loop, as in a notebook.
 
-        :param config_path: settings file, JSON or YAML.
-        :param data_path: file of tasks, or tasks; `None`: those of the settings.
-        :param evaluate: score the answers.
-        :param metric: name of the metric.
-        :param overrides: `key=value` settings that override the file.
-        :param settings: any setting by name, overriding all other sources: `max_workers=8`.
-        :return: `summary`, `results` (a record per task) and `output_dir`.
-        :raises ConfigurationError: one line, if something can't be used; nothing was begun.
+    :param config_path: settings file, JSON or YAML.
+    :param data_path: file of tasks, or tasks; `None`: those of the settings.
+    :param evaluate: score the answers.
+    :param metric: name of the metric.
+    :param overrides: `key=value` settings that override the file.
+    :param settings: any setting by name, overriding all other sources: `max_workers=8`.
+    :return: `summary`, `results` (a record per task) and `output_dir`.
+    :raises ConfigurationError: one line, if something can't be used; nothing was begun.
     :raises RunStopped: if it ended early; the same call resumes it.
 
     See docs/rollout.md for examples.
     """
     return run_sync(
-        partial(
-            arollout,
-            config_path,
-            data_path,
-            evaluate=evaluate,
-            metric=metric,
-            overrides=overrides,
-            **settings,
-        )
+        arollout, config_path, data_path, evaluate=evaluate, metric=metric, overrides=overrides, **settings
     )
 
 
@@ -72,17 +63,14 @@ async def arollout(
 
         record = await arollout(benchmark_name="bamboogle", output_dir="my_output")
     """
-    said: dict[str, object] = dict(settings)
-    tasks: Sequence[Task] | None = None
+    named: dict[str, object] = {"evaluate_results": evaluate, "evaluation_metric": metric}
     if isinstance(data_path, str | PathLike):
-        said["data_path"] = fspath(data_path)
-    else:
-        tasks = data_path
-    if evaluate is not None:
-        said["evaluate_results"] = evaluate
-    if metric is not None:
-        said["evaluation_metric"] = metric
-    return await _run(load_rollout_config(_path(config_path), overrides, said), tasks)
+        named["data_path"], data_path = fspath(data_path), None
+    config = load_rollout_config(config_path, overrides, settings | _given(named))
+    records: list[dict[str, object]] = []
+    run = RolloutRun(config, in_order=lambda result: records.append(result_record(result)))
+    summary = await run.run(assign(config, data_path))
+    return _plain({"summary": summary, "results": records, "output_dir": str(config.output)})
 
 
 def quick_rollout(
@@ -113,17 +101,15 @@ def quick_rollout(
     :raises RunStopped: if the model fails for good, or a budget is used up.
     """
     return run_sync(
-        partial(
-            aquick_rollout,
-            question,
-            tools=tools,
-            model_name=model_name,
-            sandbox_url=sandbox_url,
-            answer=answer,
-            images=images,
-            config_path=config_path,
-            **settings,
-        )
+        aquick_rollout,
+        question,
+        tools=tools,
+        model_name=model_name,
+        sandbox_url=sandbox_url,
+        answer=answer,
+        images=images,
+        config_path=config_path,
+        **settings,
     )
 
 
@@ -145,39 +131,24 @@ async def aquick_rollout(
         answer = (await aquick_rollout("What is the capital of France?"))["answer"]
     """
     named = {"available_tools": tools, "model_name": model_name, "sandbox_server_url": sandbox_url}
-    said = {**{name: value for name, value in named.items() if value is not None}, **settings}
+    values: dict[str, Any] = _given(named) | settings
     if answer is None:
-        said.setdefault("evaluate_results", False)
-    right = (answer,) if isinstance(answer, str) else tuple(answer or ())
+        values.setdefault("evaluate_results", False)
+    references = (answer,) if isinstance(answer, str) else tuple(answer or ())
     pictures = read_pictures(images)
-    task = Task(index=0, id="question", question=question, references=right, images=tuple(pictures))
-    if "output_dir" in said:
-        return await _answered(said, config_path, task, pictures)
+    task = Task(index=0, id="question", question=question, references=references, images=tuple(pictures))
     with tempfile.TemporaryDirectory(prefix="agentflow-") as folder:
-        return await _answered({**said, "output_dir": folder}, config_path, task, pictures)
-
-
-async def _answered(
-    said: Mapping[str, object], config_path: str | PathLike[str] | None, task: Task, pictures: Pictures
-) -> dict[str, Any]:
-    config = load_rollout_config(_path(config_path), (), said)
-    kept: list[TaskResult] = []
-    summary = await RolloutRun(config, in_order=kept.append).run(assign(config, [task], pictures))
-    record, trajectory = result_record(kept[0]), trajectory_record(kept[0])
+        config = load_rollout_config(config_path, (), {"output_dir": folder, **values})
+        results: list[TaskResult] = []
+        summary = await RolloutRun(config, in_order=results.append).run(assign(config, [task], pictures))
+    record, trajectory = result_record(results[0]), trajectory_record(results[0])
     return _plain({**record, "trajectory": trajectory, "summary": summary})
 
 
-async def _run(config: RolloutConfig, tasks: Sequence[Task] | None) -> dict[str, Any]:
-    records: list[dict[str, object]] = []
-    run = RolloutRun(config, in_order=lambda result: records.append(result_record(result)))
-    summary = await run.run(assign(config, tasks))
-    return _plain({"summary": summary, "results": records, "output_dir": str(config.output)})
+def _given(named: Mapping[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in named.items() if value is not None}
 
 
-def _plain(said: Mapping[str, object]) -> dict[str, Any]:
+def _plain(record: Mapping[str, object]) -> dict[str, Any]:
     """Return the record as plain JSON types."""
-    return msgspec.json.decode(msgspec.json.encode(said))
-
-
-def _path(path: str | PathLike[str] | None) -> str | None:
-    return None if path is None else fspath(path)
+    return msgspec.json.decode(msgspec.json.encode(record))

@@ -1,6 +1,7 @@
 """Settings of a rollout."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
@@ -270,7 +271,7 @@ def _default(name: str) -> object:
 
 
 def load_rollout_config(
-    config_path: Path | str | None = None,
+    config_path: str | PathLike[str] | None = None,
     overrides: Iterable[str] = (),
     arguments: Mapping[str, object] | None = None,
 ) -> RolloutConfig:

@@ -40,11 +40,9 @@ class ResultLines:
         """
         if not self._config.save_results:
             return
-        with report_disk_errors(self._folder), AtomicFiles(self._folder, (RESULTS,)) as files:
-            await anyio.to_thread.run_sync(files.open)
+        async with AtomicFiles.replace(self._folder, (RESULTS,)) as files:
             async for result in results:
-                await anyio.to_thread.run_sync(files.write, {RESULTS: [self._line(result)]})
-            await anyio.to_thread.run_sync(files.finish)
+                await files.write({RESULTS: [_line(result, self._config)]})
 
     async def add(self, result: TaskResult) -> None:
         """Add a line.
@@ -53,7 +51,7 @@ class ResultLines:
         """
         if not self._config.save_results:
             return
-        self._pending.append(self._line(result) + b"\n")
+        self._pending.append(_line(result, self._config) + b"\n")
         async with self._turn:
             # One task writes the lines of all that wait for the lock.
             lines, self._pending = self._pending, []
@@ -64,9 +62,6 @@ class ResultLines:
     def _append(self, lines: list[bytes]) -> None:
         with self._file.open("ab") as file:
             file.writelines(lines)
-
-    def _line(self, result: TaskResult) -> bytes:
-        return _line(result, self._config)
 
 
 async def write_files(
@@ -81,11 +76,7 @@ async def write_files(
         TRAJECTORIES: config.save_trajectories,
         SUMMARY: config.save_summary,
     }
-    with (
-        report_disk_errors(folder),
-        AtomicFiles(folder, [name for name, saved in wanted.items() if saved]) as files,
-    ):
-        await anyio.to_thread.run_sync(files.open)
+    async with AtomicFiles.replace(folder, [name for name, saved in wanted.items() if saved]) as files:
         async for result in results:
             tally.add(result)
             lines: dict[str, list[bytes]] = {}
@@ -93,12 +84,10 @@ async def write_files(
                 lines[RESULTS] = [_line(result, config)]
             if config.save_trajectories:
                 lines[TRAJECTORIES] = [_ENCODER.encode(trajectory_record(result))]
-            await anyio.to_thread.run_sync(files.write, lines)
+            await files.write(lines)
         summary = await anyio.to_thread.run_sync(tally.summary)
         if config.save_summary:
-            text = msgspec.json.format(_ENCODER.encode(summary), indent=2)
-            await anyio.to_thread.run_sync(files.write, {SUMMARY: [text]})
-        await anyio.to_thread.run_sync(files.finish)
+            await files.write({SUMMARY: [msgspec.json.format(_ENCODER.encode(summary), indent=2)]})
     return summary
 
 

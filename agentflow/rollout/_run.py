@@ -1,17 +1,17 @@
 """A rollout run: episodes for tasks, scores, files written from the journal."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Clock, Restart
+from agentflow.actors import ChildSpec, Restart
 from agentflow.errors import ConfigurationError, RunStopped, error_line
 from agentflow.journal import NewSeed, Page, Run
-from agentflow.models import Call, Completion, Model, OpenModel, Prices
+from agentflow.models import Call, Completion, Model, OpenModel
 from agentflow.rollout._config import AGENT, JUDGE, TOOL, RolloutConfig
 from agentflow.rollout._files import ResultLines, write_files
 from agentflow.rollout._progress import RolloutProgress, RolloutStatus
@@ -21,7 +21,6 @@ from agentflow.rollout._summary import RolloutSummary, SummaryBuilder
 from agentflow.rollout._tasks import Assignment
 from agentflow.runs import (
     GRACE_SECONDS,
-    PauseGate,
     Phase,
     Resume,
     SupervisedRun,
@@ -29,9 +28,9 @@ from agentflow.runs import (
     prices_of,
     start_child,
 )
-from agentflow.sandbox import Backend, Sandbox, SandboxSettings, Tool
+from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.scoring import Metric, Scored, make_metric, needs_judge
-from agentflow.team import EpisodeSettings, Team, model_tools, solve_alone, solve_task
+from agentflow.team import Team, model_tools, solve_alone, solve_task
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Episode, Failure, Seed, Task
 
@@ -151,7 +150,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         models = await self._open_models(run, self.config.models)
         self._tool_model.engine = models.get(TOOL)
         metric = self._make_metric(assignment, models.get(JUDGE)) if self.config.evaluate_results else None
-        solver = await self._open_solver(run, models)
+        solve = await self._make_solver(run, models)
         sandboxes = SandboxPool(
             sandbox,
             self.chosen.tools,
@@ -166,34 +165,56 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
             self._progress.count(result)
             await lines.add(result)
 
-        worker = TaskWorker(run, solver.solve, sandboxes, metric, self.config, report)
+        worker = TaskWorker(run, solve, sandboxes, metric, self.config, report)
         await self._schedule(run, worker, concurrency=self.config.workers)
 
-    async def _open_solver(self, run: Run, models: dict[str, OpenModel]) -> "EpisodeSolver":
-        team: Team | None = None
-        if self.config.agent == "team":
-            team = Team(
-                analyst=models["analyst"],
-                planner=models["planner"],
-                executor=models["executor"],
-                verifier=models.get("verifier"),
-                generator=models["generator"],
+    async def _make_solver(self, run: Run, models: dict[str, OpenModel]) -> "Solver":
+        team = await self._open_team(run, models) if self.config.agent == "team" else None
+        settings = self.config.episode
+        prices = prices_of(self.config.models)
+
+        async def solve(task: Task, sandbox: Sandbox, page: Page) -> Episode:
+            if team is not None:
+                return await solve_task(
+                    task,
+                    team=team,
+                    sandbox=sandbox,
+                    tools=self.chosen.tools,
+                    page=page,
+                    settings=settings,
+                    prices=prices,
+                    gate=self._gate.run,
+                )
+            return await solve_alone(
+                task,
+                model=models[AGENT],
+                sandbox=sandbox,
+                tools=self.chosen.tools,
+                page=page,
+                settings=settings,
                 put_blob=run.put_blob,
                 blob=run.blob,
-                short_prompts=self.config.short_prompts,
-                workers=max(512, self.config.workers),
+                prices=prices.get(AGENT),
+                gate=self._gate.run,
             )
-            for spec in team.specs():
-                await start_child(self._supervisor, spec)
-        return EpisodeSolver(
-            run=run,
-            gate=self._gate,
-            tools=self.chosen.tools,
-            settings=self.config.episode,
-            prices=prices_of(self.config.models),
-            team=team,
-            agent=models.get(AGENT),
+
+        return solve
+
+    async def _open_team(self, run: Run, models: dict[str, OpenModel]) -> Team:
+        team = Team(
+            analyst=models["analyst"],
+            planner=models["planner"],
+            executor=models["executor"],
+            verifier=models.get("verifier"),
+            generator=models["generator"],
+            put_blob=run.put_blob,
+            blob=run.blob,
+            short_prompts=self.config.short_prompts,
+            workers=max(512, self.config.workers),
         )
+        for spec in team.specs():
+            await start_child(self._supervisor, spec)
+        return team
 
 
 def _seeds(assignment: Assignment) -> Sequence[NewSeed]:
@@ -238,130 +259,63 @@ class LateModel:
         return await self.engine.complete(call)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeSolver:
-    """Run episodes with the team or a single agent."""
-
-    run: Run
-    """Store of the pictures."""
-    gate: PauseGate
-    """Gate in front of every effect."""
-    tools: list[Tool]
-    """Tools that may be used."""
-    settings: EpisodeSettings
-    """Settings of an episode."""
-    prices: Mapping[str, Prices]
-    """Prices of the models, by role."""
-    team: Team | None = None
-    """The team."""
-    agent: Model | None = None
-    """The single agent, if there is no team."""
-    clock: Clock = SYSTEM_CLOCK
-    """Source of time."""
-
-    async def solve(self, task: Task, sandbox: Sandbox, page: Page) -> Episode:
-        """Run an episode."""
-        if self.team is not None:
-            return await solve_task(
-                task,
-                team=self.team,
-                sandbox=sandbox,
-                tools=self.tools,
-                page=page,
-                settings=self.settings,
-                prices=self.prices,
-                gate=self._through,
-                clock=self.clock,
-            )
-        assert self.agent is not None, "there is a team or an agent"
-        return await solve_alone(
-            task,
-            model=self.agent,
-            sandbox=sandbox,
-            tools=self.tools,
-            page=page,
-            settings=self.settings,
-            put_blob=self.run.put_blob,
-            blob=self.run.blob,
-            prices=self.prices.get(AGENT),
-            gate=self._through,
-            clock=self.clock,
-        )
-
-    async def _through(self, effect: Callable[[], Awaitable[T]]) -> T:
-        return await self.gate.run(_call, effect)
-
-
-async def _call(effect: Callable[[], Awaitable[T]]) -> T:
-    return await effect()
-
-
+@dataclass(frozen=True)
 class TaskWorker:
     """Work on the tasks of a run."""
 
-    def __init__(
-        self,
-        run: Run,
-        solve: Solver,
-        sandboxes: SandboxPool,
-        metric: Metric | None,
-        config: RolloutConfig,
-        report: Report,
-    ) -> None:
-        """Describe it.
-
-        :param metric: metric of the answers; `None`: they are not scored.
-        """
-        self._run = run
-        self._solve = solve
-        self._sandboxes = sandboxes
-        self._metric = metric
-        self._tries = 1 + config.max_retries
-        self._report = report
+    run: Run
+    """Run in the journal."""
+    solve: Solver
+    """Runs an episode."""
+    sandboxes: SandboxPool
+    """Sandboxes of the episodes."""
+    metric: Metric | None
+    """Metric of the answers; `None`: they are not scored."""
+    config: RolloutConfig
+    """Settings of the run."""
+    report: Report
+    """Called with each finished task."""
 
     async def work(self, seed: Seed) -> bytes:
         """Work on a task until it is answered or all tries are used, and score the answer."""
         task, sample = task_of(seed)
-        page = await self._run.open_page(seed)
+        page = await self.run.open_page(seed)
         episode, failure, tries = await self._answered(task, page)
         scored: Scored | None = None
-        if self._metric is not None:
+        if self.metric is not None:
             scored = Scored(0.0) if failure is not None else await self._score(episode, task, page)
         result = TaskResult(
             task=task, sample=sample, episode=episode, failure=failure, scored=scored, tries=tries
         )
-        await self._report(result)
+        await self.report(result)
         return msgspec.json.encode(result)
 
     def give_up(self, seed: Seed, error: Exception) -> bytes:
         """Return the result of a task whose work crashed outside its episodes."""
         task, sample = task_of(seed)
-        scored = None if self._metric is None else Scored(0.0)
+        scored = None if self.metric is None else Scored(0.0)
         return msgspec.json.encode(
             TaskResult(task=task, sample=sample, failure=Failure(CRASHED, error_line(error)), scored=scored)
         )
 
     async def _answered(self, task: Task, page: Page) -> tuple[Episode | None, Failure | None, int]:
         """Return the first episode with an answer, else the last one; the failure, and the number of tries."""
-        episode, failure = None, None
-        for tried in range(1, self._tries + 1):
+        tried, (episode, failure) = 1, await self._try(task, page, 1)
+        while failure is not None and tried <= self.config.max_retries:
+            tried += 1
             episode, failure = await self._try(task, page, tried)
-            if failure is None:
-                return episode, None, tried
-        return episode, failure, self._tries
+        return episode, failure, tried
 
     async def _try(self, task: Task, page: Page, tried: int) -> tuple[Episode | None, Failure | None]:
         crash = page.recall(f"{CRASHED}/{tried}", Failure)
         if crash is not None:
             return None, crash
         try:
-            async with self._sandboxes.fresh() as sandbox:
-                episode = await self._solve(task, sandbox, page.section(f"try{tried}"))
+            async with self.sandboxes.fresh() as sandbox:
+                episode = await self.solve(task, sandbox, page.section(f"try{tried}"))
         except (RunStopped, ConfigurationError):
             raise
-        except (
-            Exception
-        ) as error:  # boundary: a task whose episode crashes is data, and must not end the others
+        except Exception as error:  # boundary: a task whose episode crashes is data
             logger.exception("episode crashed", task=task.id, tried=tried)
             crash = Failure(CRASHED, error_line(error))
             await page.record(f"{CRASHED}/{tried}", crash)
@@ -369,10 +323,5 @@ class TaskWorker:
         return episode, episode.failure
 
     async def _score(self, episode: Episode | None, task: Task, page: Page) -> Scored:
-        metric = self._metric
-        assert metric is not None and episode is not None, "only answers are scored"
-
-        async def score() -> Scored:
-            return await metric.score(episode.answer, task)
-
-        return await page.once("score", Scored, score)
+        assert self.metric is not None and episode is not None, "only answers are scored"
+        return await page.once("score", Scored, partial(self.metric.score, episode.answer, task))

@@ -10,7 +10,7 @@ from msgspec import Struct
 from agentflow.rollout._config import RolloutConfig
 from agentflow.rollout._result import TaskResult
 from agentflow.rollout._tasks import Assignment
-from agentflow.runs import ChosenTools
+from agentflow.runs import ChosenTools, cost_by_role
 from agentflow.scoring import Interval, Scored, best_of, majority, pass_at, summarise
 from agentflow.trajectory import Failure, Usage
 
@@ -179,7 +179,6 @@ class SummaryBuilder:
         evaluated = config.evaluate_results and bool(marks)
         several = evaluated and self._assignment.samples > 1
         calls, errors = sum(self._tool_calls.values()), sum(self._tool_errors.values())
-        costs = {role: own.prices for role, own in models.items()}
         return RolloutSummary(
             benchmark=self._assignment.name,
             metric=self._assignment.metric if config.evaluate_results else None,
@@ -208,11 +207,7 @@ class SummaryBuilder:
             calls_per_task={role: count / len(marks) for role, count in sorted(self._calls.items())},
             usage=dict(sorted(self._used.items())),
             tokens=sum(used.prompt_tokens + used.completion_tokens for used in self._used.values()),
-            cost={
-                role: round(prices.cost(self._used.get(role, Usage())), 6)
-                for role, prices in costs.items()
-                if prices is not None
-            },
+            cost=cost_by_role(models, self._used),
             tool_calls=calls,
             tool_use={
                 tool: ToolUsage(count, count / calls, self._tool_errors[tool])

@@ -7,13 +7,20 @@ and closed by its supervisor.
 from typing import TYPE_CHECKING
 
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
-from agentflow.runs._directory import AtomicFiles, report_disk_errors
+from agentflow.runs._directory import CONTROL_FILE, AtomicFiles, Resume, replace_file, report_disk_errors
 from agentflow.runs._pause_gate import PauseGate
-from agentflow.runs._progress import Phase, RunProgress, RunStatus
+from agentflow.runs._progress import (
+    Phase,
+    RunProgress,
+    RunStatus,
+    cost_by_role,
+    counts_text,
+    report_table,
+    role_names,
+)
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.runs._directory import CONTROL_FILE, Resume
     from agentflow.runs._run import SupervisedRun, check_models, run_sync
     from agentflow.runs._seed_scheduler import GRACE_SECONDS
     from agentflow.runs._supervised_resources import (
@@ -40,12 +47,17 @@ __all__ = [
     "SupervisedRun",
     "check_models",
     "choose_tools",
+    "cost_by_role",
+    "counts_text",
     "explores_bundled_corpus",
     "open_models",
     "open_supervised",
     "prices_of",
     "render_config",
+    "replace_file",
     "report_disk_errors",
+    "report_table",
+    "role_names",
     "run_sync",
     "sandbox_settings",
     "start_child",
@@ -55,7 +67,6 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._directory": ["CONTROL_FILE", "Resume"],
         "._run": ["SupervisedRun", "check_models", "run_sync"],
         "._seed_scheduler": ["GRACE_SECONDS"],
         "._supervised_resources": [

@@ -2,10 +2,12 @@
 
 import os
 import tempfile
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Literal, Self, TypeAlias
+
+import anyio.to_thread
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.runs._config import RunConfig, render_config
@@ -71,47 +73,59 @@ class RunDirectory:
         """Write the resolved settings, secrets masked, to `settings.yaml`."""
         settings = self.folder / SETTINGS_FILE
         try:
-            descriptor, draft = tempfile.mkstemp(dir=self.folder, prefix=f".{SETTINGS_FILE}-")
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(render_config(self._config))
-            os.replace(draft, settings)
+            replace_file(settings, render_config(self._config))
         except OSError as error:
             raise ConfigurationError(
                 f"{settings}: can't be written: {error.strerror}; name another output_dir"
             ) from None
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file in one step. Only this user can read the new one."""
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(draft, path)
+
+
 class AtomicFiles:
-    """New versions of a set of files, written beside the old ones until all are complete."""
+    """New versions of a set of files, written beside the old ones and renamed together at the end of the block.
+
+    An error in the block leaves the old files unchanged. An `OSError` in it is raised as `RunStopped`.
+    """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._folder = folder
         self._names = names
         self._open: dict[str, BinaryIO] = {}
-        self._stack = ExitStack()
 
-    def __enter__(self) -> Self:
-        return self
+    @classmethod
+    @asynccontextmanager
+    async def replace(cls, folder: Path, names: Sequence[str]) -> AsyncGenerator[Self]:
+        """Yield the new versions of these files in a directory."""
+        files = cls(folder, names)
+        with report_disk_errors(folder), ExitStack() as stack:
+            await anyio.to_thread.run_sync(files._create, stack)
+            yield files
+            await anyio.to_thread.run_sync(files._finish)
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    async def write(self, lines: Mapping[str, Sequence[bytes]]) -> None:
+        """Append lines to files, by file name."""
+        await anyio.to_thread.run_sync(self._write, lines)
 
-    def open(self) -> None:
-        """Create the new versions, and remove those that killed processes left behind."""
+    def _create(self, stack: ExitStack) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         _remove_orphans(self._folder, self._names)
         for name in self._names:
             path = self._new(name)
-            self._stack.callback(path.unlink, missing_ok=True)
-            self._open[name] = self._stack.enter_context(path.open("wb"))
+            stack.callback(path.unlink, missing_ok=True)
+            self._open[name] = stack.enter_context(path.open("wb"))
 
-    def write(self, lines: dict[str, list[bytes]]) -> None:
-        """Append lines to files, by file name."""
+    def _write(self, lines: Mapping[str, Sequence[bytes]]) -> None:
         for name, added in lines.items():
             self._open[name].writelines(line + b"\n" for line in added)
 
-    def finish(self) -> None:
-        """Sync the new versions and rename them over the old ones."""
+    def _finish(self) -> None:
         for file in self._open.values():
             file.flush()
             os.fsync(file.fileno())
@@ -136,14 +150,11 @@ def report_disk_errors(folder: Path) -> Generator[None]:
 
 
 def _remove_orphans(folder: Path, names: Sequence[str]) -> None:
-    for path in _unfinished(folder, names):
+    """Remove the new versions that killed processes left behind."""
+    for path in [path for name in names for path in folder.glob(f".{name}.*.new")]:
         pid = path.name.split(".")[-2]
         if not pid.isdigit() or not _is_alive(int(pid)):
             path.unlink(missing_ok=True)
-
-
-def _unfinished(folder: Path, names: Sequence[str]) -> Iterable[Path]:
-    return [path for name in names for path in folder.glob(f".{name}.*.new")]
 
 
 def _is_alive(pid: int) -> bool:

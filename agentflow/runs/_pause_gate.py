@@ -1,12 +1,12 @@
 """Gate in front of every effect of a run: while it is closed, nothing new begins and what is in flight completes."""
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import anyio
 
-A = TypeVar("A")
-B = TypeVar("B")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class PauseGate:
@@ -39,13 +39,13 @@ class PauseGate:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
 
-    async def run(self, effect: Callable[[A], Awaitable[B]], argument: A) -> B:
+    async def run(self, effect: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
         """Wait until the gate is open, then run the effect."""
         while self._opened is not None:
             await self._opened.wait()
         self.in_flight += 1
         try:
-            return await effect(argument)
+            return await effect(*arguments, **named)
         finally:
             self.in_flight -= 1
             if not self.in_flight and self._idle is not None:

@@ -1,7 +1,7 @@
-"""Progress of a run: its phase, its seeds and the consumption of its models."""
+"""Progress of a run (its phase, its seeds, the consumption of its models), and parts of the reports on it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,9 @@ from msgspec import Struct, field
 from agentflow.trajectory import Usage
 
 if TYPE_CHECKING:
-    from agentflow.models import Accounts, OpenModel
+    from rich.table import Table
+
+    from agentflow.models import Accounts, ModelSettings, OpenModel
 
 
 class Phase(StrEnum):
@@ -106,3 +108,36 @@ class RunProgress:
             "cost": 0.0 if accounts is None else accounts.cost,
             "seconds": self.seconds,
         }
+
+
+def cost_by_role(models: "Mapping[str, ModelSettings]", usage: Mapping[str, Usage]) -> dict[str, float]:
+    """Return the cost by role, of models with prices."""
+    return {
+        role: round(model.prices.cost(usage.get(role, Usage())), 6)
+        for role, model in models.items()
+        if model.prices is not None
+    }
+
+
+def report_table(rows: Iterable[tuple[str, str]]) -> "Table":
+    """Return a table of names and texts for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, text in rows:
+        table.add_row(name, Text(text))
+    return table
+
+
+def role_names(models: Mapping[str, str]) -> str:
+    """Return the model that all roles share, or each role with its model."""
+    shared = set(models.values())
+    return shared.pop() if len(shared) == 1 else ", ".join(f"{role} {name}" for role, name in models.items())
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return counts in one line: `timeout 2, refused 1`."""
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Generic, Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
@@ -30,7 +30,7 @@ C = TypeVar("C", bound=RunConfig)
 P = TypeVar("P", bound=RunProgress)
 
 
-A = TypeVarTuple("A")
+A = ParamSpec("A")
 
 
 T = TypeVar("T")
@@ -212,15 +212,14 @@ class SupervisedRun(Generic[C, P]):
 
         def make() -> SeedScheduler:
             self._scheduler = SeedScheduler(
-                run,
-                worker.work,
-                worker.give_up,
+                journal=run,
+                work=worker.work,
+                give_up=worker.give_up,
                 owner=this_process(),
                 concurrency=concurrency,
                 gate=self._gate,
                 shutdown=self._shutdown,
                 progress=self._progress,
-                renew_seconds=LEASE_SECONDS / 3,
                 grace_seconds=self._grace_seconds,
                 save_usage=save_usage,
             )
@@ -241,10 +240,10 @@ def check_models(config: RunConfig, models: Mapping[str, ModelSettings]) -> dict
     return {role: make_model(settings, accounts) for role, settings in models.items()}
 
 
-def run_sync(work: Callable[[Unpack[A]], Awaitable[T]], *arguments: *A) -> T:
+def run_sync(work: Callable[A, Awaitable[T]], *arguments: A.args, **named: A.kwargs) -> T:
     """Run it in an event loop in a thread and return its result; works inside a running loop, as in a notebook."""
     with start_blocking_portal() as portal:
-        future = portal.start_task_soon(work, *arguments)
+        future = portal.start_task_soon(partial(work, *arguments, **named))
         try:
             return future.result()
         except BaseException:

@@ -1,6 +1,7 @@
 """Seed scheduler: claims seeds, runs the work of each, and renews their leases."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -49,44 +50,31 @@ class RunShutdown:
             self.immediate.set()
 
 
+@dataclass(kw_only=True)
 class SeedScheduler:
     """Child of the run's supervisor that works through the seeds of the journal."""
 
-    def __init__(
-        self,
-        run: Run,
-        work: Callable[[Seed], Awaitable[bytes]],
-        give_up: Callable[[Seed, Exception], bytes],
-        *,
-        owner: str,
-        concurrency: int,
-        gate: PauseGate,
-        shutdown: RunShutdown,
-        progress: RunProgress,
-        renew_seconds: float,
-        grace_seconds: float,
-        save_usage: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Describe it.
-
-        :param work: does everything for a seed and returns its result.
-        :param give_up: returns the result of a seed whose work crashed `TRIES` times.
-        :param concurrency: maximum number of seeds in work.
-        :param grace_seconds: time that effects in flight get when the run is stopped.
-        :param save_usage: called with each renewal of the leases.
-        """
-        self._run = run
-        self._work = work
-        self._give_up = give_up
-        self._owner = owner
-        self._concurrency = concurrency
-        self._gate = gate
-        self._shutdown = shutdown
-        self._progress = progress
-        self._renew_seconds = renew_seconds
-        self._grace_seconds = grace_seconds
-        self._save_usage = save_usage
-        self._changed = anyio.Event()
+    journal: Run
+    """Run whose seeds it claims."""
+    work: Callable[[Seed], Awaitable[bytes]]
+    """Does everything for a seed and returns its result."""
+    give_up: Callable[[Seed, Exception], bytes]
+    """Returns the result of a seed whose work crashed `TRIES` times."""
+    owner: str
+    """Holder of its leases."""
+    concurrency: int
+    """Maximum number of seeds in work."""
+    gate: PauseGate
+    """Gate in front of every effect of the run."""
+    shutdown: RunShutdown
+    """State of the end of the run."""
+    progress: RunProgress
+    """Counters of the run."""
+    grace_seconds: float
+    """Time that effects in flight get when the run is stopped."""
+    save_usage: Callable[[], Awaitable[None]]
+    """Called with each renewal of the leases."""
+    _changed: anyio.Event = field(default_factory=anyio.Event, init=False)
 
     def wake(self) -> None:
         """Check for work now: seeds were added, a seed is finished, or the gate was opened."""
@@ -95,7 +83,7 @@ class SeedScheduler:
     async def run(self, context: Context) -> None:
         """Work until no seed is left or the run is stopped."""
         context.ready()
-        self._progress.active = 0
+        self.progress.active = 0
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._renew)
@@ -105,91 +93,91 @@ class SeedScheduler:
         finally:
             with anyio.CancelScope(shield=True):
                 await self._release()
-        self._shutdown.no_more_claims = True
-        self._shutdown.finished.set()
+        self.shutdown.no_more_claims = True
+        self.shutdown.finished.set()
 
     async def _work_through(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
             while not await self._is_done():
-                free = self._concurrency - self._progress.active
-                if free > 0 and not self._gate.is_closed:
-                    for seed in await self._run.claim(self._owner, free):
-                        self._progress.active += 1
+                free = self.concurrency - self.progress.active
+                if free > 0 and not self.gate.is_closed:
+                    for seed in await self.journal.claim(self.owner, free):
+                        self.progress.active += 1
                         tasks.start_soon(self._finish, seed)
                 with anyio.move_on_after(POLL_SECONDS):
                     await self._changed.wait()
                 self._changed = anyio.Event()
         except RunStopped as stopped:
-            self._shutdown.request(stopped)
+            self.shutdown.request(stopped)
             await anyio.sleep_forever()
 
     async def _is_done(self) -> bool:
-        if self._progress.active:
+        if self.progress.active:
             return False
-        counts = await self._run.counts()
-        self._progress.done, self._progress.seeds = counts.done, sum(counts)
+        counts = await self.journal.counts()
+        self.progress.done, self.progress.seeds = counts.done, sum(counts)
         # No await in between: a caller that adds a seed after this learns that it is too late for this process.
-        self._shutdown.no_more_claims = not (counts.waiting or counts.leased)
-        return self._shutdown.no_more_claims
+        self.shutdown.no_more_claims = not (counts.waiting or counts.leased)
+        return self.shutdown.no_more_claims
 
     async def _finish(self, seed: Seed) -> None:
         try:
-            await self._run.finish(seed, await self._result(seed))
-            self._progress.done += 1
+            await self.journal.finish(seed, await self._result(seed))
+            self.progress.done += 1
         except SeedTaken as taken:
             logger.warning("seed taken over", seed=seed.id, reason=taken.message)
         except (RunStopped, ConfigurationError) as stopped:
-            self._shutdown.request(stopped)
+            self.shutdown.request(stopped)
         finally:
-            self._progress.active -= 1
+            self.progress.active -= 1
             self.wake()
 
     async def _result(self, seed: Seed) -> bytes:
         for last in (*[False] * (TRIES - 1), True):
             try:
-                return await self._work(seed)
+                return await self.work(seed)
             except (RunStopped, ConfigurationError):
                 raise
             except Exception as error:  # boundary: a seed whose work crashes must not end the others
                 logger.exception("seed crashed", seed=seed.id, again=not last)
                 if last:
-                    return self._give_up(seed, unwrap_group(error))
+                    return self.give_up(seed, unwrap_group(error))
         raise AssertionError("the last try returns or raises")
 
     async def _renew(self) -> None:
         while True:
-            await anyio.sleep(self._renew_seconds)
+            await anyio.sleep(LEASE_SECONDS / 3)
             try:
-                await self._run.renew(self._owner)
-                await self._save_usage()
+                await self.journal.renew(self.owner)
+                await self.save_usage()
             except RunStopped as stopped:
-                self._shutdown.request(stopped)
+                self.shutdown.request(stopped)
                 return
 
     async def _end_early(self, scope: anyio.CancelScope) -> None:
-        await self._shutdown.requested.wait()
-        self._shutdown.no_more_claims = True
-        self._progress.phase = Phase.STOPPING
-        self._gate.close()
+        await self.shutdown.requested.wait()
+        self.shutdown.no_more_claims = True
+        self.progress.phase = Phase.STOPPING
+        self.gate.close()
         async with anyio.create_task_group() as tasks:
 
             async def drain() -> None:
-                with anyio.move_on_after(self._grace_seconds):
-                    await self._gate.wait_idle()
+                with anyio.move_on_after(self.grace_seconds):
+                    await self.gate.wait_idle()
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(drain)
-            await self._shutdown.immediate.wait()
+            await self.shutdown.immediate.wait()
             tasks.cancel_scope.cancel()
         scope.cancel()
 
     async def _release(self) -> None:
-        reason = self._shutdown.reason
+        reason = self.shutdown.reason
         if isinstance(reason, RunStopped) and reason.cause is StopCause.JOURNAL:
             return  # The journal would only time out once more.
         try:
-            await self._run.release(self._owner)
-            await self._save_usage()
+            await self.journal.release(self.owner)
+            await self.save_usage()
         except AgentFlowError as error:
             # Harmless: leases of a process that has ended are free on this machine, and expire on others.
             logger.warning("leases not released", reason=str(error))

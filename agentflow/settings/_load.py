@@ -3,6 +3,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,7 +42,7 @@ def read_environment(dotenv: Path | str | None = ".env") -> dict[str, str]:
 
 def load_settings(
     model: type[AnySettings],
-    file: Path | str | None = None,
+    file: str | PathLike[str] | None = None,
     overrides: Iterable[str] = (),
     *,
     dotenv: Path | str | None = ".env",
@@ -65,7 +66,7 @@ def load_settings(
             _variables(DotEnvSettingsSource(model, env_file=dotenv), str(dotenv), renamer)
             if dotenv
             else Source(".env", {}),
-            Source(str(file), read_file(file, read_environment(dotenv)) if file else {}),
+            Source(fspath(file), read_file(file, read_environment(dotenv))) if file else Source("", {}),
         ]
     except SettingsError as error:
         raise ConfigurationError(f"environment: {error}; write a list or mapping as JSON") from None
@@ -87,7 +88,7 @@ def _variables(source: EnvSettingsSource, name: str, renamer: KeyRenamer) -> Sou
     return Source(name, source())
 
 
-def read_file(path: Path | str, environment: Mapping[str, str]) -> dict[str, object]:
+def read_file(path: str | PathLike[str], environment: Mapping[str, str]) -> dict[str, object]:
     """Read a YAML or JSON file, and replace `${NAME}` and `${NAME:-default}` from the environment.
 
     `$${` is a literal `${`. See docs/settings.md.

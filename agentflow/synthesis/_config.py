@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -149,7 +149,7 @@ class SynthesisConfig(RunConfig):
 
 
 def load_synthesis_config(
-    config_path: Path | str | None = None, overrides: Iterable[str] = ()
+    config_path: str | PathLike[str] | None = None, overrides: Iterable[str] = ()
 ) -> SynthesisConfig:
     """Load settings from a file, `.env`, the environment and `key=value` overrides; later sources win.
 

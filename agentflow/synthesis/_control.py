@@ -3,9 +3,8 @@
 import json
 import os
 import secrets
-import tempfile
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Protocol
@@ -16,6 +15,7 @@ from pydantic import Field
 from agentflow.actors import Context
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.journal import NewSeed
+from agentflow.runs import replace_file
 from agentflow.synthesis._progress import SynthesisStatus
 from agentflow.synthesis._seeds import new_seeds
 from agentflow.telemetry import get_logger
@@ -186,30 +186,16 @@ class ControlServer:
 
         token = secrets.token_urlsafe(32)
         server = HttpServer(table, HttpOptions(port=self._port, tokens={OWNER: token}, grace_seconds=1))
-        with _written(self._file, {"url": server.url, "token": token, "pid": os.getpid()}) as write:
+        address = json.dumps({"url": server.url, "token": token, "pid": os.getpid()})
 
-            def ready() -> None:
-                write()
-                logger.info("control server", url=server.url, file=str(self._file))
+        def ready() -> None:
+            replace_file(self._file, address)
+            logger.info("control server", url=server.url, file=str(self._file))
 
-            context.on_stop(server.stop)
+        context.on_stop(server.stop)
+        try:
             await server.serve(ready)
-
-
-@contextmanager
-def _written(file: Path, said: dict[str, object]) -> Generator[Callable[[], None]]:
-    """Yield a function that writes the file, readable by this user only; the file is removed at the end."""
-    text = json.dumps(said)
-
-    def write() -> None:
-        descriptor, draft = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        os.replace(draft, file)
-
-    try:
-        yield write
-    finally:
-        with suppress(OSError):
-            if file.read_text(encoding="utf-8") == text:
-                file.unlink()
+        finally:
+            with suppress(OSError):
+                if self._file.read_text(encoding="utf-8") == address:
+                    self._file.unlink()

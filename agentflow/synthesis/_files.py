@@ -6,10 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
 
-import anyio.to_thread
 import msgspec
 
-from agentflow.runs import AtomicFiles, report_disk_errors
+from agentflow.runs import AtomicFiles
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
@@ -52,19 +51,12 @@ async def write_files(
     """
     tally = ReportBuilder(config, dropped_tools)
     asked = QuestionIndex(config.question_similarity)
-    with (
-        report_disk_errors(output_dir),
-        AtomicFiles(output_dir, (PAIRS, TRAJECTORIES, TREES, REPORT)) as files,
-    ):
-        await anyio.to_thread.run_sync(files.open)
+    async with AtomicFiles.replace(output_dir, (PAIRS, TRAJECTORIES, TREES, REPORT)) as files:
         async for seed, result in results:
             tally.add(seed, result)
-            lines = _lines(seed, result, tally, asked)
-            await anyio.to_thread.run_sync(files.write, lines)
+            await files.write(_lines(seed, result, tally, asked))
         report = tally.report()
-        text = msgspec.json.format(_ENCODER.encode(report), indent=2)
-        await anyio.to_thread.run_sync(files.write, {REPORT: [text]})
-        await anyio.to_thread.run_sync(files.finish)
+        await files.write({REPORT: [msgspec.json.format(_ENCODER.encode(report), indent=2)]})
     return report
 
 

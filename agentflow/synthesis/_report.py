@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from agentflow.runs import cost_by_role, counts_text, report_table, role_names
 from agentflow.synthesis._checks import Check
 from agentflow.synthesis._config import Role, SynthesisConfig
 from agentflow.synthesis._seed_result import Pair, SeedResult
@@ -139,8 +140,9 @@ class ReportBuilder:
         """Return the report."""
         counts = self._counts
         drafts = counts["drafts"]
+        models = {role: self._config.model_for(role) for role in _ROLES}
         return Report(
-            engines={role: self._config.model_for(role).name for role in _ROLES},
+            engines={role: model.name for role, model in models.items()},
             seeds=counts["seeds"],
             failed_seeds=counts["failed_seeds"],
             failures_of_seeds=tuple(self._failed),
@@ -162,7 +164,7 @@ class ReportBuilder:
             too_easy=self._group("rejected")[Check.TOO_EASY],
             not_asked_back=counts["not_asked_back"],
             usage=dict(sorted(self._usage.items())),
-            cost=self._cost(),
+            cost=cost_by_role(models, self._usage),
             model_failures=self._sorted("model_failures"),
             tool_failures=self._sorted("tool_failures"),
             dropped_tools=self._dropped_tools,
@@ -194,18 +196,10 @@ class ReportBuilder:
     def _sorted(self, name: str) -> dict[str, int]:
         return {str(key): count for key, count in sorted(self._group(name).items())}
 
-    def _cost(self) -> dict[str, float]:
-        priced = {role: self._config.model_for(role).prices for role in _ROLES}
-        return {
-            role: round(prices.cost(self._usage.get(role, Usage())), 6)
-            for role, prices in priced.items()
-            if prices is not None
-        }
-
     def _why_empty(self) -> str:
         """Return one line about the first stage that produced nothing."""
-        counts, verdicts = self._counts, self._group("verdicts")
-        new = verdicts[Verdict.NEW]
+        counts = self._counts
+        new = self._group("verdicts")[Verdict.NEW]
         failed = sum(self._group("tool_failures").values())
         stages: Iterable[tuple[bool, str]] = (
             (not counts["seeds"], "no seed was finished"),
@@ -215,11 +209,17 @@ class ReportBuilder:
                 not new and failed == counts["nodes"],
                 f"all {failed} tool calls failed, so there is no evidence: {self._example('tool')}",
             ),
-            (not new, f"none of {counts['nodes']} observations contained anything new ({_listed(verdicts)})"),
-            (not counts["trajectories"], f"no path was selected ({_listed(self._group('left_out'))})"),
+            (
+                not new,
+                f"none of {counts['nodes']} observations contained anything new ({counts_text(self._sorted('verdicts'))})",
+            ),
+            (
+                not counts["trajectories"],
+                f"no path was selected ({counts_text(self._sorted('left_out'))})",
+            ),
             (
                 not counts["drafts"],
-                f"no draft was written: model calls failed ({_listed(self._group('model_failures'))})",
+                f"no draft was written: model calls failed ({counts_text(self._sorted('model_failures'))})",
             ),
             (bool(counts["near_duplicates"]), "every pair repeats an earlier one"),
         )
@@ -236,24 +236,15 @@ class ReportBuilder:
         return " ".join(self._examples.get(name, "no reason is known").split())
 
 
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
-
-
 def render_report(report: Report) -> "RenderableType":
     """Return the report as a table.
 
     See docs/synthesis.md.
     """
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, value in _rows(report):
-        table.add_row(name, Text(value))
+    table = report_table(_rows(report))
     if not report.why_empty:
         return table
     return Group(table, Text(f"No pair was written: {report.why_empty}", style="bold red"))
@@ -263,33 +254,26 @@ def _rows(report: Report) -> list[tuple[str, str]]:
     failed = f", {report.failed_seeds} failed" if report.failed_seeds else ""
     unsure = f", {report.not_asked_back} without an answerability check" if report.not_asked_back else ""
     rows = [
-        ("engine", _engines(report.engines)),
+        ("engine", role_names(report.engines)),
         ("seeds", f"{report.seeds}{failed}"),
-        ("trees", f"{report.trees} with {report.nodes} actions: {_counts(report.verdicts)}"),
+        ("trees", f"{report.trees} with {report.nodes} actions: {counts_text(report.verdicts)}"),
         ("actions refused", f"{report.duplicates} duplicates; {report.stalled} nodes had nothing new to try"),
-        ("paths", f"{report.trajectories} selected; left out: {_counts(report.left_out)}"),
-        ("drafts", f"{report.drafts}; rejected: {_counts(report.rejected)}"),
+        ("paths", f"{report.trajectories} selected; left out: {counts_text(report.left_out)}"),
+        ("drafts", f"{report.drafts}; rejected: {counts_text(report.rejected)}"),
         ("pairs", f"{report.pairs} written; {report.near_duplicates} near-duplicates dropped{unsure}"),
-        ("grounding", f"{report.grounded_share:.0%} of drafts; answers {_counts(report.grounding)}"),
+        ("grounding", f"{report.grounded_share:.0%} of drafts; answers {counts_text(report.grounding)}"),
         (
             "difficulty",
-            f"observations needed {_counts(report.hops)}; tries {_counts(report.tries)}; {report.too_easy} too easy",
+            f"observations needed {counts_text(report.hops)}; tries {counts_text(report.tries)}; {report.too_easy} too easy",
         ),
         ("usage", "; ".join(_usage(report)) or "none"),
-        ("failures", f"model: {_counts(report.model_failures)}; tools: {_counts(report.tool_failures)}"),
+        (
+            "failures",
+            f"model: {counts_text(report.model_failures)}; tools: {counts_text(report.tool_failures)}",
+        ),
     ]
     rows += [("tool dropped", f"{name}: {why}") for name, why in report.dropped_tools.items()]
     return rows + [(f"failed {seed.source_id}", seed.why) for seed in report.failures_of_seeds]
-
-
-def _engines(engines: Mapping[str, str]) -> str:
-    if len(set(engines.values())) == 1:
-        return next(iter(engines.values()))
-    return ", ".join(f"{role} {name}" for role, name in engines.items())
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
 
 
 def _usage(report: Report) -> list[str]:

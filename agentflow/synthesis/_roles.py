@@ -62,11 +62,7 @@ class GatedRoles:
 
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         """See `ExecutorPort`."""
-
-        async def act(action: Action) -> ActionOutcome:
-            return await self._executor.act(sandbox, action)
-
-        return await self._gate.run(act, action)
+        return await self._gate.run(self._executor.act, sandbox, action)
 
     def by_rule(self, request: JudgementRequest) -> Judgement | None:
         """See `VerifierPort`. It has no effect and passes the gate."""

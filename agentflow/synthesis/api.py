@@ -1,7 +1,6 @@
 """Whole syntheses with one call."""
 
 from collections.abc import Iterable
-from functools import partial
 from os import PathLike
 
 from agentflow.runs import run_sync
@@ -33,7 +32,7 @@ def synthesize(
 
         synthesize(seeds=["Explore the harbour"], overrides=["output_dir=my_output"])
     """
-    run_sync(partial(asynthesize, config_path=config_path, seeds=seeds, overrides=overrides))
+    run_sync(asynthesize, config_path=config_path, seeds=seeds, overrides=overrides)
 
 
 async def asynthesize(
@@ -48,5 +47,4 @@ async def asynthesize(
 
         report = await asynthesize(config_path="config.yaml")
     """
-    config = load_config(None if config_path is None else str(config_path), overrides)
-    return await SynthesisPipeline(config).arun(seeds)
+    return await SynthesisPipeline(load_config(config_path, overrides)).arun(seeds)

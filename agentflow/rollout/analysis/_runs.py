@@ -1,6 +1,6 @@
 """Tables, a chart and a terminal view from the summaries of finished rollouts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +11,10 @@ from msgspec import Struct
 from agentflow.errors import ConfigurationError
 from agentflow.rollout._files import SUMMARY
 from agentflow.rollout._summary import RolloutSummary, Spread
+from agentflow.runs import counts_text, report_table, role_names
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table
 
 
 class AnalysedRun(Struct, frozen=True):
@@ -83,21 +84,17 @@ def tables_of(runs: Sequence[AnalysedRun]) -> list[AnalysisTable]:
 def _accuracy(runs: Sequence[AnalysedRun]) -> AnalysisTable:
     rows = (
         (
-            *_who(run),
-            str(run.summary.max_turns),
+            *_who_at(run),
             run.summary.metric,
             with_interval(run.summary),
-            *_counts(run.summary),
+            str(run.summary.tasks),
+            str(run.summary.failed),
         )
         for run in runs
         if run.summary.metric is not None
     )
     columns = ("benchmark", "model", "agent", "turns at most", "metric", "score (95 %)", "tasks", "failed")
     return AnalysisTable("Accuracy", columns, tuple(rows))
-
-
-def _counts(summary: RolloutSummary) -> tuple[str, str]:
-    return str(summary.tasks), str(summary.failed)
 
 
 def _turns(runs: Sequence[AnalysedRun]) -> AnalysisTable:
@@ -121,7 +118,7 @@ def _at_budget(run: AnalysedRun) -> str:
 def _tools(runs: Sequence[AnalysedRun]) -> AnalysisTable:
     tools = sorted({tool for run in runs for tool in run.summary.tool_use})
     rows = (
-        (*_who(run), str(run.summary.max_turns), *(_share(run.summary, tool) for tool in tools))
+        (*_who_at(run), *(_share(run.summary, tool) for tool in tools))
         for run in runs
         if run.summary.tool_calls
     )
@@ -138,12 +135,7 @@ def _share(summary: RolloutSummary, tool: str) -> str:
 
 def _errors(runs: Sequence[AnalysedRun]) -> AnalysisTable:
     rows = (
-        (
-            *_who(run),
-            str(run.summary.max_turns),
-            str(run.summary.tool_calls),
-            f"{run.summary.tool_error_rate:.1%}",
-        )
+        (*_who_at(run), str(run.summary.tool_calls), f"{run.summary.tool_error_rate:.1%}")
         for run in runs
         if run.summary.tool_calls
     )
@@ -168,7 +160,6 @@ def _verifying(runs: Sequence[AnalysedRun]) -> AnalysisTable:
 def _both(*runs: AnalysedRun) -> Iterator[tuple[str, ...]]:
     for run in runs:
         said = run.summary
-        calls = ", ".join(f"{role} {count:.1f}" for role, count in said.calls_per_task.items())
         yield (
             said.benchmark,
             run.model,
@@ -176,13 +167,21 @@ def _both(*runs: AnalysedRun) -> Iterator[tuple[str, ...]]:
             said.verify,
             with_interval(said),
             f"{said.turns.mean:.2f}",
-            f"{sum(said.calls_per_task.values()):.1f} ({calls})",
+            f"{sum(said.calls_per_task.values()):.1f} ({_calls(said)})",
             f"{said.tokens / max(1, said.results):,.0f}",
         )
 
 
+def _calls(summary: RolloutSummary) -> str:
+    return ", ".join(f"{role} {count:.1f}" for role, count in summary.calls_per_task.items())
+
+
 def _who(run: AnalysedRun) -> tuple[str, str, str]:
     return run.summary.benchmark, run.model, run.setting
+
+
+def _who_at(run: AnalysedRun) -> tuple[str, str, str, str]:
+    return (*_who(run), str(run.summary.max_turns))
 
 
 def with_interval(summary: RolloutSummary) -> str:
@@ -195,27 +194,19 @@ def with_interval(summary: RolloutSummary) -> str:
     return f"{summary.score:.1%} ({summary.interval.low:.1%} to {summary.interval.high:.1%})"
 
 
-def render_summary(summary: RolloutSummary) -> "RenderableType":
+def render_summary(summary: RolloutSummary) -> "Table":
     """Return the summary as a table.
 
     See docs/analyse.md.
     """
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, value in _rows(summary):
-        table.add_row(name, Text(value))
-    return table
+    return report_table(_rows(summary))
 
 
 def _rows(said: RolloutSummary) -> list[tuple[str, str]]:
     several = f", {said.samples} samples each" if said.samples > 1 else ""
     rows = [
-        ("engine", _names(said.models)),
-        ("tasks", f"{said.tasks} of {said.benchmark}{several}; failed: {_failure_counts(said.failures)}"),
+        ("engine", role_names(said.models)),
+        ("tasks", f"{said.tasks} of {said.benchmark}{several}; failed: {counts_text(said.failures)}"),
     ]
     if said.metric is not None:
         unjudged = f", {said.unjudged} could not be judged" if said.unjudged else ""
@@ -224,28 +215,15 @@ def _rows(said: RolloutSummary) -> list[tuple[str, str]]:
         rows.append(("pass@k", ", ".join(f"{k}: {share:.1%}" for k, share in said.pass_at.items()) or "none"))
         rows.append(("majority", f"{said.majority:.1%}; best by verifier {said.best_by_verifier:.1%}"))
     rows += [
-        ("endings", _failure_counts(said.endings)),
+        ("endings", counts_text(said.endings)),
         ("turns", _spread(said.turns, "{:.1f}")),
         ("seconds", _spread(said.seconds, "{:.2f}")),
         ("tools", f"{said.tool_calls} calls, {said.tool_error_rate:.1%} failed; {_tool_shares(said)}"),
-        (
-            "calls per task",
-            ", ".join(f"{role} {count:.1f}" for role, count in said.calls_per_task.items()) or "none",
-        ),
+        ("calls per task", _calls(said) or "none"),
         ("usage", f"{said.tokens:,} tokens{_cost(said)}"),
     ]
     rows += [("tool dropped", f"{name}: {why}") for name, why in said.dropped_tools.items()]
     return rows + [(f"failed {task.task_id}", task.why) for task in said.failed_tasks]
-
-
-def _names(models: Mapping[str, str]) -> str:
-    if len(set(models.values())) == 1:
-        return next(iter(models.values()))
-    return ", ".join(f"{role} {name}" for role, name in models.items())
-
-
-def _failure_counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
 
 
 def _spread(spread: Spread, form: str) -> str:

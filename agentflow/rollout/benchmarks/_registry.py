@@ -4,17 +4,19 @@ import difflib
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import yaml
+from msgspec import structs
 from pydantic import Field, ValidationError
 
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
 from agentflow.rollout.benchmarks import _readers as readers
-from agentflow.rollout.benchmarks._benchmark import Benchmark, Category, Reader, choose, described
+from agentflow.rollout.benchmarks._benchmark import Benchmark, Category, choose, described
 from agentflow.rollout.benchmarks._readers import references
 from agentflow.rollout.benchmarks._rows import BenchmarkRow
 from agentflow.settings import Section
@@ -161,7 +163,10 @@ def load_tasks(
         return find_benchmark(str(source)).load(limit=limit, ids=ids)
     if path.is_dir():
         raise ConfigurationError(f"{path}: is a directory; name a file of tasks in it")
-    return plain_tasks(path, limit, None if ids is None else list(ids))
+    tasks = Benchmark(
+        name="task", category="own", read=partial(read_plain, fields=Fields()), metric="exact_match"
+    ).load(path)
+    return choose(tasks, limit, ids, str(path))
 
 
 _ID: Final = ("id", "task_id")
@@ -224,7 +229,7 @@ def read_description(path: Path) -> Benchmark:
     try:
         text = path.read_text(encoding="utf-8-sig")
         read: object = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
-        said = BenchmarkDescription.model_validate(read)
+        description = BenchmarkDescription.model_validate(read)
     except FileNotFoundError:
         raise ConfigurationError(
             f"{path}: no such file; name a benchmark, or a file that describes one"
@@ -238,22 +243,21 @@ def read_description(path: Path) -> Benchmark:
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigurationError(f"{path}: can't be read: {' '.join(str(error).split())}") from None
     return Benchmark(
-        name=said.name,
-        category=said.category,
-        read=_reader(said.fields),
-        prompt=said.prompt,
-        metric=said.metric,
-        options=said.metric_options,
-        judged=said.judged,
-        limit=said.limit,
-        file=path.parent / said.path,
-        form=said.format or "",
+        name=description.name,
+        category=description.category,
+        read=partial(read_plain, fields=description.fields),
+        prompt=description.prompt,
+        metric=description.metric,
+        options=description.metric_options,
+        judged=description.judged,
+        limit=description.limit,
+        file=path.parent / description.path,
+        form=description.format or "",
     )
 
 
-def read_plain(row: BenchmarkRow, fields: Fields | None = None) -> Task:
+def read_plain(row: BenchmarkRow, fields: Fields) -> Task:
     """Convert a row of a file of tasks; fields that are not known become metadata."""
-    fields = fields or Fields()
     row = _prepared(row)
     id = (fields.id,) if fields.id else _ID
     question = (fields.question,) if fields.question else _QUESTION
@@ -261,23 +265,14 @@ def read_plain(row: BenchmarkRow, fields: Fields | None = None) -> Task:
     options, kwargs = fields.options or "options", fields.kwargs or "kwargs"
     taken = {*id, *question, *answer, options, kwargs, "metadata"}
     own = row.fields.get("metadata")
-    metadata = {
-        **{
-            name: value for name, value in row.fields.items() if name not in taken and value not in (None, "")
-        },
-        **(own if is_object(own) else {}),
+    others = {
+        name: value for name, value in row.fields.items() if name not in taken and value not in (None, "")
     }
+    metadata = others | (own if is_object(own) else {})
     if row.fields.get(options) not in (None, "", []):
         metadata["options"] = _options(row, options)
     task = described(row.text(*question), references(row, *answer), id=row.perhaps(*id), **metadata)
-    return Task(
-        index=0,
-        id=task.id,
-        question=task.question,
-        references=task.references,
-        kwargs=_kwargs(row, kwargs),
-        metadata=task.metadata,
-    )
+    return structs.replace(task, kwargs=_kwargs(row, kwargs))
 
 
 def _prepared(row: BenchmarkRow) -> BenchmarkRow:
@@ -294,19 +289,6 @@ def _prepared(row: BenchmarkRow) -> BenchmarkRow:
         answers = answers.split("; ")
     kept = {name: row.fields[name] for name in row.fields if name not in {"chain", "result", "extra_info"}}
     return BenchmarkRow(row.place, {**kept, "answer": answers})
-
-
-def plain_tasks(path: Path, limit: int | None, ids: list[str] | None) -> list[Task]:
-    """Load the tasks of a file."""
-    tasks = Benchmark(name="task", category="own", read=read_plain, metric="exact_match").load(path)
-    return choose(tasks, limit, ids, str(path))
-
-
-def _reader(fields: Fields) -> Reader:
-    def read(row: BenchmarkRow) -> Task:
-        return read_plain(row, fields)
-
-    return read
 
 
 def _kwargs(row: BenchmarkRow, name: str) -> dict[str, Any]:

@@ -52,15 +52,14 @@ class Work:
 
     async def until_ended(self, *, at_once: int = 8) -> None:
         scheduler = SeedScheduler(
-            self.run,
-            self.grow,
-            self.give_up,
+            journal=self.run,
+            work=self.grow,
+            give_up=self.give_up,
             owner=this_process(),
             concurrency=at_once,
             gate=PauseGate(),
             shutdown=self.shutdown,
             progress=RunProgress(),
-            renew_seconds=10,
             grace_seconds=1,
             save_usage=self.save_usage,
         )
