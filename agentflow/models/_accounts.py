@@ -39,7 +39,8 @@ class Accounts:
         """Cost so far."""
         self._by_role = dict(already or {})
         self._by_model: dict[str, Usage] = {}
-        self._total = sum(self._by_role.values(), Usage())
+        self.total = sum(self._by_role.values(), Usage())
+        """Usage of all roles."""
         self._clock = clock
         self._began = clock()
 
@@ -47,7 +48,7 @@ class Accounts:
         """Add the usage of one or more answers."""
         self._by_role[role] = self._by_role.get(role, Usage()) + usage
         self._by_model[model] = self._by_model.get(model, Usage()) + usage
-        self._total += usage
+        self.total += usage
         self.cost += cost
 
     @property
@@ -60,17 +61,12 @@ class Accounts:
         """Usage by model since this object was created."""
         return dict(self._by_model)
 
-    @property
-    def total(self) -> Usage:
-        """Usage of all roles."""
-        return self._total
-
     def check(self) -> None:
         """Check the budgets.
 
         :raises RunStopped: if one is used up.
         """
-        tokens = self._total.prompt_tokens + self._total.completion_tokens
+        tokens = self.total.prompt_tokens + self.total.completion_tokens
         if self.max_tokens is not None and tokens >= self.max_tokens:
             self._stop(f"the budget of {self.max_tokens:,} tokens is used up ({tokens:,})")
         if self.max_cost is not None and self.cost >= self.max_cost:

@@ -3,18 +3,16 @@
 import asyncio
 import heapq
 from itertools import count
+from typing import NamedTuple
 
 from agentflow.actors import SYSTEM_CLOCK, Clock, Timer
 
 
-class Permit:
+class Permit(NamedTuple):
     """Permit for one request."""
 
-    __slots__ = ("round",)
-
-    def __init__(self, round_: int) -> None:
-        self.round = round_
-        """Number of decreases before the request started."""
+    round: int
+    """Number of decreases before the request started."""
 
 
 class ConcurrencyLimiter:

@@ -3,6 +3,7 @@
 import email.utils
 import re
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
@@ -27,44 +28,34 @@ _SOON = re.compile(rb'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')
 _LONGEST = 300
 
 
+@dataclass(eq=False)
 class RequestError(Exception):
     """A request without a usable answer."""
 
-    def __init__(
-        self,
-        kind: ModelFailureKind,
-        message: str,
-        *,
-        retry: bool = False,
-        overloaded: bool = False,
-        backs_off: bool = True,
-        retry_after: float | None = None,
-        unreachable: bool = False,
-        status: int = 0,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.retry = retry
-        """Another attempt can succeed."""
-        self.overloaded = overloaded
-        """The endpoint reported overload."""
-        self.backs_off = backs_off
-        """Wait before another attempt."""
-        self.retry_after = retry_after
-        """Seconds to wait that the endpoint asked for."""
-        self.unreachable = unreachable
-        """Nothing could be reached: unknown host, or connection refused."""
-        self.status = status
-        """HTTP status of the answer; 0 if there was none."""
-        self.headers = headers or {}
-        """Headers of the answer."""
-        self.body = body
-        """Body of the answer."""
-        self.attempts = 0
-        """Number of attempts, including this one."""
+    kind: ModelFailureKind
+    message: str
+    _: KW_ONLY
+    retry: bool = False
+    """Another attempt can succeed."""
+    overloaded: bool = False
+    """The endpoint reported overload."""
+    backs_off: bool = True
+    """Wait before another attempt."""
+    retry_after: float | None = None
+    """Seconds to wait that the endpoint asked for."""
+    unreachable: bool = False
+    """Nothing could be reached: unknown host, or connection refused."""
+    status: int = 0
+    """HTTP status of the answer; 0 if there was none."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Headers of the answer."""
+    body: bytes = b""
+    """Body of the answer."""
+    attempts: int = 0
+    """Number of attempts, including this one."""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def unusable(message: str, body: bytes = b"") -> RequestError:

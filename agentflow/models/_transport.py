@@ -59,10 +59,6 @@ class HttpTransport:
         from yarl import URL
 
         headers = {"Content-Type": "application/json", "User-Agent": "agentflow", **self._headers}
-        self._url_of = URL
-        self._timeout = aiohttp.ClientTimeout
-        self._errors = (aiohttp.ClientError, OSError)
-        self._unreachable = aiohttp.ClientConnectorError
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._most + 1, keepalive_timeout=IDLE_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -88,13 +84,15 @@ class HttpTransport:
         """
         if self._session is None:
             raise RuntimeError("a model must be used inside `async with`")
+        import aiohttp
+        from yarl import URL
+
         # aiohttp warns about large bodies that are not files.
         data = body if len(body) < _LARGE else io.BytesIO(body)
-        timeout = self._timeout(total=seconds)
+        timeout = aiohttp.ClientTimeout(total=seconds)
         target = self._targets.get(path)
         if target is None:
-            whole = path if "://" in path else self._url + path
-            target = self._targets[path] = self._url_of(whole)
+            target = self._targets[path] = URL(path if "://" in path else self._url + path)
         try:
             async with self._session.post(
                 target, data=data, headers=headers, timeout=timeout, allow_redirects=False
@@ -102,10 +100,10 @@ class HttpTransport:
                 answer = await response.read()
         except TimeoutError:
             raise timed_out() from None
-        except self._errors as error:
+        except (aiohttp.ClientError, OSError) as error:
             # The library's messages contain addresses and ports, which differ from run to run.
             said = f"no answer: {_name_of(error)}"
-            unreachable = isinstance(error, self._unreachable)
+            unreachable = isinstance(error, aiohttp.ClientConnectorError)
             raise RequestError(
                 ModelFailureKind.UNAVAILABLE, said, retry=True, unreachable=unreachable
             ) from error

@@ -68,15 +68,13 @@ def _kind(tool: ToolCard, argument: str) -> str:
 
 def uses_of(tool: ToolCard, kind: Kind, leads: Leads) -> Iterator[Use]:
     """Yield calls of a tool that its schema accepts, best first."""
-    if kind.name == "plain":
-        rest = _rest(tool.schema, kind.main)
-        if rest is not None:
-            yield Use(f"See what {tool.name} tells.", rest)
-        return
-    argument = _resolved(_mapping(tool.schema, "properties")[kind.main], tool.schema)
     rest = _rest(tool.schema, kind.main)
     if rest is None:
         return
+    if kind.name == "plain":
+        yield Use(f"See what {tool.name} tells.", rest)
+        return
+    argument = _resolved(_mapping(tool.schema, "properties")[kind.main], tool.schema)
     texts = _texts(kind.name, leads)
     if choices := [choice for choice in _list(argument, "enum") if isinstance(choice, str)]:
         texts = ((f"See what {choice} gives.", choice) for choice in choices)

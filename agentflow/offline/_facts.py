@@ -297,20 +297,19 @@ def _quantity(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact
     if many is None:
         return
     number, unit, rest = many["number"], many["unit"], predicate[many.end() :]
-    amount = f"{number} {unit}"
-    slot, stem = subject.slot, stem_of(many["verb"])
-    base = (subject.name, subject.shown)
+    slot, stem, value = subject.slot, stem_of(many["verb"]), f"{number} {unit}"
     if (adjective := _ADJECTIVE.match(rest)) and many["verb"] in {"is", "was", "stands", "stood", "rises"}:
         be = "was" if many["verb"] in {"was", "stood"} else "is"
-        yield Fact(*base, amount, sentence, subject.naming, f"How {adjective['adjective']} {be} {slot}?")
+        ask = f"How {adjective['adjective']} {be} {slot}?"
     elif (way := _DIRECTION.match(rest)) and stem:
         other = f"{'the ' if way['article'] else ''}{bare(way['name'])}"
         ask = f"How far {way['way']} of {other} {stem[0]} {slot} {stem[1]}?"
-        yield Fact(*base, amount, sentence, subject.naming, ask)
     elif stem and stem[1] == "weigh":
-        yield Fact(*base, amount, sentence, subject.naming, f"How much {stem[0]} {slot} weigh?")
+        ask = f"How much {stem[0]} {slot} weigh?"
     elif stem and not many["link"] and number != "1":
-        ask = f"How many {unit} {stem[0]} {slot} {stem[1]}?"
-        yield Fact(*base, number, sentence, subject.naming, ask)
+        ask, value = f"How many {unit} {stem[0]} {slot} {stem[1]}?", number
     elif stem and many["link"] and stem[1] == "last":
-        yield Fact(*base, amount, sentence, subject.naming, f"For how long {stem[0]} {slot} last?")
+        ask = f"For how long {stem[0]} {slot} last?"
+    else:
+        return
+    yield Fact(subject.name, subject.shown, value, sentence, subject.naming, ask)

@@ -14,16 +14,18 @@ from pydantic import TypeAdapter, ValidationError
 from agentflow.errors import ConfigurationError, ErrorKind, ModelFailure
 from agentflow.models import Call, Model, Sampling, ask_model
 from agentflow.scoring._answers import marked_answer, short_answer
-from agentflow.scoring._documents import anls, document_score, is_unanswerable
 from agentflow.scoring._equality import can_compare
 from agentflow.scoring._judge import Judge, judge_messages, schema_of
 from agentflow.scoring._mathematics import game24, math_match
 from agentflow.scoring._scored import Embed, Metric, Scored
 from agentflow.scoring._text_rules import (
+    anls,
     contains_answer,
+    document_score,
     exact_match,
     f1_score,
     gaia_match,
+    is_unanswerable,
     likeness,
     multiple_choice,
     numeric_match,

@@ -110,10 +110,7 @@ def write_messages(request: WriteRequest, images: Images) -> tuple[Message, ...]
 
 def answer_messages(request: AnswerRequest) -> tuple[Message, ...]:
     """Ask a question without its path."""
-    return (
-        system(prompt("generator_closed_book", "system")),
-        user(prompt("generator_closed_book", "now", question=request.question)),
-    )
+    return _single_turn("generator_closed_book", question=request.question)
 
 
 def look_messages(request: LookRequest, image: bytes) -> tuple[Message, ...]:
@@ -121,23 +118,19 @@ def look_messages(request: LookRequest, image: bytes) -> tuple[Message, ...]:
     region = request.region
     edges = (("left", region.left), ("top", region.top), ("right", region.right), ("bottom", region.bottom))
     where = ", ".join(f"{name} {share:.3f}" for name, share in edges)
-    now = prompt("generator_image_check", "now", region=where, quote=escape_marks(request.quote))
-    return (
-        system(prompt("generator_image_check", "system")),
-        user(now, [ImagePart(image, request.picture.mime)]),
-    )
+    shown = [ImagePart(image, request.picture.mime)]
+    return _single_turn("generator_image_check", shown, region=where, quote=escape_marks(request.quote))
 
 
 def analysis_messages(request: AnalysisRequest, images: Images) -> tuple[Message, ...]:
     """Ask for the analysis of a question."""
-    head = prompt(
+    return _single_turn(
         "planner_analysis",
-        "system",
+        image_parts(request.images, images),
         instructions=request.instructions,
         tools=describe_tools(request.tools),
+        question=escape_marks(request.question),
     )
-    now = prompt("planner_analysis", "now", question=escape_marks(request.question))
-    return (system(head), user(now, image_parts(request.images, images)))
 
 
 def step_messages(
@@ -188,22 +181,17 @@ def step_messages(
 def command_messages(request: CommandRequest) -> tuple[Message, ...]:
     """Ask for the arguments of a tool call; after a mistake, once more."""
     step = request.step
-    messages = [
-        system(prompt("executor_arguments", "system", tool=describe_tools([request.tool]))),
-        user(
-            prompt(
-                "executor_arguments",
-                "now",
-                question=escape_marks(request.question),
-                goal=step.sub_goal or step.justification,
-                context=step.context,
-            )
-        ),
-    ]
-    if request.mistake:
-        messages.append(_assistant(request.before))
-        messages.append(user(prompt("executor_arguments", "mistake", mistake=request.mistake)))
-    return tuple(messages)
+    messages = _single_turn(
+        "executor_arguments",
+        tool=describe_tools([request.tool]),
+        question=escape_marks(request.question),
+        goal=step.sub_goal or step.justification,
+        context=step.context,
+    )
+    if not request.mistake:
+        return messages
+    mistake = user(prompt("executor_arguments", "mistake", mistake=request.mistake))
+    return (*messages, _assistant(request.before), mistake)
 
 
 def verification_messages(request: VerificationRequest, images: Images) -> tuple[Message, ...]:
@@ -230,29 +218,30 @@ def verification_messages(request: VerificationRequest, images: Images) -> tuple
 def solution_messages(request: SolutionRequest, images: Images) -> tuple[Message, ...]:
     """Ask for the answer to a task."""
     memory = request.memory
-    now = prompt(
+    return _single_turn(
         "generator_answer",
-        "now",
+        image_parts(episode_images(request.images, memory.turns), images),
         question=escape_marks(request.question),
         analysis=_analysis(request.analysis),
         count=memory.summarised or "",
         summary=escape_marks(memory.summary),
         steps=_steps(memory.turns, images),
     )
-    shown = image_parts(episode_images(request.images, memory.turns), images)
-    return (system(prompt("generator_answer", "system")), user(now, shown))
 
 
 def summary_messages(request: SummaryRequest) -> tuple[Message, ...]:
     """Ask for a summary of the oldest turns."""
-    now = prompt(
+    return _single_turn(
         "generator_summary",
-        "now",
         question=escape_marks(request.question),
         summary=escape_marks(request.summary),
         steps=_steps(request.turns, {}),
     )
-    return (system(prompt("generator_summary", "system")), user(now))
+
+
+def _single_turn(name: str, images: Iterable[ImagePart] = (), **values: object) -> tuple[Message, ...]:
+    """Return the messages of a prompt that asks once: its system prompt, and the instruction with some images."""
+    return (system(prompt(name, "system", **values)), user(prompt(name, "now", **values), images))
 
 
 def turn_size(turn: Turn) -> int:

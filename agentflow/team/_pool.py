@@ -5,7 +5,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
 
@@ -43,14 +43,6 @@ class WorkerCrashed(Exception):
     """The worker crashed, and so did its replacement, or the work must not be repeated."""
 
 
-class PoolMessage(Protocol):
-    """Message to a worker."""
-
-    async def run(self, clock: Clock) -> None:
-        """Do the work and keep the result."""
-        ...
-
-
 class Job(Generic[R]):
     """Message that carries work of result type `R` to a worker, and its result back."""
 
@@ -75,10 +67,10 @@ class Job(Generic[R]):
         self._scope.cancel()
 
 
-class Worker(Actor[PoolMessage, None]):
+class Worker(Actor[Job[Any], None]):
     """Actor that does one job at a time."""
 
-    async def receive(self, message: PoolMessage) -> None:
+    async def receive(self, message: Job[Any]) -> None:
         """Do a job."""
         await message.run(self._clock)
 
