@@ -6,10 +6,9 @@ from typing import Self
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.models._apis import EncodedRequest, LiteLlmApi
 from agentflow.models._exact_tokens import TokenHistory
-from agentflow.models._limiter import ConcurrencyLimiter
-from agentflow.models._litellm import LiteLlmTransport
 from agentflow.models._providers import ModelAddress
-from agentflow.models._transport import HttpResponse, HttpTransport
+from agentflow.models._retries import ConcurrencyLimiter
+from agentflow.models._transport import HttpResponse, HttpTransport, LiteLlmTransport
 
 
 class Endpoint:

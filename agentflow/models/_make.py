@@ -11,10 +11,10 @@ from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind
 from agentflow.models._accounts import Accounts
 from agentflow.models._endpoints import ModelEndpoints
 from agentflow.models._http_model import HttpModel, OpenModel, Statistics
-from agentflow.models._litellm import need_litellm
 from agentflow.models._protocol import Call, Completion
 from agentflow.models._providers import LITELLM, find_address
 from agentflow.models._settings import ModelSettings
+from agentflow.models._transport import need_litellm
 from agentflow.settings import read_environment
 
 T = TypeVar("T")

@@ -1,18 +1,131 @@
-"""The one place where requests are retried."""
+"""Retries of requests, and the adaptive limit of concurrent ones; no other place retries."""
 
+import asyncio
+import heapq
 from collections.abc import Awaitable, Callable
+from itertools import count
 from random import Random
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.actors import SYSTEM_CLOCK, Clock, Timer
 from agentflow.errors import ModelFailureKind
-from agentflow.models._limiter import ConcurrencyLimiter, Permit
 from agentflow.models._request_error import RequestError
 
 T = TypeVar("T")
-
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 8.0
+
+
+class Permit(NamedTuple):
+    """Permit for one request."""
+
+    round: int
+    """Number of decreases before the request started."""
+
+
+class ConcurrencyLimiter:
+    """Adaptive concurrency limit: additive increase, multiplicative decrease (AIMD), first come, first served.
+
+    The limit grows by one for each success until the endpoint first reports overload, then by one for each full round.
+    An overload halves it; those of requests that were already in flight at that time are ignored. The limit grows only
+    while it is the bottleneck.
+    """
+
+    def __init__(self, most: int, *, start: int = 64, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Create a limiter.
+
+        :param most: upper bound of the limit.
+        :param start: initial limit, high enough for a few trees with eight calls each to start without waiting for it to
+            grow.
+        """
+        self._most = most
+        self._limit = float(min(start, most))
+        self._clock = clock
+        self._tickets = count()
+        self._waiting: list[tuple[int, asyncio.Future[Permit]]] = []
+        self._in_flight = 0
+        self._round = 0
+        self._pushed_back = False
+        self._closed_until = 0.0
+        self._opening: Timer | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests with a permit."""
+        return self._in_flight
+
+    @property
+    def limit(self) -> int:
+        """Current limit."""
+        return int(self._limit)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return sum(not permit.done() for _, permit in self._waiting)
+
+    def ticket(self) -> int:
+        """Return a position in the queue; a call keeps it for all its attempts, so that it goes before later calls."""
+        return next(self._tickets)
+
+    async def acquire(self, ticket: int) -> Permit:
+        """Wait for a permit."""
+        if not self._waiting and self._is_open():
+            self._in_flight += 1
+            return Permit(self._round)
+        place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (ticket, place))
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                # The permit arrived together with the cancellation: pass it on.
+                self._in_flight -= 1
+                self._let_in()
+            raise
+
+    def release(
+        self, permit: Permit, *, good: bool = False, overloaded: bool = False, pause: float = 0.0
+    ) -> None:
+        """Return a permit.
+
+        :param good: the request was answered.
+        :param overloaded: the endpoint reported overload, or took too long.
+        :param pause: seconds without new permits.
+        """
+        if good and permit.round == self._round and self._in_flight >= self.limit:
+            self._limit = min(self._most, self._limit + (1 / self._limit if self._pushed_back else 1))
+        elif overloaded and permit.round == self._round:
+            self._limit = max(1.0, self._limit / 2)
+            self._round += 1
+            self._pushed_back = True
+        self._in_flight -= 1
+        if pause > 0:
+            self._close(pause)
+        self._let_in()
+
+    def _is_open(self) -> bool:
+        return self._in_flight < self.limit and self._opening is None
+
+    def _close(self, seconds: float) -> None:
+        until = self._clock.now() + seconds
+        if self._opening is not None:
+            if until <= self._closed_until:
+                return
+            self._opening.cancel()
+        self._closed_until = until
+        self._opening = self._clock.call_later(seconds, self._open)
+
+    def _open(self) -> None:
+        self._opening = None
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and (self._waiting[0][1].done() or self._is_open()):
+            _, place = heapq.heappop(self._waiting)
+            if not place.done():
+                self._in_flight += 1
+                place.set_result(Permit(self._round))
 
 
 class Retrier:

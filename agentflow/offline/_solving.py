@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from rapidfuzz import fuzz, process
 
-from agentflow.offline._arguments import LOOKING, Use, kind_of, uses_of
+from agentflow.offline._arguments import LOOKING, kind_of, uses_of
 from agentflow.offline._chains import Knowledge, describe_end, know, ways
 from agentflow.offline._facts import SLOT, Fact
 from agentflow.offline._language import bounded, names, passages, terms
@@ -93,7 +93,8 @@ def next_step(request: NextStepRequest) -> NextStep:
         assert kind is not None, "only such tools are in use"
         for use in uses_of(tool, kind, leads):
             if canonical(Action(tool.name, use.arguments)) not in known:
-                return _step(tool, use)
+                context = msgspec.json.encode(use.arguments).decode()
+                return NextStep("It was named and not looked into yet.", context, use.intent, tool.name)
     tool = request.tools[0]
     return NextStep("Nothing is left to look up.", "{}", "See what there is.", tool.name)
 
@@ -194,11 +195,6 @@ def _by_use(tools: tuple[ToolCard, ...]) -> list[ToolCard]:
     return [tool for _, tool in sorted(kinds, key=lambda entry: order.index(entry[0]))]
 
 
-def _step(tool: ToolCard, use: Use) -> NextStep:
-    context = msgspec.json.encode(use.arguments).decode()
-    return NextStep("It was named and not looked into yet.", context, use.intent, tool.name)
-
-
 def answer_from(question: str, texts: tuple[str, ...]) -> ShortAnswer | None:
     """Return the answer that the texts give to a question; `None` without one."""
     if (expression := _twenty_four(question)) is not None:
@@ -240,12 +236,9 @@ def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
 def _candidates(texts: tuple[str, ...]) -> tuple[_Candidate, ...]:
     """Return every question that these texts answer, over at most two intermediate facts."""
     knowledge = know(texts)
-    return (*_single(knowledge), *_chained(knowledge), *_spans(knowledge))
-
-
-def _single(knowledge: Knowledge) -> Iterator[_Candidate]:
-    for found in knowledge.found:
-        yield _Candidate(found.fact.question, found.fact.value, found.fact.sentence)
+    facts = (found.fact for found in knowledge.found)
+    single = (_Candidate(fact.question, fact.value, fact.sentence) for fact in facts)
+    return (*single, *_chained(knowledge), *_spans(knowledge))
 
 
 def _chained(knowledge: Knowledge) -> Iterator[_Candidate]:

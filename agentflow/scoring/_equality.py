@@ -133,19 +133,15 @@ def _value(expression: Expression, point: Mapping[str, Fraction]) -> _Value:
     match expression:
         case Number(fraction):
             value = numbers.mpc(numbers.mpf(fraction.numerator) / fraction.denominator)
+        case Symbol(name) if name in point:
+            value = numbers.mpf(point[name].numerator) / point[name].denominator
         case Symbol(name):
-            given = point.get(name)
-            value = _constant(name) if given is None else numbers.mpf(given.numerator) / given.denominator
+            value = {"pi": +numbers.pi, "e": +numbers.e, "i": numbers.j}[name]
         case Apply(function, arguments):
             value = _functions()[function](*[_value(argument, point) for argument in arguments])
     if not abs(value) < _LARGEST:
         raise OverflowError
     return numbers.mpc(value)
-
-
-def _constant(name: str) -> _Value:
-    numbers = _numbers()
-    return {"pi": +numbers.pi, "e": +numbers.e, "i": numbers.j}[name]
 
 
 @cache

@@ -269,14 +269,13 @@ class _Parser:
         if name == "sqrt" and self._next == "[":
             root = self._group("[", "]")
             return Apply("root", (self._argument(), root))
-        base = self._subscript() if self._accept("_") else None
+        base = None
+        if self._accept("_"):
+            base = self._group("{", "}") if self._next == "{" else self._atom()
         power = self._script() if self._accept("^") else None
         arguments = (self._operand(name),) if base is None else (self._operand(name), base)
         read = Apply(name, arguments)
         return Apply("^", (read, power)) if power is not None else read
-
-    def _subscript(self) -> Expression:
-        return self._group("{", "}") if self._next == "{" else self._atom()
 
     def _argument(self) -> Expression:
         r"""Parse an argument of a LaTeX command: in braces, or one sign or digit, as in `\frac12`."""

@@ -284,7 +284,8 @@ def _beside(prediction: str, reference: str, form: AnswerFormat) -> float:
         case "List":
             return _lists(_listed(prediction), _listed(reference))
         case "Str" | "None":
-            return _texts(_clean(prediction), _clean(reference))
+            answer, right = _clean(prediction), _clean(reference)
+            return float(answer == right) if _EXACT.search(right) else anls(answer, [right])
 
 
 def _format_of(reference: str) -> AnswerFormat:
@@ -293,10 +294,6 @@ def _format_of(reference: str) -> AnswerFormat:
     if _document_number(reference) is None:
         return "Str"
     return "Int" if re.fullmatch(r"\s*[-+]?\d+\s*", reference) else "Float"
-
-
-def _texts(said: str, right: str) -> float:
-    return float(said == right) if _EXACT.search(right) else anls(said, [right])
 
 
 def _lists(said: list[str], right: list[str]) -> float:

@@ -29,6 +29,7 @@ from agentflow.trajectory import (
     Observation,
     Reply,
     Text,
+    Usage,
 )
 
 Json: TypeAlias = Any
@@ -89,7 +90,7 @@ async def call_tool(
     sandbox: Sandbox, action: Action, put_blob: PutBlob, clock: Clock = SYSTEM_CLOCK
 ) -> ActionOutcome:
     """Call a tool; a failed call is an outcome with its partial output. Images go to the blob store."""
-    with measure_usage() as meter:
+    with measure_usage() as spent:
         result = await _call(sandbox, action, clock)
     failure = None if result.error is None else Failure(result.error.kind, result.error.message)
     return ActionOutcome(
@@ -97,7 +98,7 @@ async def call_tool(
         failure=failure,
         trouble="" if failure is not None else trouble_of(result.data),
         lost=result.data.get("state_lost") is True,
-        usage=meter.usage,
+        usage=sum(spent, Usage()),
     )
 
 

@@ -47,29 +47,21 @@ async def visible_images(model: Model, images: Iterable[Blob], read: ReadBlob) -
     return {hash: await read(hash) for hash in dict.fromkeys(blob.hash for blob in images)}
 
 
-class UsageMeter:
-    """Usage of models measured within a block."""
-
-    def __init__(self) -> None:
-        self.usage = Usage()
-        """Usage so far."""
-
-
-_METER: ContextVar[UsageMeter | None] = ContextVar("agentflow_meter", default=None)
+_SPENT: ContextVar[list[Usage] | None] = ContextVar("agentflow_spent", default=None)
 
 
 @contextmanager
-def measure_usage() -> Generator[UsageMeter]:
-    """Measure the usage of models inside tools, including in tasks started within the block."""
-    meter = UsageMeter()
-    token = _METER.set(meter)
+def measure_usage() -> Generator[list[Usage]]:
+    """Collect the usage of models inside tools, including in tasks started within the block."""
+    spent: list[Usage] = []
+    token = _SPENT.set(spent)
     try:
-        yield meter
+        yield spent
     finally:
-        _METER.reset(token)
+        _SPENT.reset(token)
 
 
 def count_usage(usage: Usage) -> None:
-    """Add the usage of a model inside a tool to the current meter, if there is one."""
-    if (meter := _METER.get()) is not None:
-        meter.usage += usage
+    """Add the usage of a model inside a tool, if it is measured."""
+    if (spent := _SPENT.get()) is not None:
+        spent.append(usage)

@@ -11,7 +11,7 @@ from agentflow.text import (
     word_set,
     words,
 )
-from agentflow.trajectory import Judgement, JudgementRequest, Step, Verdict
+from agentflow.trajectory import Judgement, JudgementRequest, Verdict
 
 REPEATED = 0.9
 """Share of a text that must be known for the text to count as a repetition."""
@@ -71,7 +71,9 @@ def _is_empty(text: str) -> bool:
 
 def _repeats(found: tuple[str, ...], request: JudgementRequest) -> bool:
     if request.step.images:
-        return any(_same(request.step, step) for step in request.path)
+        return any(
+            request.step.images == step.images and found == words(step.observation) for step in request.path
+        )
     if len(found) < MIN_WORDS:
         return any(words(step.observation) == found for step in request.path)
     text, path = request.step.observation, [step.observation for step in request.path]
@@ -82,10 +84,6 @@ def _repeats(found: tuple[str, ...], request: JudgementRequest) -> bool:
         return False
     own = shingles(text)
     return len(own.difference(*map(shingles, path))) <= (1 - REPEATED) * len(own)
-
-
-def _same(one: Step, other: Step) -> bool:
-    return one.images == other.images and words(one.observation) == words(other.observation)
 
 
 def _is_off_topic(request: JudgementRequest) -> bool:

@@ -11,12 +11,18 @@ from agentflow.journal import Page
 from agentflow.models import Call, Message, Model, Prices, TextPart, ToolCall, ToolReply, ToolSpec, reply_of
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._executor import PutBlob, call_tool
-from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings, TimedResult
+from agentflow.team._ledger import (
+    EffectGate,
+    EpisodeEnded,
+    EpisodeLedger,
+    EpisodeSettings,
+    TimedResult,
+    ToolReplay,
+)
 from agentflow.team._model_calls import ReadBlob, visible_images
 from agentflow.team._rendering import card_notes, cut, episode_images, image_parts, prompt, system
 from agentflow.team._schemas import card_of
 from agentflow.team._solving import bind_action, no_such_tool, turn_of
-from agentflow.team._tool_replay import ToolReplay
 from agentflow.trajectory import (
     Action,
     ActionOutcome,

@@ -11,12 +11,11 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings
+from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings, ToolReplay
 from agentflow.team._messages import turn_size
 from agentflow.team._rendering import call_line, cut
 from agentflow.team._schemas import card_of, fixed_arguments
 from agentflow.team._team import Team
-from agentflow.team._tool_replay import ToolReplay
 from agentflow.trajectory import (
     Action,
     ActionOutcome,
@@ -199,10 +198,9 @@ class _TeamEpisode:
             return self._no_call(number, step, no_such_tool(step.tool_name, self._tools))
         request = CommandRequest(question=self._task.question, step=step, tool=self._cards[tool.name])
         given = await self._try(number, "", request, tool)
-        if isinstance(given, tuple) and _has_bad_arguments(given[2]):
-            command, _, outcome = given
-            assert outcome.failure is not None, "only a failed call has bad arguments"
-            again = replace(request, mistake=outcome.failure.message, before=command)
+        failure = given[2].failure if isinstance(given, tuple) else None
+        if isinstance(given, tuple) and failure is not None and failure.kind == ErrorKind.BAD_ARGUMENTS:
+            again = replace(request, mistake=failure.message, before=given[0])
             repaired = await self._try(number, "/again", again, tool)
             given = repaired if isinstance(repaired, tuple) else given
         if isinstance(given, Failure):
@@ -272,10 +270,6 @@ def turn_of(
         trouble=outcome.trouble,
         seconds=seconds,
     )
-
-
-def _has_bad_arguments(outcome: ActionOutcome) -> bool:
-    return outcome.failure is not None and outcome.failure.kind == ErrorKind.BAD_ARGUMENTS
 
 
 class EpisodeMemory:

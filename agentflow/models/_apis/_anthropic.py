@@ -122,7 +122,8 @@ class AnthropicApi:
                 case "tool_use" if block.name == _ANSWER:
                     texts.append(bytes(block.input).decode())
                 case "tool_use":
-                    calls.append(_call(block, {} if calls else {_THOUGHTS: list(thoughts)}))
+                    state = {_THOUGHTS: list(thoughts)} if thoughts and not calls else {}
+                    calls.append(parse_call(block.id, block.name, bytes(block.input).decode(), state))
                 case "thinking" | "redacted_thinking":
                     thoughts.append(msgspec.json.decode(raw))
                 case _:
@@ -178,11 +179,6 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
                 shown = list(_blocks(list(part.parts)))
                 reply: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call, "content": shown}
                 yield {**reply, "is_error": True} if part.failed else reply
-
-
-def _call(block: _Block, state: dict[str, Any]) -> ToolCall:
-    kept = {name: of for name, of in state.items() if of}
-    return parse_call(block.id, block.name, bytes(block.input).decode(), kept)
 
 
 def _usage(consumed: _Consumed) -> Usage:

@@ -89,7 +89,10 @@ class OllamaApi:
         """Decode an answer."""
         answer = _DECODER.decode(body)
         text = answer.message.content
-        calls = tuple(_call(one, body, number) for number, one in enumerate(answer.message.tool_calls or ()))
+        calls = tuple(
+            parse_call(one.id or call_id(body, number), one.function.name, one.function.arguments)
+            for number, one in enumerate(answer.message.tool_calls or ())
+        )
         finish = "tool_calls" if calls and answer.done_reason == "stop" else answer.done_reason
         usage = estimate(sent, text)
         if answer.eval_count is not None:
@@ -98,25 +101,21 @@ class OllamaApi:
         return ApiAnswer(text, finish, "", usage, answer.model, calls)
 
 
-def _call(one: _Called, body: bytes, number: int) -> ToolCall:
-    return parse_call(one.id or call_id(body, number), one.function.name, one.function.arguments)
-
-
 def _say(message: Message) -> Iterator[dict[str, Any]]:
     replies = [part for part in message.parts if isinstance(part, ToolReply)]
     for reply in replies:
         yield _said("tool", text_of(reply.parts), reply.parts) | {"tool_name": reply.name}
-    calls = [part for part in message.parts if isinstance(part, ToolCall)]
+    calls = [
+        {"function": {"name": part.name, "arguments": arguments_object(part)}}
+        for part in message.parts
+        if isinstance(part, ToolCall)
+    ]
     others = [part for part in message.parts if not isinstance(part, ToolReply)]
     if others or not replies:
         said = _said(message.role, text_of(message.parts), message.parts)
-        yield {**said, "tool_calls": [_called(call) for call in calls]} if calls else said
+        yield {**said, "tool_calls": calls} if calls else said
 
 
 def _said(role: str, text: str, parts: tuple[Any, ...]) -> dict[str, Any]:
     pictures = [as_base64(part) for part in parts if isinstance(part, ImagePart)]
     return {"role": role, "content": text, **({"images": pictures} if pictures else {})}
-
-
-def _called(call: ToolCall) -> dict[str, Any]:
-    return {"function": {"name": call.name, "arguments": arguments_object(call)}}

@@ -20,7 +20,7 @@ from agentflow.models._apis._messages import (
     state_of,
     text_of,
 )
-from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
+from agentflow.models._protocol import ImagePart, Message, TextPart, ToolCall, ToolReply
 from agentflow.trajectory import Tokens, Usage
 
 _THOUGHTS = ("reasoning_content", "reasoning")
@@ -243,9 +243,10 @@ def _say(message: Message) -> Iterator[_Said]:
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
     if calls:
         thoughts = {name: state_of(calls, name) for name in _THOUGHTS}
-        yield _Said(message.role, text_of(message.parts), [_call(call) for call in calls], **thoughts)
+        called = [_Called(id=each.id, function=_Function(each.name, arguments_text(each))) for each in calls]
+        yield _Said(message.role, text_of(message.parts), called, **thoughts)
         return
-    shown: list[Part] = []
+    shown: list[TextPart | ImagePart] = []
     replies = [part for part in message.parts if isinstance(part, ToolReply)]
     for reply in replies:
         yield _Said("tool", text_of(reply.parts), tool_call_id=reply.call)
@@ -257,20 +258,15 @@ def _say(message: Message) -> Iterator[_Said]:
         yield _Said(message.role, _content(shown))
 
 
-def _content(parts: list[Part]) -> str | list[_TextPart | _ImagePart]:
+def _content(parts: list[TextPart | ImagePart]) -> str | list[_TextPart | _ImagePart]:
     if not any(isinstance(part, ImagePart) for part in parts):
         return text_of(parts)
-    return [_part(part) for part in parts if isinstance(part, TextPart | ImagePart)]
-
-
-def _part(part: TextPart | ImagePart) -> _TextPart | _ImagePart:
-    if isinstance(part, TextPart):
-        return _TextPart(part.text)
-    return _ImagePart(_Address(f"data:{part.mime};base64,{as_base64(part)}"))
-
-
-def _call(call: ToolCall) -> _Called:
-    return _Called(id=call.id, function=_Function(call.name, arguments_text(call)))
+    return [
+        _TextPart(part.text)
+        if isinstance(part, TextPart)
+        else _ImagePart(_Address(f"data:{part.mime};base64,{as_base64(part)}"))
+        for part in parts
+    ]
 
 
 def _calls(said: _Spoken, body: bytes) -> tuple[ToolCall, ...]:

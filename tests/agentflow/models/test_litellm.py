@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.models import Accounts, ModelSettings, _litellm, make_model
+from agentflow.models import Accounts, ModelSettings, _transport, make_model
 from agentflow.testing import fake_endpoint
 
 PROGRAM = """
@@ -69,7 +69,7 @@ def test_a_missing_litellm_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatc
     def nothing(name: str) -> None:
         del name
 
-    monkeypatch.setattr(_litellm, "find_spec", nothing)
+    monkeypatch.setattr(_transport, "find_spec", nothing)
     with pytest.raises(ConfigurationError, match=r"^model litellm/…: LiteLLM is not installed; pip install"):
         make_model(ModelSettings(name="litellm/openai/gpt-5"), Accounts(), environment={})
 

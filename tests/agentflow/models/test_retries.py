@@ -5,9 +5,8 @@ from random import Random
 import pytest
 
 from agentflow.errors import ModelFailureKind
-from agentflow.models._limiter import ConcurrencyLimiter
 from agentflow.models._request_error import RequestError
-from agentflow.models._retries import Retrier
+from agentflow.models._retries import ConcurrencyLimiter, Retrier
 from tests.agentflow.models._serving import HastyClock
 
 
