@@ -16,7 +16,6 @@ from agentflow.models._providers import find_address
 from agentflow.models._request_error import RequestError, unusable
 from agentflow.models._retries import Retrier
 from agentflow.models._settings import ModelSettings
-from agentflow.models._transport import HttpResponse
 
 if TYPE_CHECKING:
     from openai import APIError
@@ -87,17 +86,17 @@ class ChatClient:
             raise _error_of(error, self._endpoint.url) from None
         from openai.types.chat import ChatCompletion
 
-        usage = self._api.read(answer.body, len(body)).usage
+        usage = self._api.read(answer, len(body)).usage
         self._accounts.add(self._role, usage, self._settings.cost(usage), model=self._settings.name)
-        return ChatCompletion.model_validate_json(answer.body)
+        return ChatCompletion.model_validate_json(answer)
 
-    async def _ask(self, outgoing: EncodedRequest, seconds: float) -> HttpResponse:
+    async def _ask(self, outgoing: EncodedRequest, seconds: float) -> bytes:
         self._accounts.check()
         answer = await self._endpoint.post(outgoing, seconds)
         try:
-            self._api.read(answer.body, len(outgoing.body))
+            self._api.read(answer, len(outgoing.body))
         except msgspec.MsgspecError as error:
-            raise unusable(f"the endpoint's answer can't be decoded: {error}", answer.body) from None
+            raise unusable(f"the endpoint's answer can't be decoded: {error}", answer) from None
         return answer
 
 

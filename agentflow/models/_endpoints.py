@@ -8,7 +8,7 @@ from agentflow.models._apis import EncodedRequest, LiteLlmApi
 from agentflow.models._exact_tokens import TokenHistory
 from agentflow.models._providers import ModelAddress
 from agentflow.models._retries import ConcurrencyLimiter
-from agentflow.models._transport import HttpResponse, HttpTransport, LiteLlmTransport
+from agentflow.models._transport import HttpTransport, LiteLlmTransport
 
 
 class Endpoint:
@@ -28,12 +28,12 @@ class Endpoint:
         """Return the token history of a model at this endpoint, shared by all its users."""
         return self._conversations.setdefault(model, TokenHistory())
 
-    async def post(self, outgoing: EncodedRequest, seconds: float) -> HttpResponse:
-        """Send one request.
+    async def post(self, outgoing: EncodedRequest, seconds: float) -> bytes:
+        """Send one request and return the body of the answer.
 
         :raises RequestError: if there is no answer, or its status is not 200.
         """
-        return await self._transport.post(outgoing.path, outgoing.body, seconds, outgoing.headers)
+        return await self._transport.post(outgoing, seconds)
 
     async def __aenter__(self) -> Self:
         self._users += 1

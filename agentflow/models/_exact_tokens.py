@@ -16,17 +16,16 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.models._apis import ApiAnswer, EncodedRequest, PreparedCall
-from agentflow.models._apis._messages import instructed, text_of
+from agentflow.models._apis._messages import instructed, text_of, without_none
 from agentflow.models._apis._openai import AnswerLogprobs, AnswerUsage, tokens_of
 from agentflow.models._protocol import Message, TextPart
 from agentflow.models._request_error import RequestError
-from agentflow.models._transport import HttpResponse
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Tokens, Usage
 
 logger = get_logger(__name__)
-Post: TypeAlias = Callable[[EncodedRequest], Awaitable[HttpResponse]]
-"""Function that sends a request."""
+Post: TypeAlias = Callable[[EncodedRequest], Awaitable[bytes]]
+"""Function that sends a request and returns the body of the answer."""
 _STAND_IN: Final = (Message("user", (TextPart("-"),)), Message("assistant", (TextPart("-"),)))
 _OF_TEMPLATES: Final = ("chat_template", "chat_template_kwargs")
 _OF_REQUESTS: Final = ("cache_salt", "priority", "request_id")
@@ -195,7 +194,7 @@ class ExactTokens:
             **_chosen(ask.sampling.extra, _OF_TEMPLATES),
         }
         answer = await post(EncodedRequest(f"{self._server}/tokenize", _ENCODER.encode(body)))
-        return _TOKENIZED.decode(answer.body).tokens
+        return _TOKENIZED.decode(answer).tokens
 
     async def _drawn(self, ask: PreparedCall, prompt: list[int], post: Post) -> ApiAnswer:
         """Sample a completion, through the API that returns the weights version if the server has it."""
@@ -238,25 +237,25 @@ def _sampling(ask: PreparedCall) -> dict[str, Any]:
     """Return the sampling parameters that both APIs share."""
     sampling, asked = ask.sampling, ask.asked
     # 0 alternatives besides the sampled token. Without max_tokens, `/completions` stops after 16 tokens.
-    said: dict[str, Any] = {"logprobs": 0, "max_tokens": sampling.max_tokens}
-    for name in ("temperature", "top_p", "seed"):
-        if (value := getattr(sampling, name)) is not None:
-            said[name] = value
-    if sampling.stop:
-        said["stop"] = sampling.stop
-    if asked is not None and asked.format == "json_schema":
-        said["structured_outputs"] = {"json": asked.schema}
-    elif asked is not None and asked.format == "json_object":
-        said["structured_outputs"] = {"json_object": True}
-    return said
+    outputs = None
+    if asked is not None and asked.format != "text":
+        outputs = {"json": asked.schema} if asked.format == "json_schema" else {"json_object": True}
+    chosen = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+        "stop": sampling.stop or None,
+        "structured_outputs": outputs,
+    }
+    return {"logprobs": 0, "max_tokens": sampling.max_tokens, **without_none(chosen)}
 
 
 def _chosen(extra: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: extra[name] for name in names if name in extra}
 
 
-def _read(answer: HttpResponse) -> ApiAnswer:
-    said = _GENERATED.decode(answer.body)
+def _read(answer: bytes) -> ApiAnswer:
+    said = _GENERATED.decode(answer)
     if not said.choices:
         raise msgspec.ValidationError("no choices")
     choice, used = said.choices[0], said.usage or AnswerUsage()

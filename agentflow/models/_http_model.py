@@ -130,15 +130,15 @@ class HttpModel:
             self._failures += 1
             refusal = f"{self.name} accepts no images"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
-        spent = _Spent()
+        received: list[ApiAnswer] = []
         try:
-            completion = await self._attempts.run(partial(self._ask, call, spent))
+            completion = await self._attempts.run(partial(self._ask, call, received))
         except RequestError as error:
-            raise self._give_up(error, spent) from None
+            raise self._give_up(error, received) from None
         self._in_a_row = 0
         return completion
 
-    async def _ask(self, call: Call[T], spent: "_Spent", seconds: float) -> Completion[T]:
+    async def _ask(self, call: Call[T], received: list[ApiAnswer], seconds: float) -> Completion[T]:
         # Other calls may have used up the budget while this one was in the queue.
         self._accounts.check()
         free = _is_text(call.reply)
@@ -156,7 +156,7 @@ class HttpModel:
             raise
         usage = answered.usage
         self._accounts.add(call.role, usage, self._settings.cost(usage), model=self.name)
-        spent.add(answered)
+        received.append(answered)
         _refuse_incomplete(answered)
         if self._settings.tokens and answered.tokens is None:
             raise RequestError(
@@ -168,12 +168,12 @@ class HttpModel:
         return Completion(
             value=value,
             text=answered.text,
-            usage=spent.usage,
+            usage=_usage_of(received),
             model=answered.model or self._address.model,
             finish=answered.finish,
             calls=answered.calls,
             tokens=answered.tokens,
-            unusable=tuple(spent.tokens[:-1]),
+            unusable=_tokens_of(received)[:-1],
         )
 
     async def _answer(self, ask: PreparedCall, seconds: float) -> ApiAnswer:
@@ -183,7 +183,7 @@ class HttpModel:
                 return await self._exact.answer(ask, partial(self._endpoint.post, seconds=seconds))
             outgoing = self._address.api.encode(ask)
             answer = await self._endpoint.post(outgoing, seconds)
-            return self._address.api.read(answer.body, len(outgoing.body))
+            return self._address.api.read(answer, len(outgoing.body))
         except msgspec.MsgspecError as error:
             raise unusable(f"the endpoint's answer can't be decoded: {error}") from None
 
@@ -206,7 +206,7 @@ class HttpModel:
             tokens=address.tokens,
         )
 
-    def _give_up(self, error: RequestError, spent: "_Spent") -> ModelFailure | RunStopped:
+    def _give_up(self, error: RequestError, received: list[ApiAnswer]) -> ModelFailure | RunStopped:
         """Return the error to raise for a failed call."""
         self._failures += 1
         where = f"{self.name} at {self._endpoint.url}"
@@ -224,32 +224,25 @@ class HttpModel:
                 StopCause.MODEL, f"{where}: {failed}; run the same command to resume when it is back"
             )
         tries = f" ({error.attempts} attempts)" if error.attempts > 1 else ""
+        usage = _usage_of(received)
         return ModelFailure(
             error.kind,
             f"{error.message}{tries}",
             attempts=error.attempts,
-            answers=spent.usage.calls,
-            prompt_tokens=spent.usage.prompt_tokens,
-            completion_tokens=spent.usage.completion_tokens,
-            answer_tokens=tuple(spent.tokens),
-            answer_text=spent.text,
+            answers=usage.calls,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            answer_tokens=_tokens_of(received),
+            answer_text=received[-1].text if received else "",
         )
 
 
-class _Spent:
-    """Usage, tokens and text of all answers to one call, usable or not."""
+def _usage_of(answers: list[ApiAnswer]) -> Usage:
+    return sum((each.usage for each in answers), Usage())
 
-    def __init__(self) -> None:
-        self.usage = Usage()
-        self.tokens: list[Tokens] = []
-        self.text = ""
 
-    def add(self, answered: ApiAnswer) -> None:
-        """Add one answer."""
-        self.usage += answered.usage
-        self.text = answered.text
-        if answered.tokens is not None:
-            self.tokens.append(answered.tokens)
+def _tokens_of(answers: list[ApiAnswer]) -> tuple[Tokens, ...]:
+    return tuple(each.tokens for each in answers if each.tokens is not None)
 
 
 def _refuse_incomplete(answered: ApiAnswer) -> None:

@@ -32,7 +32,6 @@ class Provider(Struct, frozen=True, kw_only=True):
     url_variable: str = ""
     """Environment variable that overrides the address."""
     api: ApiName = "openai"
-    """API of the provider."""
     max_tokens_field: str = "max_tokens"
     """Name of the `max_tokens` field in this API."""
     answer_format: AnswerFormat = "json_schema"

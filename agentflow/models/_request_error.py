@@ -48,9 +48,7 @@ class RequestError(Exception):
     status: int = 0
     """HTTP status of the answer; 0 if there was none."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Headers of the answer."""
     body: bytes = b""
-    """Body of the answer."""
     attempts: int = 0
     """Number of attempts, including this one."""
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import msgspec
-from msgspec import Struct
 
 from agentflow.errors import ConfigurationError, ModelFailureKind
+from agentflow.models._apis import EncodedRequest
 from agentflow.models._providers import is_loopback
 from agentflow.models._request_error import RequestError, error_of_response, timed_out
 
@@ -27,17 +27,6 @@ IDLE_SECONDS = 4.0
 """Lifetime of an idle connection. It is shorter than the five seconds of Uvicorn and vLLM: a request on a connection that
 the server just closed fails."""
 _LARGE = 1024 * 1024
-
-
-class HttpResponse(Struct, frozen=True):
-    """Successful response."""
-
-    status: int
-    """HTTP status, 200."""
-    headers: Mapping[str, str]
-    """Headers."""
-    body: bytes
-    """Body."""
 
 
 class HttpTransport:
@@ -78,13 +67,9 @@ class HttpTransport:
             await self._session.close()
             self._session = None
 
-    async def post(
-        self, path: str, body: bytes, seconds: float, headers: Mapping[str, str] | None = None
-    ) -> HttpResponse:
-        """Send one request.
+    async def post(self, request: EncodedRequest, seconds: float) -> bytes:
+        """Send one request and return the body of the answer.
 
-        :param path: path after the endpoint's address, or a whole URL on the same server.
-        :param headers: further headers of this request.
         :raises RequestError: if there is no answer, or its status is not 200.
         """
         if self._session is None:
@@ -93,14 +78,15 @@ class HttpTransport:
         from yarl import URL
 
         # aiohttp warns about large bodies that are not files.
-        data = body if len(body) < _LARGE else io.BytesIO(body)
+        data = request.body if len(request.body) < _LARGE else io.BytesIO(request.body)
         timeout = aiohttp.ClientTimeout(total=seconds)
-        target = self._targets.get(path)
+        target = self._targets.get(request.path)
         if target is None:
-            target = self._targets[path] = URL(path if "://" in path else self._url + path)
+            whole = request.path if "://" in request.path else self._url + request.path
+            target = self._targets[request.path] = URL(whole)
         try:
             async with self._session.post(
-                target, data=data, headers=headers, timeout=timeout, allow_redirects=False
+                target, data=data, headers=request.headers, timeout=timeout, allow_redirects=False
             ) as response:
                 answer = await response.read()
         except TimeoutError:
@@ -114,7 +100,7 @@ class HttpTransport:
             ) from error
         if response.status != 200:
             raise error_of_response(response.status, response.headers, answer, self._wall())
-        return HttpResponse(response.status, response.headers, answer)
+        return answer
 
 
 def _proxy_for(target: "URL") -> str | None:
@@ -176,14 +162,11 @@ class LiteLlmTransport:
     async def __aexit__(self, *error: object) -> None:
         self._library = None
 
-    async def post(
-        self, path: str, body: bytes, seconds: float, headers: Mapping[str, str] | None = None
-    ) -> HttpResponse:
-        """Send one request; LiteLLM derives the address from the model's name.
+    async def post(self, request: EncodedRequest, seconds: float) -> bytes:
+        """Send one request and return the body of the answer; LiteLLM derives the address from the model's name.
 
         :raises RequestError: if there is no answer, or an error.
         """
-        del path, headers
         if self._library is None:
             raise RuntimeError("a model must be used inside `async with`")
         from openai import APIConnectionError, APIError, APITimeoutError
@@ -191,14 +174,14 @@ class LiteLlmTransport:
         params: dict[str, Any] = {"num_retries": 0, "max_retries": 0, "timeout": seconds}
         params |= {"api_key": self._key} if self._key else {}
         try:
-            answer = await self._library.acompletion(**params, **msgspec.json.decode(body))
+            answer = await self._library.acompletion(**params, **msgspec.json.decode(request.body))
         except APITimeoutError:
             raise timed_out() from None
         except APIConnectionError as error:
             raise RequestError(ModelFailureKind.UNAVAILABLE, "no answer", retry=True) from error
         except APIError as error:
             raise _request_error(error) from None
-        return HttpResponse(200, {}, answer.model_dump_json(warnings=False).encode())
+        return answer.model_dump_json(warnings=False).encode()
 
 
 def _load() -> _Library:

@@ -32,9 +32,7 @@ class Use(NamedTuple):
     """A call of a tool."""
 
     intent: str
-    """Intent."""
     arguments: dict[str, Any]
-    """Arguments."""
 
 
 def kind_of(tool: ToolCard) -> Kind | None:

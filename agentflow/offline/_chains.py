@@ -34,15 +34,12 @@ class Hop(NamedTuple):
     """A step from one thing to another."""
 
     start: str
-    """Start."""
     start_shown: str
     """The start as written in the middle of a sentence."""
     end: str
-    """End."""
     phrase: str
     """Description of the end, with a slot for the start."""
     found: KnownFact
-    """The fact behind it."""
     worth: int
     """Readability score."""
 

@@ -87,7 +87,6 @@ class Reading(NamedTuple):
     """Facts of a text."""
 
     facts: tuple[Fact, ...]
-    """Facts in order."""
     classes: dict[str, str]
     """Classes of things: `Grey Petrel` -> `survey ship`."""
     introductions: dict[str, str]

@@ -14,7 +14,6 @@ class Number(Struct, frozen=True):
     """An exact number."""
 
     value: Fraction
-    """Its value."""
 
 
 class Symbol(Struct, frozen=True):
@@ -30,7 +29,6 @@ class Apply(Struct, frozen=True):
     function: str
     """`+ - * / ^`, `neg`, or a function's name."""
     arguments: tuple["Expression", ...]
-    """Its arguments."""
 
 
 Expression: TypeAlias = Number | Symbol | Apply

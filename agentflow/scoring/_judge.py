@@ -31,9 +31,7 @@ class Opinion(Struct, frozen=True):
     """Reply of a judge."""
 
     analysis: str
-    """Short explanation."""
     correct: bool
-    """True if the answer is right."""
 
 
 def schema_of(**fields: str) -> dict[str, Any]:

@@ -248,7 +248,6 @@ class Extract(Struct, frozen=True):
     """Short answer extracted by a model."""
 
     answer: str
-    """The short answer."""
 
 
 class DocumentMetric:

@@ -43,7 +43,6 @@ class Program(Struct, frozen=True):
     """Program written by the model."""
 
     code: str
-    """Source code."""
 
 
 class ProgramResult(BaseModel):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 
 from msgspec import Struct
 
@@ -47,9 +48,7 @@ class AgentAnswer(Struct, frozen=True):
     """Answer of the agent to one model call."""
 
     text: str
-    """Text of the answer."""
     calls: tuple[ToolCall, ...] = ()
-    """Requested tool calls."""
 
 
 async def solve_alone(
@@ -256,14 +255,8 @@ def _concurrent_groups(
     actions: Sequence[tuple[int, Action]], is_repeatable: Callable[[Action], bool]
 ) -> Iterator[list[tuple[int, Action]]]:
     """Split actions into groups that may run concurrently."""
-    group: list[tuple[int, Action]] = []
-    for index, action in actions:
-        if is_repeatable(action):
-            group.append((index, action))
-            continue
-        if group:
-            yield group
-        yield [(index, action)]
-        group = []
-    if group:
-        yield group
+    for repeatable, group in groupby(actions, lambda numbered: is_repeatable(numbered[1])):
+        if repeatable:
+            yield list(group)
+        else:
+            yield from ([numbered] for numbered in group)

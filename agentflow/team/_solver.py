@@ -3,6 +3,7 @@
 import mimetypes
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
@@ -174,27 +175,19 @@ class _SolverResources(NamedTuple):
     prompts: dict[str, list[str]]
 
 
+@dataclass(frozen=True, eq=False)
 class Solver:
     """Team that answers one question at a time, each with its own memory and sandbox.
 
     Created by `construct_solver`; see docs/team.md.
     """
 
-    def __init__(
-        self,
-        models: dict[_SolverRole, ModelSettings],
-        enabled: Sequence[_EnabledTool],
-        settings: EpisodeSettings,
-        outputs: Sequence[SolverOutput],
-        verbose: bool,
-        sandbox_url: str | None,
-    ) -> None:
-        self._models = models
-        self._enabled = enabled
-        self._settings = settings
-        self._outputs = outputs
-        self._verbose = verbose
-        self._sandbox_url = sandbox_url
+    _models: dict[_SolverRole, ModelSettings]
+    _enabled: Sequence[_EnabledTool]
+    _settings: EpisodeSettings
+    _outputs: Sequence[SolverOutput]
+    _verbose: bool
+    _sandbox_url: str | None
 
     def solve(self, question: str, image_path: str | PathLike[str] | None = None) -> dict[str, Any]:
         """Answer a question; the result has `direct_output`, `final_output` and a record of the turns.

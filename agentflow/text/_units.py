@@ -8,7 +8,6 @@ class Unit(NamedTuple):
     """A unit of measurement."""
 
     kind: str
-    """Kind of quantity."""
     factor: float
     """Size in the base unit of its kind."""
 

@@ -16,9 +16,7 @@ class AnswerSchema(Struct, frozen=True):
     format: AnswerFormat
     """Way to enforce it."""
     name: str
-    """Name of the answer's type."""
     schema: dict[str, Any]
-    """JSON schema."""
 
 
 class PreparedCall(Struct, frozen=True):
@@ -27,9 +25,7 @@ class PreparedCall(Struct, frozen=True):
     model: str
     """Name of the model at the endpoint."""
     messages: tuple[Message, ...]
-    """Conversation."""
     sampling: Sampling
-    """Sampling parameters."""
     asked: AnswerSchema | None = None
     """Schema of the answer; `None` for free text."""
     tools: tuple[ToolSpec, ...] = ()
@@ -46,7 +42,6 @@ class EncodedRequest(Struct, frozen=True):
     path: str
     """Path after the endpoint's address, or a whole URL on the same server."""
     body: bytes
-    """Body."""
     headers: Mapping[str, str] | None = None
     """Headers of this request only."""
 
@@ -55,17 +50,14 @@ class ApiAnswer(Struct, frozen=True):
     """Decoded answer."""
 
     text: str
-    """Text."""
     finish: str
     """Reason for its end: `stop`, `length`, `tool_calls`, `content_filter`, or the endpoint's own term."""
     refusal: str
     """The model's reason for a refusal; empty if it answered."""
     usage: Usage
-    """Token usage."""
     model: str
     """Name of the model, as the endpoint reports it."""
     calls: tuple[ToolCall, ...] = ()
-    """Tool calls."""
     tokens: Tokens | None = None
     """Prompt and completion tokens, if the endpoint returns them."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from agentflow.models._answer_format import response_format
 from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
@@ -19,6 +19,7 @@ from agentflow.models._apis._messages import (
     parse_call,
     state_of,
     text_of,
+    without_none,
 )
 from agentflow.models._protocol import ImagePart, Message, TextPart, ToolCall, ToolReply
 from agentflow.trajectory import Tokens, Usage
@@ -57,23 +58,6 @@ class _Said(Struct, omit_defaults=True):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-
-
-class _Request(Struct, omit_defaults=True, kw_only=True):
-    model: str
-    messages: list[_Said]
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    response_format: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    return_token_ids: bool | None = None
 
 
 class _Spoken(Struct):
@@ -145,25 +129,23 @@ class OpenAiApi:
     def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
         sampling, asked = ask.sampling, ask.asked
-        request = _Request(
-            model=ask.model,
-            messages=_say_all(instructed(ask)),
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
-            stop=sampling.stop,
-            response_format=response_format(asked.format, asked.name, asked.schema) if asked else None,
+        fields = without_none(
+            {
+                "model": ask.model,
+                "messages": _say_all(instructed(ask)),
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                self._longest: sampling.max_tokens,
+                "seed": sampling.seed,
+                "stop": sampling.stop or None,
+                "response_format": response_format(asked.format, asked.name, asked.schema) if asked else None,
+                "tools": [function_tool(tool) for tool in ask.tools] or None,
+                "tool_choice": "none" if ask.tools and not ask.may_call else None,
+            }
         )
-        setattr(request, self._longest, sampling.max_tokens)
-        if ask.tools:
-            request.tools = [function_tool(tool) for tool in ask.tools]
-            request.tool_choice = None if ask.may_call else "none"
         if ask.tokens:
             # 0 alternatives besides the sampled token.
-            request.logprobs, request.top_logprobs, request.return_token_ids = True, 0, True
-        if not sampling.extra:
-            return EncodedRequest(self.path(ask.model), _ENCODER.encode(request))
-        fields = {name: value for name, value in structs.asdict(request).items() if value not in (None, ())}
+            fields |= {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
         return EncodedRequest(self.path(ask.model), _ENCODER.encode({**fields, **sampling.extra}))
 
     def path(self, model: str) -> str:
