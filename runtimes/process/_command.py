@@ -1,4 +1,4 @@
-"""Single commands in an instance: run to completion, or with live pipes."""
+"""Output of sandboxed processes, the wait for their end, and single commands: run to completion, or with live pipes."""
 
 import asyncio
 import contextlib
@@ -6,22 +6,128 @@ import errno
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import anyio
 
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
 from runtimes.process._channel import RequestChannel
-from runtimes.process._live_session import make_pipes, wait_for_end
 from runtimes.process.linux import _processes
 from runtimes.process.trusted import _wire
 
-if TYPE_CHECKING:
-    from runtimes.process._output import OutputPipes
-
+StreamName = Literal["stdout", "stderr"]
+_CHUNK = 1 << 18
+_CPU_POLL = 0.2
 _GRACE = 2.0
+
+
+class OutputPipes:
+    """Read ends of a process's stdout and stderr. Reads continuously and keeps at most `limit` bytes."""
+
+    def __init__(self, stdout: int, stderr: int, limit: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fds: dict[StreamName, int] = {"stdout": stdout, "stderr": stderr}
+        self._kept: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._remaining = limit
+        self._limit = limit
+        self.overflowed = False
+        """Output beyond the limit was dropped."""
+        self.on_overflow: Callable[[], None] | None = None
+        """Called once when output exceeds the limit."""
+        self.on_output: OutputSink | None = None
+        """Called with each chunk that is kept."""
+        self.on_end: Callable[[], None] | None = None
+        """Called when both pipes are closed."""
+        for name, fd in self._fds.items():
+            os.set_blocking(fd, False)
+            self._loop.add_reader(fd, self._read, name)
+
+    def _read(self, name: StreamName) -> bool:
+        try:
+            data = os.read(self._fds[name], _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._end(name)
+            return False
+        kept = data[: self._remaining]
+        self._remaining -= len(kept)
+        if kept:
+            self._kept[name] += kept
+            if self.on_output is not None:
+                self.on_output(name, kept)
+        if len(kept) < len(data) and not self.overflowed:
+            self.overflowed = True
+            if self.on_overflow is not None:
+                self.on_overflow()
+        return True
+
+    def _end(self, name: StreamName) -> None:
+        fd = self._fds.pop(name)
+        self._loop.remove_reader(fd)
+        os.close(fd)
+        if not self._fds and self.on_end is not None:
+            self.on_end()
+
+    @property
+    def ended(self) -> bool:
+        """Both pipes are closed."""
+        return not self._fds
+
+    def drain(self) -> None:
+        """Read everything written so far."""
+        for name in list(self._fds):
+            while name in self._fds and not self.overflowed and self._read(name):
+                pass
+
+    def take(self) -> tuple[bytes, bytes]:
+        """Return the stdout and stderr collected since the last call."""
+        stdout, stderr = bytes(self._kept["stdout"]), bytes(self._kept["stderr"])
+        self._kept["stdout"].clear()
+        self._kept["stderr"].clear()
+        self._remaining = self._limit
+        self.overflowed = False
+        return stdout, stderr
+
+    def close(self) -> None:
+        """Stop reading."""
+        for name in list(self._fds):
+            self._end(name)
+
+
+async def wait_for_end(
+    client: RequestChannel,
+    sandbox: str,
+    cpu_seconds: float | None,
+    ended: asyncio.Future[Any],
+    limit: asyncio.Future[Outcome],
+) -> None:
+    """Wait until a run ends or hits a limit; check its CPU time every 0.2 seconds if that is limited."""
+    if cpu_seconds is None:
+        await asyncio.wait({ended, limit}, return_when=asyncio.FIRST_COMPLETED)
+        return
+    before = await _cpu_used(client, sandbox)
+    while not (await asyncio.wait({ended, limit}, timeout=_CPU_POLL, return_when=asyncio.FIRST_COMPLETED))[0]:
+        if await _cpu_used(client, sandbox) - before > cpu_seconds and not limit.done():
+            limit.set_result(Outcome.CPU_LIMIT)
+
+
+async def _cpu_used(client: RequestChannel, sandbox: str) -> float:
+    try:
+        return float((await client.ask("events", sandbox=sandbox)).fields["cpu"])
+    except (RuntimeFailure, OSError):
+        return 0.0
+
+
+def make_pipes(limit: int) -> tuple[OutputPipes, list[int]]:
+    """Return output pipes and their write ends."""
+    out_read, out_write = os.pipe2(os.O_CLOEXEC)
+    err_read, err_write = os.pipe2(os.O_CLOEXEC)
+    return OutputPipes(out_read, err_read, limit), [out_write, err_write]
 
 
 class RunningCommand:
@@ -174,13 +280,13 @@ class CommandStream:
 
     def __init__(self, command: RunningCommand) -> None:
         self._command = command
-        self._pieces: asyncio.Queue[tuple[Literal["stdout", "stderr"], bytes] | None] = asyncio.Queue()
+        self._pieces: asyncio.Queue[tuple[StreamName, bytes] | None] = asyncio.Queue()
         pipes = command.pipes
         assert pipes is not None
         pipes.on_output = self._got
         pipes.on_end = lambda: self._pieces.put_nowait(None)
 
-    def _got(self, name: Literal["stdout", "stderr"], data: bytes) -> None:
+    def _got(self, name: StreamName, data: bytes) -> None:
         self._pieces.put_nowait((name, data))
         assert self._command.pipes is not None
         self._command.pipes.take()
@@ -204,7 +310,7 @@ class CommandStream:
         """Close standard input."""
         self._command.feed(b"", close=True)
 
-    async def receive(self) -> AsyncIterator[tuple[Literal["stdout", "stderr"], bytes]]:
+    async def receive(self) -> AsyncIterator[tuple[StreamName, bytes]]:
         """Yield output as it arrives, until both pipes are closed."""
         while (piece := await self._pieces.get()) is not None:
             yield piece

@@ -15,7 +15,6 @@ from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
 from runtimes._protocol import (
     WORKSPACE,
     ExecResult,
-    FileInfo,
     Fork,
     InstanceSpec,
     Language,
@@ -25,11 +24,10 @@ from runtimes._protocol import (
     RunResult,
     Snapshot,
 )
-from runtimes.process import _workspace
 from runtimes.process._channel import RequestChannel
 from runtimes.process._command import CommandStream, RunningCommand
-from runtimes.process._python_session import PythonSession
-from runtimes.process._shell_session import ShellSession
+from runtimes.process._sessions import PythonSession, ShellSession
+from runtimes.process._workspace import WorkspaceFiles, new_name
 from runtimes.process.linux import _cgroups
 from runtimes.process.trusted._wire import WireMessage
 
@@ -68,8 +66,6 @@ class LimitCounters:
         self._files.clear()
 
 
-# Inside the class, `list` is a method.
-Lines = list[str]
 _STOP_DEADLINE = 30.0
 _FULL = re.compile(r"\[Errno (27|28)\]|File too large|No space left on device")
 _NO_PROCESS = re.compile(r"\[Errno 11\]|fork: |can't start new thread|Resource temporarily unavailable")
@@ -126,7 +122,7 @@ def _detail(result: RunResult | ExecResult) -> str:
     return f"the run was ended: {result.outcome.value.replace('_', ' ')}"
 
 
-class ProcessInstance:
+class ProcessInstance(WorkspaceFiles):
     """Sandbox with a Python and a shell session. See `runtimes.Instance` and docs/process-runtime.md."""
 
     def __init__(
@@ -137,15 +133,12 @@ class ProcessInstance:
         known: dict[str, "ProcessInstance"],
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self._client = client
-        self._id = name
-        self._spec = spec
+        super().__init__(client, name, spec)
         self._known = known
         self._env = environment(spec.env) if env is None else dict(env)
         self._python = PythonSession(client, name, spec.limits, self._env)
         self._shell = ShellSession(client, name, spec.limits, self._env)
         self._hits = LimitCounters({})
-        self._gone = False
         self._stopped = asyncio.Event()
 
     @property
@@ -160,10 +153,6 @@ class ProcessInstance:
 
     def _session(self, language: Language) -> PythonSession | ShellSession:
         return self._python if language == "python" else self._shell
-
-    def _check(self) -> None:
-        if self._gone:
-            raise InstanceGone("the instance has ended")
 
     def attach_counters(self, reply: WireMessage) -> None:
         """Take over the counter files sent with a reply."""
@@ -273,55 +262,6 @@ class ProcessInstance:
         """See `runtimes.Instance.open_stream`."""
         return CommandStream(await self._command(argv, cwd, env, None))
 
-    # -- files ------------------------------------------------------------------------------------------
-
-    async def _file(
-        self,
-        action: str,
-        path: str,
-        details: Mapping[str, object] | None = None,
-        *,
-        op: str = "file",
-        fds: Sequence[int] = (),
-    ) -> WireMessage:
-        self._check()
-        request = {**(details or {}), "action": action, "path": path}
-        return await self._client.ask(op, fds, sandbox=self._id, request=request)
-
-    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """See `runtimes.Instance.read`."""
-        return await _workspace.read(self._file, path, offset, length)
-
-    async def write(self, path: str, data: bytes, *, append: bool = False, executable: bool = False) -> None:
-        """See `runtimes.Instance.write`."""
-        limit = self._spec.limits.file_bytes
-        await _workspace.write(self._file, path, data, append=append, executable=executable, limit=limit)
-
-    async def list(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
-        """See `runtimes.Instance.list`."""
-        return await _workspace.list_folder(self._file, path, recursive=recursive)
-
-    async def stat(self, path: str) -> FileInfo:
-        """See `runtimes.Instance.stat`."""
-        return _workspace.file_info((await self._file("stat", path)).fields["info"])
-
-    async def make_directory(self, path: str) -> None:
-        """See `runtimes.Instance.make_directory`."""
-        await self._file("mkdir", path)
-
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        """See `runtimes.Instance.remove`."""
-        if recursive:
-            await self._file("remove", path, op="remove")
-        else:
-            await self._file("remove", path)
-
-    async def move(self, source: str, destination: str, *, replace: bool = False) -> None:
-        """See `runtimes.Instance.move`."""
-        await self._file("move", source, {"destination": destination, "replace": replace})
-
-    # -- the whole instance --------------------------------------------------------------------------------------
-
     async def fork(self) -> Fork:
         """See `runtimes.Instance.fork`."""
         self._check()
@@ -330,7 +270,7 @@ class ProcessInstance:
             return await self._fork()
 
     async def _fork(self) -> Fork:
-        child = ProcessInstance(self._client, _workspace.new_name(), self._spec, self._known)
+        child = ProcessInstance(self._client, new_name(), self._spec, self._known)
         try:
             reply = await self._client.ask(
                 "copy", sandbox=self._id, id=child.id, mounts=dict(self._spec.mounts)
@@ -340,7 +280,7 @@ class ProcessInstance:
                 raise
             raise CannotFork(str(error)) from error
         child.attach_counters(reply)
-        left: Lines = []
+        left: list[str] = []
         try:
             if self._python.alive:
                 child._python, lines = await self._python.fork_into(child.id, reply.fields["uid"])
@@ -364,9 +304,9 @@ class ProcessInstance:
         if isinstance(error, OSError | RuntimeFailure) and not isinstance(error, CannotFork | InstanceGone):
             raise CannotFork(str(error)) from error
 
-    async def _copy_shell_to(self, child: "ProcessInstance") -> Lines:
+    async def _copy_shell_to(self, child: "ProcessInstance") -> list[str]:
         """Copy the shell's state to a fork; return one line for each thing left behind, including processes."""
-        left: Lines = []
+        left: list[str] = []
         if self._shell.alive:
             state, lines = await self._shell.dump()
             async with child._shell.lock:

@@ -1,41 +1,138 @@
-"""Live session of an instance, seen from the server: start, run, limit, interrupt, end."""
+"""Live session of an instance, seen from the server: start, run, limit, interrupt, end.
+
+Everything received from its control socket is untrusted.
+"""
 
 import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, TypeVar
 
 import anyio
 
 from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
+from runtimes._framing import FrameDecoder, LineDecoder
 from runtimes._protocol import Limits, Outcome, OutputSink, RunResult
-from runtimes.process._channel import RequestChannel
-from runtimes.process._control_socket import ControlSocket, ReplyT
-from runtimes.process._output import OutputPipes
+from runtimes.process._channel import RequestChannel, socket_pair
+from runtimes.process._command import OutputPipes, make_pipes, wait_for_end
 from runtimes.process.linux import _processes
+from runtimes.process.trusted import _wire
 
 GRACE = 2.0
 """Seconds that an interrupted run has to end before its session is killed."""
 _INTERRUPT_INTERVAL = 0.02
-_CPU_POLL = 0.2
 _START_DEADLINE = 60.0
+MAX_REPLY_BYTES = 96 * 1024 * 1024
+"""Largest reply of a session."""
+_CHUNK = 1 << 18
+
+ReplyT = TypeVar("ReplyT")
+
+
+class ControlSocket(Generic[ReplyT]):
+    """Send requests and receive replies; a subclass decodes the replies."""
+
+    def __init__(self, sock: socket.socket, decoder: FrameDecoder | LineDecoder) -> None:
+        self._decoder = decoder
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._outgoing = bytearray()
+        self.on_reply: Callable[[ReplyT], None] | None = None
+        """Called with each complete reply."""
+        self.on_close: Callable[[], None] | None = None
+        """Called once, when the other end closes or sends a malformed reply."""
+        self._open = True
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def _cut(self) -> ReplyT | None:
+        """Return the next complete reply, or `None` until more bytes arrive.
+
+        :raises ValueError: if the stream is malformed.
+        """
+        raise NotImplementedError
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        self._decoder.feed(data)
+        self._deliver()
+
+    def listen(self, on_reply: Callable[[ReplyT], None], on_close: Callable[[], None]) -> None:
+        """Set the callbacks, and deliver the replies received so far."""
+        self.on_reply, self.on_close = on_reply, on_close
+        self._deliver()
+        if not self._open:
+            on_close()
+
+    def _deliver(self) -> None:
+        try:
+            while self._open and self.on_reply is not None and (reply := self._cut()) is not None:
+                self.on_reply(reply)
+            if self._decoder.buffered > MAX_REPLY_BYTES:
+                raise ValueError("a reply is too long")
+        except (ValueError, RecursionError):
+            self.close()
+
+    def send(self, data: bytes) -> None:
+        """Send without waiting; the rest is sent when the socket becomes writable."""
+        if not self._open:
+            return
+        self._outgoing += data
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            sent = self._socket.send(self._outgoing)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        del self._outgoing[:sent]
+        if self._outgoing:
+            self._loop.add_writer(self._socket.fileno(), self._flush)
+        else:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def close(self) -> None:
+        """Close this end."""
+        if not self._open:
+            return
+        self._open = False
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        if self.on_close is not None:
+            self.on_close()
+
+
+def _new_future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()
 
 
 @dataclass(slots=True)
 class PendingRun(Generic[ReplyT]):
     """Run in progress; it ends with a reply or because a limit was hit."""
 
-    started: float
+    started: float = field(default_factory=_processes.uptime)
     """Start in seconds since boot."""
-    answer: asyncio.Future[ReplyT | None]
+    answer: asyncio.Future[ReplyT | None] = field(default_factory=_new_future)
     """Reply of the session; `None` if its process ended first."""
-    limit: asyncio.Future[Outcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    limit: asyncio.Future[Outcome] = field(default_factory=_new_future)
     """Outcome with which the run must be ended."""
 
     def end(self, outcome: Outcome) -> None:
@@ -49,10 +146,11 @@ class LiveSession(ABC, Generic[ReplyT]):
 
     language: ClassVar[str]
 
-    def __init__(self, client: RequestChannel, sandbox: str, limits: Limits) -> None:
+    def __init__(self, client: RequestChannel, sandbox: str, limits: Limits, env: Mapping[str, str]) -> None:
         self._client = client
         self._sandbox_id = sandbox
         self._limits = limits
+        self._env = env
         self._control: ControlSocket[ReplyT] | None = None
         self._pipes: OutputPipes | None = None
         self._pid = 0
@@ -85,7 +183,7 @@ class LiveSession(ABC, Generic[ReplyT]):
 
     @abstractmethod
     async def _launch(self) -> None:
-        """Start the session's process and call `_adopt`."""
+        """Start the session's process."""
 
     @abstractmethod
     def _ask(self, source: str, *, stdin_open: bool) -> None:
@@ -98,6 +196,29 @@ class LiveSession(ABC, Generic[ReplyT]):
     @abstractmethod
     def _result(self, answer: ReplyT, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
         """Convert a reply to a result."""
+
+    @abstractmethod
+    def _connect(self, sock: socket.socket) -> ControlSocket[ReplyT]:
+        """Return the control socket of a new process."""
+
+    async def _start_process(self, op: str, stdin: Sequence[int] = ()) -> None:
+        """Request a process and adopt it."""
+        ours, theirs = socket_pair()
+        pipes, ends = make_pipes(self._limits.output_bytes)
+        control = self._connect(ours)
+        ends.append(_wire.payload({"env": dict(self._env)}))
+        try:
+            fds, exited = [theirs.fileno(), *stdin, *ends], self._exit_reporter()
+            reply = await self._client.ask(op, fds, on_exit=exited, sandbox=self._sandbox_id)
+        except BaseException:
+            control.close()
+            pipes.close()
+            raise
+        finally:
+            theirs.close()
+            for fd in ends:
+                os.close(fd)
+        self._adopt(reply.fields["pid"], control, pipes)
 
     def _adopt(self, pid: int, control: ControlSocket[ReplyT], pipes: OutputPipes) -> None:
         self._pid = pid
@@ -160,7 +281,7 @@ class LiveSession(ABC, Generic[ReplyT]):
         async with self.lock:
             await self._ensure()
             assert self._pipes is not None
-            call = PendingRun[ReplyT](_processes.uptime(), asyncio.get_running_loop().create_future())
+            call = PendingRun[ReplyT]()
             self._started = call.started
             self._call = call
             self._pipes.on_output = on_output
@@ -184,8 +305,8 @@ class LiveSession(ABC, Generic[ReplyT]):
 
     def _report_loss(self, result: RunResult) -> RunResult:
         """Mark a result as `state_lost` if the session ended before this run."""
-        unsaid, self._loss_unreported = self._loss_unreported, False
-        if not unsaid or result.state_lost:
+        unreported, self._loss_unreported = self._loss_unreported, False
+        if not unreported or result.state_lost:
             return result
         detail = "the session's process had ended before; this run started a fresh one"
         return replace(result, state_lost=True, fresh=True, detail=result.detail or detail)
@@ -219,17 +340,14 @@ class LiveSession(ABC, Generic[ReplyT]):
         while not call.answer.done() and time.monotonic() < deadline:
             # In this order: a shell whose command is killed must not continue with the next one.
             await self._interrupt_run()
-            await self._kill_processes(call)
+            await self._kill_since(call.started)
             await asyncio.wait({call.answer}, timeout=_INTERRUPT_INTERVAL)
-        await self._kill_processes(call)
+        await self._kill_since(call.started)
         if not call.answer.done():
-            await self._kill_session()
+            await self._signal(signal.SIGKILL)
             await asyncio.wait({call.answer}, timeout=_START_DEADLINE)
         if self._pipes is not None:
             self._pipes.drain()
-
-    async def _kill_processes(self, call: PendingRun[ReplyT]) -> None:
-        await self._kill_since(call.started)
 
     async def end_leftovers(self) -> None:
         """Kill the processes that the last run left running."""
@@ -245,9 +363,6 @@ class LiveSession(ABC, Generic[ReplyT]):
     async def _signal(self, number: int) -> None:
         with contextlib.suppress(RuntimeFailure, OSError):
             await self._client.ask("signal", sandbox=self._sandbox_id, pid=self._pid, signal=number)
-
-    async def _kill_session(self) -> None:
-        await self._signal(signal.SIGKILL)
 
     async def _abandon(self, call: PendingRun[ReplyT]) -> None:
         """End the run of a cancelled caller."""
@@ -297,7 +412,7 @@ class LiveSession(ABC, Generic[ReplyT]):
 
         :raises CannotFork: if no reply comes before the deadline, or the session ends.
         """
-        call = PendingRun[ReplyT](_processes.uptime(), asyncio.get_running_loop().create_future())
+        call = PendingRun[ReplyT]()
         self._call = call
         try:
             send()
@@ -331,10 +446,11 @@ class LiveSession(ABC, Generic[ReplyT]):
     async def end(self) -> None:
         """Kill the session's process."""
         if self._pid:
-            await self._kill_session()
-        self._forget_process()
+            await self._signal(signal.SIGKILL)
+        self.close()
 
-    def _forget_process(self) -> None:
+    def close(self) -> None:
+        """Close all descriptors; the process has ended."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -342,38 +458,3 @@ class LiveSession(ABC, Generic[ReplyT]):
             self._pipes.close()
             self._pipes = None
         self._pid = 0
-
-    def close(self) -> None:
-        """Close all descriptors after the end of the instance."""
-        self._forget_process()
-
-
-async def wait_for_end(
-    client: RequestChannel,
-    sandbox: str,
-    cpu_seconds: float | None,
-    ended: asyncio.Future[Any],
-    limit: asyncio.Future[Outcome],
-) -> None:
-    """Wait until a run ends or hits a limit; check its CPU time every 0.2 seconds if that is limited."""
-    if cpu_seconds is None:
-        await asyncio.wait({ended, limit}, return_when=asyncio.FIRST_COMPLETED)
-        return
-    before = await _cpu_used(client, sandbox)
-    while not (await asyncio.wait({ended, limit}, timeout=_CPU_POLL, return_when=asyncio.FIRST_COMPLETED))[0]:
-        if await _cpu_used(client, sandbox) - before > cpu_seconds and not limit.done():
-            limit.set_result(Outcome.CPU_LIMIT)
-
-
-async def _cpu_used(client: RequestChannel, sandbox: str) -> float:
-    try:
-        return float((await client.ask("events", sandbox=sandbox)).fields["cpu"])
-    except (RuntimeFailure, OSError):
-        return 0.0
-
-
-def make_pipes(limit: int) -> tuple[OutputPipes, list[int]]:
-    """Return output pipes and their write ends."""
-    out_read, out_write = os.pipe2(os.O_CLOEXEC)
-    err_read, err_write = os.pipe2(os.O_CLOEXEC)
-    return OutputPipes(out_read, err_read, limit), [out_write, err_write]

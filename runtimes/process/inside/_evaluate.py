@@ -1,7 +1,7 @@
 """Evaluator: runs source text in one persistent namespace, like a notebook. Runs inside a session.
 
-It is imported into a warm interpreter that is then forked, so it and its neighbours (`_displays`, `_tables`,
-`_variables`, `_errors`) need only the standard library.
+It is imported into a warm interpreter that is then forked, so it and its neighbours (`_displays`, `_tables`) need only
+the standard library.
 """
 
 import ast
@@ -10,15 +10,14 @@ import io
 import linecache
 import os
 import sys
-from collections.abc import Callable, Coroutine
+import traceback
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from itertools import islice
-from types import CodeType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import NoReturn
 
 from runtimes.process.inside._displays import Displays
-from runtimes.process.inside._errors import describe_error, printable
 from runtimes.process.inside._tables import TABLE_MIME, Foreign, run_sql
-from runtimes.process.inside._variables import describe_variables
 
 SESSION_MODULE = "_agentflow_session"
 """Module through which tools inside the session reach the evaluator: `import _agentflow_session`."""
@@ -34,6 +33,15 @@ _AWAITABLE = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 _SHARED = builtins.__dict__
 _process_id, _end_process = os.getpid, os._exit
+
+ERROR_LENGTH = 40_000
+_OWN = os.path.dirname(__file__) + os.sep
+VARIABLES = 500
+SUMMARY_LENGTH = 160
+SUMMARY_ITEMS = 5
+
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None))
+_ARRAYS = frozenset({"numpy", "pandas", "torch", "pyarrow", "polars", "scipy", "jax"})
 
 
 class PythonEvaluator:
@@ -221,3 +229,135 @@ def _future_flags() -> int:
 
 
 _FUTURE_FLAGS = _future_flags()
+
+
+def describe_error(error: BaseException, cells: Collection[str]) -> dict[str, str]:
+    """Describe an exception, with the frames of user code and of the libraries that it called.
+
+    `cells` are the names of the user's sources. Frames of the runtime are left out.
+    """
+    kind = _name(error)
+    try:
+        return {"type": kind, "message": _message(error), "traceback": _traceback(error, cells)}
+    except BaseException:
+        # User code can break or interrupt the formatting; the type alone is still a result.
+        return {"type": kind, "message": "", "traceback": f"{kind} (its traceback could not be formatted)\n"}
+
+
+def printable(text: str, limit: int = ERROR_LENGTH) -> str:
+    """Return valid UTF-8 text, cut in the middle if it is longer than the limit."""
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _name(error: BaseException) -> str:
+    return str(type.__dict__["__name__"].__get__(type(error)))
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return printable(str(error))
+    except Exception:
+        # A broken `__str__` is the user's.
+        return "<no message: __str__ failed>"
+
+
+def _traceback(error: BaseException, cells: Collection[str]) -> str:
+    report = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    for linked in _linked(report):
+        has_user_code = _cut_frames(linked, cells)
+        if linked is report and not has_user_code and isinstance(error, KeyboardInterrupt):
+            # It interrupted the event loop while it waited; those frames are irrelevant.
+            report.stack.clear()
+    alone = not report.stack and report.__cause__ is None and report.__context__ is None
+    lines = report.format_exception_only() if alone else report.format()
+    return printable("".join(lines))
+
+
+def _linked(report: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    pending, seen = [report], set[int]()
+    while pending:
+        current = pending.pop()
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            linked = (current.__cause__, current.__context__, *(current.exceptions or ()))
+            pending.extend(link for link in linked if link is not None)
+
+
+def _cut_frames(report: traceback.TracebackException, cells: Collection[str]) -> bool:
+    frames = [frame for frame in report.stack if not frame.filename.startswith(_OWN)]
+    first = next((index for index, frame in enumerate(frames) if frame.filename in cells), None)
+    report.stack[:] = frames[first or 0 :]
+    return first is not None
+
+
+def describe_variables(namespace: Mapping[str, object]) -> list[dict[str, str]]:
+    """Return name, type and a one-line summary of each public variable, sorted by name; execute no code of the values."""
+    names = sorted(name for name in list(namespace) if not name.startswith("_"))
+    return [_described(name, namespace[name]) for name in names[:VARIABLES]]
+
+
+def _described(name: str, value: object) -> dict[str, str]:
+    cls = type(value)
+    kind = cls.__name__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    try:
+        summary = _summary(value)
+    except Exception:
+        # An object that fails when inspected must not hide the others.
+        summary = ""
+    return {"name": name, "type": kind, "summary": _clean(summary)}
+
+
+def _summary(value: object) -> str:
+    cls = type(value)
+    if cls in _SIMPLE:
+        return _short(value)
+    if cls in (list, tuple, set, frozenset, dict):
+        return _container(value)
+    if isinstance(value, ModuleType):
+        version = vars(value).get("__version__")
+        return value.__name__ + (f" {version}" if isinstance(version, str) else "")
+    if isinstance(value, FunctionType | BuiltinFunctionType | type):
+        return _callable(value)
+    if cls.__module__.partition(".")[0] in _ARRAYS:
+        return _array(value)
+    return ""
+
+
+def _short(value: object) -> str:
+    if isinstance(value, str | bytes) and len(value) > SUMMARY_LENGTH:
+        return f"{value[:SUMMARY_LENGTH]!r}… ({len(value)} long)"
+    return repr(value)
+
+
+def _container(value: Foreign) -> str:
+    count = f"{len(value)} item{'' if len(value) == 1 else 's'}"
+    if any(type(item) not in _SIMPLE for item in islice(value, SUMMARY_ITEMS)):
+        return count
+    head = ", ".join(_short(item) for item in islice(value, SUMMARY_ITEMS))
+    return f"{count}: {head}{', …' if len(value) > SUMMARY_ITEMS else ''}" if value else count
+
+
+def _callable(value: Foreign) -> str:
+    inspect = sys.modules.get("inspect")
+    if isinstance(value, FunctionType) and inspect is not None:
+        return str(inspect.signature(value))
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def _array(value: Foreign) -> str:
+    shape = getattr(value, "shape", None)
+    columns = getattr(value, "columns", None)
+    if columns is not None and shape is not None and len(shape) == 2:
+        names = ", ".join(str(name) for name in islice(columns, 20))
+        return f"{shape[0]} rows × {shape[1]} columns: {names}"
+    dtype = getattr(value, "dtype", None)
+    return "" if shape is None else f"shape {tuple(shape)}" + ("" if dtype is None else f", {dtype}")
+
+
+def _clean(text: str) -> str:
+    cut = text if len(text) <= 2 * SUMMARY_LENGTH else text[: 2 * SUMMARY_LENGTH] + "…"
+    return cut.encode("utf-8", "backslashreplace").decode()

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import platform
+import signal
 import struct
 from typing import Final
 
@@ -27,7 +28,6 @@ PR_SET_PDEATHSIG: Final = 1
 PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 PR_SET_KEEPCAPS: Final = 8
-PR_SET_NAME: Final = 15
 PR_CAPBSET_DROP: Final = 24
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
@@ -40,7 +40,6 @@ CAP_SYS_CHROOT: Final = 18
 CAP_SYS_ADMIN: Final = 21
 CAP_LAST: Final = 40
 
-MS_NOSUID: Final = 2
 MS_REC: Final = 0x4000
 MS_PRIVATE: Final = 1 << 18
 MNT_DETACH: Final = 2
@@ -56,7 +55,6 @@ AT_RECURSIVE: Final = 0x8000
 OPEN_TREE_CLONE: Final = 1
 OPEN_TREE_CLOEXEC: Final = os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH: Final = 0x4
-MOVE_MOUNT_T_EMPTY_PATH: Final = 0x40
 FSCONFIG_SET_FLAG: Final = 0
 FSCONFIG_SET_STRING: Final = 1
 FSCONFIG_CMD_CREATE: Final = 6
@@ -87,6 +85,18 @@ _NUMBERS: Final[dict[str, dict[str, int]]] = {
 SYS: Final = _NUMBERS.get(_MACHINE, _NUMBERS["x86_64"])
 """Numbers of system calls that differ between architectures."""
 
+_CLONE_PARENT: Final = 0x00008000
+_CLONE_CHILD_CLEARTID: Final = 0x00200000
+_CLONE_CHILD_SETTID: Final = 0x01000000
+_PR_GET_TID_ADDRESS: Final = 40
+
+# clone, get_robust_list, set_robust_list; and the position of the thread id's address among clone's arguments.
+_CLONE_CALLS: Final = {"x86_64": (56, 274, 273, 2), "aarch64": (220, 100, 99, 3)}
+
+# Holds the GIL, so that the copied state belongs to one instant.
+_locked_libc = ctypes.PyDLL(None, use_errno=True)
+_interpreter = ctypes.pythonapi
+
 
 def _check(result: int, what: str) -> int:
     if result < 0:
@@ -111,41 +121,24 @@ def setns(fd: int, kind: int) -> None:
     _check(_libc.setns(fd, kind), "setns")
 
 
-def prctl(option: int, arg2: int = 0, arg3: int = 0, arg4: int = 0, arg5: int = 0) -> int:
+def prctl(option: int, argument: int = 0) -> int:
     """Call `prctl(2)`."""
-    return _check(
-        _libc.prctl(
-            ctypes.c_int(option),
-            ctypes.c_ulong(arg2),
-            ctypes.c_ulong(arg3),
-            ctypes.c_ulong(arg4),
-            ctypes.c_ulong(arg5),
-        ),
-        "prctl",
-    )
+    zeros = [ctypes.c_ulong(0)] * 3
+    return _check(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(argument), *zeros), "prctl")
 
 
 def capset(*, effective: int, permitted: int, inheritable: int = 0) -> None:
     """Set the calling thread's capability sets (bit masks)."""
     header = struct.pack("=Ii", 0x20080522, 0)
     low = 0xFFFFFFFF
-    data = struct.pack(
-        "=6I",
-        effective & low,
-        permitted & low,
-        inheritable & low,
-        effective >> 32,
-        permitted >> 32,
-        inheritable >> 32,
-    )
+    sets = effective, permitted, inheritable
+    data = struct.pack("=6I", *(bits & low for bits in sets), *(bits >> 32 for bits in sets))
     syscall("capset", SYS["capset"], header, data)
 
 
 def drop_bounding(capability: int) -> None:
     """Remove one capability from the bounding set; no program executed later can gain it."""
-    _libc.prctl(
-        PR_CAPBSET_DROP, ctypes.c_ulong(capability), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
-    )
+    _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3)
 
 
 def drop_bounding_set() -> None:
@@ -195,26 +188,17 @@ def new_mount(kind: str, attributes: int = 0, **options: str | bool) -> int:
         os.close(fs)
 
 
-def clone_mount(path: str, *, recursive: bool = True, dir_fd: int = AT_FDCWD) -> int:
+def clone_mount(path: str, *, recursive: bool = True) -> int:
     """Return a detached copy of the mount tree at a path."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
-    if not path:
-        flags |= AT_EMPTY_PATH
-    return syscall(f"open_tree {path}", SYS_OPEN_TREE, dir_fd, os.fsencode(path), flags)
+    return syscall(f"open_tree {path}", SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags)
 
 
 def attach_mount(fd: int, path: str) -> None:
     """Attach a detached mount to a path and close its descriptor."""
     try:
-        syscall(
-            f"move_mount to {path}",
-            SYS_MOVE_MOUNT,
-            fd,
-            b"",
-            AT_FDCWD,
-            os.fsencode(path),
-            MOVE_MOUNT_F_EMPTY_PATH,
-        )
+        name, target = f"move_mount to {path}", os.fsencode(path)
+        syscall(name, SYS_MOVE_MOUNT, fd, b"", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH)
     finally:
         os.close(fd)
 
@@ -268,3 +252,54 @@ def loopback_up() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = struct.pack("16sH14s", b"lo", 0x1 | 0x40, b"")
         fcntl.ioctl(sock.fileno(), 0x8914, request)
+
+
+def can_fork_sibling() -> bool:
+    """Return whether `fork_sibling` works now: a single-threaded caller, so that no other thread holds a lock of libc."""
+    return (
+        platform.machine() in _CLONE_CALLS
+        and len(os.listdir("/proc/self/task")) == 1
+        and bool(_thread_id_address())
+    )
+
+
+def fork_sibling() -> bool:
+    """Copy the calling single-threaded process as its sibling; return `True` in the copy.
+
+    The usual way to a copy that is not a child takes two forks, each of which copies all page tables of an interpreter
+    with its libraries: most of the cost of a fork. The kernel can do it with one, but libc has no function for it.
+
+    Does the work of libc and Python around a fork: sets the thread's id and its list of robust locks, and calls Python's
+    hooks. It does not call handlers of `pthread_atfork`, which are for locks that other threads hold.
+
+    :raises OSError: if no more processes are allowed.
+    """
+    clone, get_list, set_list, position = _CLONE_CALLS[platform.machine()]
+    robust, size = ctypes.c_void_p(), ctypes.c_size_t()
+    _locked_call(get_list, ctypes.c_long(0), ctypes.byref(robust), ctypes.byref(size))
+    flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
+    pointers = [ctypes.c_void_p(None)] * 3
+    pointers[position - 1] = ctypes.c_void_p(_thread_id_address())
+    _interpreter.PyOS_BeforeFork()
+    pid = _locked_call(clone, ctypes.c_long(flags), ctypes.c_void_p(None), *pointers)
+    if pid == 0:
+        _locked_call(set_list, robust, size)
+        _interpreter.PyOS_AfterFork_Child()
+        return True
+    error = ctypes.get_errno()
+    _interpreter.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(error, os.strerror(error))
+    return False
+
+
+def _locked_call(number: int, *arguments: object) -> int:
+    return _locked_libc.syscall(ctypes.c_long(number), *arguments)
+
+
+def _thread_id_address() -> int:
+    """Return the address at which libc stores the calling thread's id; 0 if the kernel does not report it."""
+    address = ctypes.c_void_p()
+    zeros = [ctypes.c_ulong(0)] * 3
+    failed = _locked_libc.prctl(ctypes.c_int(_PR_GET_TID_ADDRESS), ctypes.byref(address), *zeros)
+    return 0 if failed else address.value or 0

@@ -7,11 +7,10 @@ its own. It logs what it sees to a file of the parent that it keeps open.
 PRELUDE = """
 import ctypes, errno, os, resource, signal, socket, sys, threading, time
 frame = sys._getframe()
-while "_fork_move" not in frame.f_globals:
+while "fork_copy" not in frame.f_globals:
     frame = frame.f_back
 loop_globals = frame.f_globals
-moving = loop_globals["_fork_move"]
-broker, confine, sc = moving._seccomp_broker, moving._confine, moving.sc
+broker, confine, sc = loop_globals["_seccomp_broker"], loop_globals["_confine"], loop_globals["sc"]
 libc = ctypes.CDLL(None, use_errno=True)
 log_fd = os.open("/home/agent/log", os.O_CREAT | os.O_RDWR | os.O_APPEND)
 POWER = confine.FORK_CAPABILITIES

@@ -16,7 +16,7 @@ import pytest
 from agentflow.errors import AgentFlowError, InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes import InstanceSpec, Language, Limits, Outcome
 from runtimes.process import ProcessInstance, ProcessRuntime
-from runtimes.process._python_session import PythonSession
+from runtimes.process._sessions import PythonSession
 from runtimes.process.linux._processes import is_ending, read_process
 from tests.runtimes.process.hearing import Ear
 from tests.runtimes.process.machine import (

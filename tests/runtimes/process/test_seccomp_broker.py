@@ -121,13 +121,13 @@ HANGS = ("hung during its move", "does not respond")
 
 async def arm(instance: Instance, body: str) -> None:
     lines = "\n    ".join(body.splitlines())
-    code = f"{PRELUDE}\nvariable = 42\ndef evil(uid, control):\n    {lines}\nmoving.move = evil"
+    code = f"{PRELUDE}\nvariable = 42\ndef evil(uid, control):\n    {lines}\nloop_globals['move'] = evil"
     armed = await instance.run("python", code)
     assert armed.error is None, armed.error
 
 
 async def disarm(instance: Instance) -> None:
-    assert (await instance.run("python", "moving.move = moving_move")).error is None
+    assert (await instance.run("python", "loop_globals['move'] = own_move")).error is None
 
 
 async def log_of(instance: Instance) -> list[str]:
@@ -135,7 +135,7 @@ async def log_of(instance: Instance) -> list[str]:
 
 
 async def remember(instance: Instance) -> None:
-    await instance.run("python", f"{PRELUDE}\nmoving_move = moving.move")
+    await instance.run("python", f"{PRELUDE}\nown_move = loop_globals['move']")
 
 
 @pytest.mark.promise("broker:hostile-fork")
@@ -147,11 +147,11 @@ async def test_a_fork_that_breaks_the_rules_fails(
     await remember(instance)
     await arm(instance, body)
     if attack == "is never made":
-        await instance.run("python", "moving.fork_copy = lambda: time.sleep(3600)")
+        await instance.run("python", "loop_globals['fork_copy'] = lambda: time.sleep(3600)")
     with monkeypatch.context() as patch:
         if reason in HANGS:
             # Long enough for an honest move on a busy machine, short enough for several that hang.
-            patch.setattr("runtimes.process._python_session._MOVE_DEADLINE", 5.0)
+            patch.setattr("runtimes.process._sessions._MOVE_DEADLINE", 5.0)
         with anyio.fail_after(60), pytest.raises(CannotFork, match=reason):
             await instance.fork()
     if attack == "is never made":

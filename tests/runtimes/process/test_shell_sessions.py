@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentflow.errors import RuntimeFailure
 from runtimes import Instance, Outcome, RunResult
 from runtimes.process import ProcessRuntime
-from runtimes.process._control_socket import ShellControlSocket
+from runtimes.process._sessions import ShellControlSocket
 from tests.runtimes.process.hearing import Ear
 
 

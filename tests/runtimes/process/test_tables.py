@@ -9,7 +9,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimes.process.inside._errors import printable
+from runtimes.process.inside._evaluate import printable
 from runtimes.process.inside._tables import build_table
 
 SCALARS = st.one_of(
