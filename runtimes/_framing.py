@@ -10,6 +10,7 @@ Messages that carry file descriptors use sequenced-packet sockets, which keep me
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeGuard
 
@@ -26,17 +27,10 @@ class FrameError(ValueError):
     """Stream that breaks the framing: an oversized, truncated or malformed message."""
 
 
-class FrameDecoder:
-    """Decoder of frames for a stream that arrives in arbitrary pieces. It does no I/O.
+class _Decoder(ABC):
+    """Buffer of a stream that arrives in arbitrary pieces. It does no I/O."""
 
-    Example::
-
-        decoder = FrameDecoder(limit=1024)
-        decoder.feed(pack_frame(b"one") + pack_frame(b"two")[:3])
-        assert list(decoder) == [b"one"]
-    """
-
-    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._buffer = bytearray()
 
@@ -48,6 +42,32 @@ class FrameDecoder:
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
         self._buffer += data
+
+    @abstractmethod
+    def next(self) -> bytes | None:
+        """Return the next complete message, or `None` until more bytes arrive.
+
+        :raises FrameError: if the message is over the limit.
+        """
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Iterate over the messages that are complete by now."""
+        while (message := self.next()) is not None:
+            yield message
+
+
+class FrameDecoder(_Decoder):
+    """Decoder of frames for a stream that arrives in arbitrary pieces. It does no I/O.
+
+    Example::
+
+        decoder = FrameDecoder(limit=1024)
+        decoder.feed(pack_frame(b"one") + pack_frame(b"two")[:3])
+        assert list(decoder) == [b"one"]
+    """
+
+    def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
+        super().__init__(limit)
 
     def next(self) -> bytes | None:
         """Return the next complete payload, or `None` until more bytes arrive.
@@ -63,11 +83,6 @@ class FrameDecoder:
         del self._buffer[:end]
         return payload
 
-    def __iter__(self) -> Iterator[bytes]:
-        """Iterate over the payloads that are complete by now."""
-        while (payload := self.next()) is not None:
-            yield payload
-
     def end(self) -> None:
         """Check that the stream ended between two frames.
 
@@ -77,7 +92,7 @@ class FrameDecoder:
             raise FrameError(f"the stream ended inside a frame, after {len(self._buffer)} bytes of it")
 
 
-class LineDecoder:
+class LineDecoder(_Decoder):
     """Decoder of messages that each end with a one-byte separator. It does no I/O.
 
     Example::
@@ -88,19 +103,9 @@ class LineDecoder:
     """
 
     def __init__(self, limit: int, separator: bytes = b"\n") -> None:
-        self._limit = limit
+        super().__init__(limit)
         self._separator = separator
-        self._buffer = bytearray()
         self._searched = 0
-
-    @property
-    def buffered(self) -> int:
-        """Number of bytes that have arrived and were not returned yet."""
-        return len(self._buffer)
-
-    def feed(self, data: bytes) -> None:
-        """Add received bytes."""
-        self._buffer += data
 
     def next(self) -> bytes | None:
         """Return the next complete message without its separator, or `None` until more bytes arrive.
@@ -117,11 +122,6 @@ class LineDecoder:
         del self._buffer[: end + 1]
         self._searched = 0
         return line
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Iterate over the messages that are complete by now."""
-        while (line := self.next()) is not None:
-            yield line
 
 
 class FrameReader:

@@ -13,11 +13,9 @@ __all__ = ["ContainerInstance", "ContainerOptions", "DockerRuntime"]
 
 
 # The init process of a container imports this package with only the standard library.
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "._instance": ["ContainerInstance"],
-        "._options": ["ContainerOptions"],
-        "._runtime": ["DockerRuntime"],
-    },
-)
+_HOMES = {
+    "._instance": ["ContainerInstance"],
+    "._options": ["ContainerOptions"],
+    "._runtime": ["DockerRuntime"],
+}
+__getattr__ = lazy_exports(__name__, _HOMES)

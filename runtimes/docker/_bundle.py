@@ -19,6 +19,7 @@ from runtimes.docker._options import ContainerOptions
 from runtimes.docker._plan import (
     CAPABILITIES,
     MASKED,
+    WRITABLE_FOLDERS,
     Container,
     ContainerLauncher,
     ContainerPlan,
@@ -220,35 +221,26 @@ def _resources(plan: ContainerPlan, cpus: float | None) -> dict[str, Any]:
 
 def _mounts(plan: ContainerPlan) -> list[dict[str, Any]]:
     own = [
-        _mount("/proc", "proc", ["nosuid", "noexec", "nodev"]),
-        _tmpfs("/dev", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        _mount("/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]),
-        _tmpfs("/dev/shm", ["nosuid", "noexec", "nodev", "mode=1777", f"size={plan.shared_memory}"]),
-        _mount("/sys", "sysfs", ["nosuid", "noexec", "nodev", "ro"]),
-        _mount("/sys/fs/cgroup", "cgroup", ["nosuid", "noexec", "nodev", "relatime", "ro"]),
+        _mount("/proc", ["nosuid", "noexec", "nodev"], "proc"),
+        _mount("/dev", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        _mount("/dev/pts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"], "devpts"),
+        _mount("/dev/shm", ["nosuid", "noexec", "nodev", "mode=1777", f"size={plan.shared_memory}"]),
+        _mount("/sys", ["nosuid", "noexec", "nodev", "ro"], "sysfs"),
+        _mount("/sys/fs/cgroup", ["nosuid", "noexec", "nodev", "relatime", "ro"], "cgroup"),
     ]
     mounts = [
-        {"destination": one.target, "type": "bind", "source": one.source, "options": ["rbind", "ro", "nosuid", "nodev"]}
-        for one in plan.mounts
+        {"destination": mount.target, "type": "bind", "source": mount.source, "options": ["rbind", "ro", "nosuid", "nodev"]}
+        for mount in plan.mounts
     ]  # fmt: skip
-    mounts += [_tmpfs(path, ["ro", "size=4k", "mode=0555"]) for path in plan.hidden]
-    mounts += [
-        _tmpfs(
-            one.target,
-            ["nosuid", "nodev", f"mode={one.mode}", f"size={one.bytes}", f"nr_inodes={one.files}"],
-        )
-        for one in plan.folders
-    ]
+    mounts += [_mount(path, ["ro", "size=4k", "mode=0555"]) for path in plan.hidden]
+    size = [f"size={plan.limits.disk_bytes}", f"nr_inodes={plan.limits.files}"]
+    mounts += [_mount(path, ["nosuid", "nodev", "mode=1777", *size]) for path in WRITABLE_FOLDERS]
     # Parents first: a mount hides what was mounted below it before.
     return own + sorted(mounts, key=lambda mount: mount["destination"].count("/"))
 
 
-def _mount(path: str, kind: str, options: list[str]) -> dict[str, Any]:
+def _mount(path: str, options: list[str], kind: str = "tmpfs") -> dict[str, Any]:
     return {"destination": path, "type": kind, "source": kind, "options": options}
-
-
-def _tmpfs(path: str, options: list[str]) -> dict[str, Any]:
-    return _mount(path, "tmpfs", options)
 
 
 def remove_dead_cgroups(prefix: str, lives: Callable[[str], bool]) -> None:

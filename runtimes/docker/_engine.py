@@ -23,6 +23,7 @@ from runtimes.docker._options import ContainerOptions
 from runtimes.docker._plan import (
     CAPABILITIES,
     MASKED,
+    WRITABLE_FOLDERS,
     Container,
     ContainerLauncher,
     ContainerPlan,
@@ -394,10 +395,10 @@ class EngineLauncher(ContainerLauncher):
             "CapAdd": list(CAPABILITIES),
             "SecurityOpt": ["no-new-privileges"],
             "PidsLimit": plan.processes,
-            "Tmpfs": {
-                tmpfs.target: f"rw,exec,nosuid,nodev,size={tmpfs.bytes},nr_inodes={tmpfs.files},mode={tmpfs.mode}"
-                for tmpfs in plan.folders
-            },
+            "Tmpfs": dict.fromkeys(
+                WRITABLE_FOLDERS,
+                f"rw,exec,nosuid,nodev,size={limits.disk_bytes},nr_inodes={limits.files},mode=1777",
+            ),
             "ShmSize": plan.shared_memory,
             "Mounts": mounts,
             "MaskedPaths": list(MASKED),

@@ -38,6 +38,8 @@ _MASKED_OF_PROC = (
 MASKED = (*(f"/proc/{name}" for name in _MASKED_OF_PROC), "/sys/firmware", "/sys/devices/virtual/powercap")
 """Paths that appear empty, because they describe the machine and not the container."""
 
+WRITABLE_FOLDERS = (WORKSPACE, "/tmp")
+"""Directories in memory that everybody inside can write to."""
 _OWN_PROCESSES = 4
 _SHARED_MEMORY = 64 * MIB
 
@@ -50,20 +52,6 @@ class ContainerMount:
     """Path on the host."""
     target: str
     """Path inside."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tmpfs:
-    """Directory in memory."""
-
-    target: str
-    """Path inside."""
-    bytes: int
-    """Capacity in bytes."""
-    files: int
-    """Maximum number of files."""
-    mode: str = "1777"
-    """Permissions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +72,6 @@ class ContainerPlan:
     """Resource limits."""
     image: str | None = None
     """Image for this container only, removed with it. The default is the runtime's image."""
-
-    @property
-    def folders(self) -> tuple[Tmpfs, ...]:
-        """Writable directories."""
-        disk, files = self.limits.disk_bytes, self.limits.files
-        return (Tmpfs(WORKSPACE, disk, files), Tmpfs("/tmp", disk, files))
 
     @property
     def shared_memory(self) -> int:

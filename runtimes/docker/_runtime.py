@@ -1,6 +1,5 @@
 """Container runtimes: one container with one init process for each instance."""
 
-import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -62,7 +61,6 @@ class DockerRuntime:
         self._pool = InstancePool(
             self._make, self._options.pool, pool_spec or InstanceSpec(warm=frozenset({"python"}))
         )
-        self._stack = contextlib.AsyncExitStack()
         self._folder = ""
         self._closed = False
         self._starts: set[anyio.CancelScope] = set()
@@ -80,7 +78,7 @@ class DockerRuntime:
             await anyio.to_thread.run_sync(_server_folder.claim, self._folder)
             await anyio.to_thread.run_sync(remove_dead_cgroups, f"{CGROUP_PREFIX}{realm}-", lives)
             await self._launcher.open(self._folder, realm, lives)
-            await self._stack.enter_async_context(self._pool)
+            await self._pool.__aenter__()
         except BaseException:
             await self._close()
             raise
@@ -92,7 +90,7 @@ class DockerRuntime:
     async def _close(self) -> None:
         self._closed = True
         try:
-            await self._stack.aclose()
+            await self._pool.__aexit__()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._cancel_starts()

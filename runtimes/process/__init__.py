@@ -13,11 +13,9 @@ __all__ = ["PRELOAD", "ProcessInstance", "ProcessRuntime", "missing"]
 
 
 # The trusted processes import this package and must stay small.
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "._instance": ["ProcessInstance"],
-        "._probe": ["missing"],
-        "._runtime": ["PRELOAD", "ProcessRuntime"],
-    },
-)
+_HOMES = {
+    "._instance": ["ProcessInstance"],
+    "._probe": ["missing"],
+    "._runtime": ["PRELOAD", "ProcessRuntime"],
+}
+__getattr__ = lazy_exports(__name__, _HOMES)

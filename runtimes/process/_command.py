@@ -73,10 +73,15 @@ class OutputPipes:
         if not self._fds and self.on_end is not None:
             self.on_end()
 
-    @property
-    def ended(self) -> bool:
-        """Both pipes are closed."""
-        return not self._fds
+    def replay(self) -> None:
+        """Call the callbacks for what happened before they were set."""
+        if self.on_output is not None:
+            for name, data in [(name, bytes(data)) for name, data in self._kept.items() if data]:
+                self.on_output(name, data)
+        if self.overflowed and self.on_overflow is not None:
+            self.on_overflow()
+        if not self._fds and self.on_end is not None:
+            self.on_end()
 
     def drain(self) -> None:
         """Read everything written so far."""
@@ -243,6 +248,7 @@ class RunningCommand:
 
         self.pipes.on_output = on_output
         self.pipes.on_overflow = lambda: hit(Outcome.OUTPUT_LIMIT)
+        self.pipes.replay()
         watch = None if timeout is None else loop.call_later(timeout, hit, Outcome.TIMEOUT)
         try:
             self.feed(data, close=True)
@@ -285,6 +291,8 @@ class CommandStream:
         assert pipes is not None
         pipes.on_output = self._got
         pipes.on_end = lambda: self._pieces.put_nowait(None)
+        # A command on a busy machine may write, and even end, before its start has been reported.
+        pipes.replay()
 
     def _got(self, name: StreamName, data: bytes) -> None:
         self._pieces.put_nowait((name, data))

@@ -29,6 +29,7 @@ from runtimes.process._command import CommandStream, RunningCommand
 from runtimes.process._sessions import PythonSession, ShellSession
 from runtimes.process._workspace import WorkspaceFiles, new_name
 from runtimes.process.linux import _cgroups
+from runtimes.process.trusted._spawn import LIBRARY_SETTINGS
 from runtimes.process.trusted._wire import WireMessage
 
 
@@ -84,13 +85,7 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "TMPDIR": "/tmp",
-        "MPLBACKEND": "Agg",
-        "ARROW_DEFAULT_MEMORY_POOL": "system",
-        "JE_ARROW_MALLOC_CONF": "background_thread:false",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "NUMEXPR_NUM_THREADS": "1",
+        **LIBRARY_SETTINGS,
         **extra,
     }
 

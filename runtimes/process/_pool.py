@@ -37,8 +37,9 @@ class ReadyPool(Generic[ReadyT]):
 
     async def __aexit__(self, *exc: object) -> None:
         if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
-            await self._tasks.__aexit__(None, None, None)
+            tasks, self._tasks = self._tasks, None
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(None, None, None)
 
     async def _fill(self) -> None:
         while True:

@@ -5,7 +5,6 @@ import platform
 import shutil
 import sys
 
-from agentflow.errors import IsolationUnavailable
 from runtimes.process.linux import _seccomp
 
 _OLDEST_KERNEL = (5, 12)
@@ -51,13 +50,3 @@ def missing() -> list[str]:
     if not shutil.which("bash", path="/bin:/usr/bin"):
         found.append("/bin/bash is missing: install bash")
     return found
-
-
-def require() -> None:
-    """Check that this machine meets the requirements.
-
-    :raises IsolationUnavailable: with the first line of `missing`.
-    """
-    problems = missing()
-    if problems:
-        raise IsolationUnavailable(problems[0])

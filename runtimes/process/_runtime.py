@@ -15,15 +15,20 @@ import anyio
 
 from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import Capabilities, InstanceSpec, Limits
-from runtimes.process import _probe
 from runtimes.process._channel import RequestChannel
 from runtimes.process._instance import ProcessInstance
 from runtimes.process._pool import InstancePool
+from runtimes.process._probe import missing
 from runtimes.process._workspace import new_name
 from runtimes.process.trusted import _server_folder, _wire
 
+PRELOAD = ("numpy", "pandas")
+"""Modules that the zygote imports, if installed, so that sessions start with them."""
+
+# A session needs some descriptors itself, and a few more during a fork.
+_FEWEST_OPEN_FILES = 48
 _HERE = Path(__file__).parent
-_START = "import sys; sys.path.insert(0, {root!r}); from runtimes.process.trusted._host_monitor import main; main({fds})"
+_START = "import sys; sys.path.insert(0, {root!r}); from runtimes.process.trusted._host_monitor import main; main(*{fds})"
 
 
 class HostMonitorClient(RequestChannel):
@@ -40,8 +45,8 @@ class HostMonitorClient(RequestChannel):
         ours, theirs = _wire.socket_pair()
         alive_read, self._alive = os.pipe2(os.O_CLOEXEC)
         folder = os.path.join(_server_folder.parent_folder(), secrets.token_hex(6))
-        program = _START.format(root=str(_HERE.parent.parent), fds=f"{theirs.fileno()}, {alive_read}")
-        self._process = _start_program(program, (theirs.fileno(), alive_read))
+        fds = theirs.fileno(), alive_read
+        self._process = _start_host_monitor(fds)
         theirs.close()
         os.close(alive_read)
         _wire.send(
@@ -76,23 +81,16 @@ class HostMonitorClient(RequestChannel):
             await waiting
 
 
-def _start_program(program: str, fds: tuple[int, int]) -> subprocess.Popen[bytes]:
-    """Start an interpreter that inherits only two descriptors."""
+def _start_host_monitor(fds: tuple[int, int]) -> subprocess.Popen[bytes]:
+    """Start the host monitor in an interpreter that inherits only two descriptors."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", program],
+        [sys.executable, "-I", "-c", _START.format(root=str(_HERE.parent.parent), fds=fds)],
         pass_fds=fds,
         env={"LANG": "C.UTF-8"},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         cwd="/",
     )
-
-
-PRELOAD = ("numpy", "pandas")
-"""Modules that the zygote imports, if installed, so that sessions start with them."""
-
-# A session needs some descriptors itself, and a few more during a fork.
-_FEWEST_OPEN_FILES = 48
 
 
 class ProcessRuntime:
@@ -124,15 +122,15 @@ class ProcessRuntime:
         self._client = HostMonitorClient()
         self._instances: dict[str, ProcessInstance] = {}
         self._pool = InstancePool(self._make, pool, pool_spec or InstanceSpec(warm=frozenset({"python"})))
-        self._stack = contextlib.AsyncExitStack()
         self._capabilities: Capabilities | None = None
 
     async def __aenter__(self) -> Self:
-        _probe.require()
+        if problems := missing():
+            raise IsolationUnavailable(problems[0])
         await self._client.start(self._preload, idle=self._idle)
         self._capabilities = _capabilities(self._client.facts)
         try:
-            await self._stack.enter_async_context(self._pool)
+            await self._pool.__aenter__()
         except BaseException:
             await self._client.close()
             raise
@@ -140,7 +138,7 @@ class ProcessRuntime:
 
     async def __aexit__(self, *exc: object) -> None:
         try:
-            await self._stack.aclose()
+            await self._pool.__aexit__()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._client.close()

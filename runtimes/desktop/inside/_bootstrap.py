@@ -14,22 +14,22 @@ from types import CodeType, ModuleType
 X_FOLDER = "/tmp/.X11-unix"
 
 
-def start_x(options: Sequence[str]) -> tuple[int, int]:
-    """Start the X server; return its pid and a descriptor that becomes readable when it is ready."""
+def start_x(options: Sequence[str]) -> int:
+    """Start the X server; return a descriptor that becomes readable when it is ready."""
     os.makedirs(X_FOLDER, exist_ok=True)
     os.chmod(X_FOLDER, 0o1777)
     for stale in (f"{X_FOLDER}/X0", "/tmp/.X0-lock"):
         if os.path.lexists(stale):
             os.unlink(stale)
-    ready, told = os.pipe()
-    os.set_inheritable(told, True)
+    ready, report = os.pipe()
+    os.set_inheritable(report, True)
     # Only a socket in a directory: other commands of the instance cannot reach abstract ones.
     sockets = ["-nolisten", "tcp", "-nolisten", "local"]
-    argv = ["Xvfb", ":0", "-displayfd", str(told), "-noreset", *sockets, *options]
+    argv = ["Xvfb", ":0", "-displayfd", str(report), "-noreset", *sockets, *options]
     actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
-    pid = os.posix_spawn("/usr/bin/Xvfb", argv, os.environ, file_actions=actions)
-    os.close(told)
-    return pid, ready
+    os.posix_spawn("/usr/bin/Xvfb", argv, os.environ, file_actions=actions)
+    os.close(report)
+    return ready
 
 
 class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -58,11 +58,11 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def main() -> None:
     """Start the X server and run the driver."""
-    pid, ready = start_x(sys.argv[1:])
+    ready = start_x(sys.argv[1:])
     path, modules, driver = marshal.load(sys.stdin.buffer)
     sys.path += path
     sys.meta_path.insert(0, Loader(modules))
-    importlib.import_module(driver).main(pid, ready)
+    importlib.import_module(driver).main(ready)
 
 
 if __name__ == "__main__":

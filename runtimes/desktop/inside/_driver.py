@@ -305,9 +305,9 @@ def done(nothing: None) -> Answer:
     return {}, b""
 
 
-def main(pid: int, ready: int) -> None:
-    """Drive the X server that runs as process `pid`."""
-    server = XServer(pid, ready)
+def main(ready: int) -> None:
+    """Drive the X server that reports on a descriptor that it is ready."""
+    server = XServer(ready)
     driver = DesktopDriver(server)
     driver.ready()
     if address := server.environment.get("DBUS_SESSION_BUS_ADDRESS"):

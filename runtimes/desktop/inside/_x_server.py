@@ -64,20 +64,18 @@ _RULES = """<?xml version="1.0"?>
 class XServer:
     """Running X server with a window manager."""
 
-    def __init__(self, pid: int, ready: int) -> None:
-        self.pid = pid
-        """Process id of the X server."""
+    def __init__(self, ready: int) -> None:
         # Caches belong to the desktop, not among the agent's files.
         own = {"XDG_RUNTIME_DIR": FOLDER, "XDG_CACHE_HOME": f"{FOLDER}/cache"}
         self.environment = {**os.environ, **own}
         """Environment of programs on this desktop."""
         # The number arrives in pieces, and the server dies if its pipe is closed early.
-        told = b""
-        while not told.endswith(b"\n"):
+        number = b""
+        while not number.endswith(b"\n"):
             piece = os.read(ready, 64)
             if not piece:
                 raise SystemExit("the X server did not start")
-            told += piece
+            number += piece
         os.close(ready)
         os.makedirs(FOLDER, mode=0o700, exist_ok=True)
         for name, text in (("rules.xml", _RULES), ("fonts.xml", _FEW_FONTS)):
@@ -118,10 +116,7 @@ class XServer:
         self.display.sync()
 
     @staticmethod
-    def _spawn(argv: list[str], environment: Mapping[str, str]) -> int:
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
-        ]
-        return os.posix_spawn(argv[0], argv, environment, file_actions=actions)
+    def _spawn(argv: list[str], environment: Mapping[str, str]) -> None:
+        flags = (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)
+        actions = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", flag, 0) for fd, flag in enumerate(flags)]
+        os.posix_spawn(argv[0], argv, environment, file_actions=actions)

@@ -85,10 +85,6 @@ class PythonEvaluator:
         _flush()
         return {"value": value, "error": error, "displays": self._displays.take()}
 
-    def variables(self) -> list[dict[str, str]]:
-        """Return name, type and summary of each public variable, sorted by name."""
-        return describe_variables(self.namespace)
-
     def _guarded(self, work: Callable[[], str | None]) -> tuple[str | None, dict[str, str] | None]:
         try:
             self.interruptible = True
@@ -156,7 +152,7 @@ class PythonEvaluator:
         sys.modules[SESSION_MODULE] = module
 
     def _show_variables(self) -> None:
-        self._displays.add_json(VARIABLES_MIME, self.variables())
+        self._displays.add_json(VARIABLES_MIME, describe_variables(self.namespace))
 
     def _sql(self, query: str, rows: int) -> None:
         self._displays.add_json(TABLE_MIME, run_sql(query, rows, self.namespace))

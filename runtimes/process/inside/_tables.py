@@ -34,23 +34,18 @@ _KINDS = (
 )
 
 
-def is_tabular(value: object) -> bool:
-    """Return whether `table_of` supports a value: a pandas data frame or series, an Arrow table, a DuckDB relation."""
-    return _kind(value) is not None
-
-
-def table_of(value: object, rows: int = ROWS) -> dict[str, object] | None:
+def table_of(value: object) -> dict[str, object] | None:
     """Return the first rows of a data frame, series, Arrow table or DuckDB relation; `None` for anything else."""
     match _kind(value):
         case ("pandas", "DataFrame"):
-            return _from_pandas(value, rows)
+            return _from_pandas(value)
         case ("pandas", "Series"):
             series: Foreign = value
-            return _from_pandas(series.to_frame("value" if series.name is None else series.name), rows)
+            return _from_pandas(series.to_frame("value" if series.name is None else series.name))
         case ("pyarrow", _):
-            return _from_arrow(value, rows)
+            return _from_arrow(value)
         case ("duckdb", _):
-            return _from_duckdb(value, rows)
+            return _from_duckdb(value)
         case _:
             return None
 
@@ -78,27 +73,27 @@ def _kind(value: object) -> tuple[str, str] | None:
     return None
 
 
-def _from_pandas(frame: Foreign, limit: int) -> dict[str, object]:
+def _from_pandas(frame: Foreign) -> dict[str, object]:
     index = frame.index
     counted = type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
-    head = frame.iloc[:limit, :COLUMNS]
+    head = frame.iloc[:ROWS, :COLUMNS]
     if not counted:
         head = head.reset_index(allow_duplicates=True)
     columns = [(str(name), str(dtype)) for name, dtype in zip(head.columns, head.dtypes, strict=True)]
-    table = build_table(columns, head.itertuples(index=False, name=None), limit, len(frame))
+    table = build_table(columns, head.itertuples(index=False, name=None), ROWS, len(frame))
     return {**table, "total_columns": frame.shape[1] + (0 if counted else index.nlevels)}
 
 
-def _from_arrow(table: Foreign, limit: int) -> dict[str, object]:
+def _from_arrow(table: Foreign) -> dict[str, object]:
     columns = [(str(field.name), str(field.type)) for field in table.schema]
-    parts = [column.to_pylist() for column in table.slice(0, limit).columns[:COLUMNS]]
+    parts = [column.to_pylist() for column in table.slice(0, ROWS).columns[:COLUMNS]]
     rows = list(zip(*parts, strict=True))
-    return {**build_table(columns, rows, limit, None), "total_rows": table.num_rows}
+    return {**build_table(columns, rows, ROWS, None), "total_rows": table.num_rows}
 
 
-def _from_duckdb(relation: Foreign, limit: int) -> dict[str, object]:
+def _from_duckdb(relation: Foreign) -> dict[str, object]:
     columns = list(zip(map(str, relation.columns), map(str, relation.types), strict=True))
-    return build_table(columns, relation.limit(limit + 1).fetchall(), limit, None)
+    return build_table(columns, relation.limit(ROWS + 1).fetchall(), ROWS, None)
 
 
 def _cell(value: Foreign, depth: int = 0) -> object:
@@ -175,7 +170,7 @@ def run_sql(query: str, rows: int, namespace: Mapping[str, object]) -> dict[str,
 def _register(connection: Foreign, query: str, namespace: Mapping[str, object]) -> None:
     for name in set(re.findall(r"\w+", query)):
         value: Foreign = namespace.get(name)
-        if is_tabular(value):
+        if _kind(value) is not None:
             if type(value).__name__ == "Series":
                 value = value.to_frame(value.name or "value")
             elif type(value).__name__ == "DuckDBPyRelation":

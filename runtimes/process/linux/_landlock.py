@@ -24,10 +24,6 @@ def version() -> int:
         return 0
 
 
-def _rights(abi: int) -> int:
-    return max(rights for since, rights in _FS_RIGHTS_BY_VERSION.items() if since <= abi)
-
-
 def make_ruleset(anchor: int) -> int | None:
     """Create a ruleset that allows everything below `anchor` except creating device nodes.
 
@@ -36,7 +32,7 @@ def make_ruleset(anchor: int) -> int | None:
     abi = version()
     if not abi:
         return None
-    rights = _rights(abi)
+    rights = max(rights for since, rights in _FS_RIGHTS_BY_VERSION.items() if since <= abi)
     scope = _SCOPE_ABSTRACT_SOCKETS if abi >= 6 else 0
     attr = struct.pack("=QQQ", rights, 0, scope) if abi >= 6 else struct.pack("=Q", rights)
     ruleset = sc.syscall("landlock_create_ruleset", sc.SYS_LANDLOCK_CREATE_RULESET, attr, len(attr), 0)

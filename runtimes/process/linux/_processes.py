@@ -25,6 +25,8 @@ class ProcessInfo(NamedTuple):
     """User and system time including reaped children, in clock ticks."""
     threads: int
     """Number of threads."""
+    flags: int
+    """Flags of the kernel."""
 
 
 def read_process(pid: int) -> ProcessInfo | None:
@@ -43,17 +45,14 @@ def read_process(pid: int) -> ProcessInfo | None:
         int(fields[19]),
         sum(map(int, fields[11:15])),
         int(fields[17]),
+        int(fields[6]),
     )
 
 
 def is_ending(pid: int) -> bool:
     """Return whether a process is dead, dying or gone. A killed init process dies only after all others of its namespace."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
-        return True
-    return bool(int(text[text.rindex(b")") + 2 :].split()[6]) & _PF_EXITING)
+    info = read_process(pid)
+    return info is None or bool(info.flags & _PF_EXITING)
 
 
 def inside(namespace: int, uids: Container[int]) -> list[int]:
@@ -63,14 +62,18 @@ def inside(namespace: int, uids: Container[int]) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                if os.stat(f"/proc/{name}/ns/pid").st_ino == wanted and _real_uid(int(name)) in uids:
+                if os.stat(f"/proc/{name}/ns/pid").st_ino == wanted and real_uid(int(name)) in uids:
                     found.append(int(name))
             except OSError:
                 continue
     return found
 
 
-def _real_uid(pid: int) -> int:
+def real_uid(pid: int) -> int:
+    """Return the real user id of a process.
+
+    :raises OSError: if the process is gone.
+    """
     return int(status_fields(pid)["Uid"].split()[0])
 
 

@@ -332,12 +332,8 @@ _RECV = 0xC0000000 | _NOTIF.size << 16 | 0x21 << 8
 _SEND = 0xC0000000 | 24 << 16 | 0x21 << 8 | 1
 _VALID = 0x40000000 | 8 << 16 | 0x21 << 8 | 2
 _ADD_FD = 0x40000000 | 24 << 16 | 0x21 << 8 | 3
-_NAMES: Final = {
-    numbers[
-        list(_ARCHITECTURES).index(platform.machine()) if platform.machine() in _ARCHITECTURES else 0
-    ]: name
-    for name, numbers in (_NOTIFIED | _LIMIT_SETTERS).items()
-}
+_COLUMN: Final = list(_ARCHITECTURES).index(platform.machine()) if platform.machine() in _ARCHITECTURES else 0
+_NAMES: Final = {numbers[_COLUMN]: name for name, numbers in (_NOTIFIED | _LIMIT_SETTERS).items()}
 
 
 class SeccompNotification(NamedTuple):

@@ -19,7 +19,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _spawn
@@ -106,16 +106,13 @@ def write_id_map(idmap: IdMap, pid: int) -> None:
             ("newuidmap", uid, idmap.first),
             ("newgidmap", gid, _subordinate_range("/etc/subgid", user, uid)),
         ):
-            _run([tool, str(pid), "0", str(own), "1", "1", str(first), str(_ID_RANGE_SIZE - 1)])
+            command = [tool, str(pid), "0", str(own), "1", "1", str(first), str(_ID_RANGE_SIZE - 1)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise OSError(f"{tool}: {done.stderr.strip()}")
     else:
         _write_proc(pid, "uid_map", f"0 {idmap.first} {_ID_RANGE_SIZE}")
         _write_proc(pid, "gid_map", f"0 {idmap.first} {_ID_RANGE_SIZE}")
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"{command[0]}: {done.stderr.strip()}")
 
 
 def _write_proc(pid: int, name: str, text: str) -> None:
@@ -189,21 +186,19 @@ class HostView:
     """Files of /etc to copy: name and path on the host."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class HostMounts:
-    """Detached mounts and names returned by `collect`."""
+    """Detached mounts returned by `collect`."""
 
-    trees: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    view: HostView
+    """Paths that they show."""
+    trees: list[tuple[str, int]]
     """Mount point and detached mount of each tree."""
-    links: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Symbolic links in the root: path and target."""
-    devices: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    devices: list[tuple[str, int]]
     """Name and detached mount of each device."""
-    etc: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Files of /etc to copy: name and path on the host."""
 
 
-def interpreter_prefixes() -> list[str]:
+def _interpreter_prefixes() -> list[str]:
     """Return the outermost folders that contain the running interpreter."""
     wanted = {os.path.realpath(p) for p in (sys.base_prefix, sys.prefix)} | {sys.prefix, sys.base_prefix}
     kept: list[str] = []
@@ -215,16 +210,14 @@ def interpreter_prefixes() -> list[str]:
 
 def _hidden(prefix: str) -> list[str]:
     """Return the folders below a prefix that contain this project's own source."""
-    found: list[str] = []
-    for entry in sys.path:
-        if entry.startswith(prefix + "/"):
-            found += [p for name in _OWN_PACKAGES if os.path.isdir(p := os.path.join(entry, name))]
-    return found
+    entries = [entry for entry in sys.path if entry.startswith(prefix + "/")]
+    folders = [os.path.join(entry, name) for entry in entries for name in _OWN_PACKAGES]
+    return [folder for folder in folders if os.path.isdir(folder)]
 
 
 def host_view() -> HostView:
     """Return the paths of this host that sandboxes see."""
-    prefixes = interpreter_prefixes()
+    prefixes = _interpreter_prefixes()
     return HostView(
         [*(path for path in _SYSTEM if os.path.isdir(path) and not os.path.islink(path)), *prefixes],
         [folder for prefix in (*prefixes, "/usr") for folder in _hidden(prefix)],
@@ -235,13 +228,11 @@ def host_view() -> HostView:
 
 def collect() -> HostMounts:
     """Take detached, read-only copies of the mounts. Needs CAP_SYS_ADMIN over the current mount namespace."""
-    names = host_view()
-    result = HostMounts(links=names.links, etc=names.etc)
-    result.trees += [(path, read_only_view(path)) for path in names.trees]
-    result.trees += [(folder, _empty_folder()) for folder in names.hidden]
-    for name in _DEVICES:
-        result.devices.append((name, sc.clone_mount(f"/dev/{name}", recursive=False)))
-    return result
+    view = host_view()
+    trees = [(path, read_only_view(path)) for path in view.trees]
+    trees += [(path, sc.new_mount("tmpfs", _READ_ONLY, size="4k", mode="0555")) for path in view.hidden]
+    devices = [(name, sc.clone_mount(f"/dev/{name}", recursive=False)) for name in _DEVICES]
+    return HostMounts(view, trees, devices)
 
 
 def read_only_view(path: str) -> int:
@@ -251,25 +242,21 @@ def read_only_view(path: str) -> int:
     return mount
 
 
-def _empty_folder() -> int:
-    return sc.new_mount("tmpfs", _READ_ONLY, size="4k", mode="0555")
-
-
-def read_etc(collected: HostMounts | HostView) -> list[tuple[str, str | bytes]]:
+def read_etc(view: HostView) -> list[tuple[str, str | bytes]]:
     """Return the files of /etc: name, and content as bytes or (for a link) its target as text."""
-    found: list[tuple[str, str | bytes]] = []
-    for name, path in collected.etc:
+    contents: list[tuple[str, str | bytes]] = []
+    for name, path in view.etc:
         paths = [path]
         if os.path.isdir(path) and not os.path.islink(path):
             paths = [os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files]
         for file in paths:
             inner = name + file[len(path) :]
             if os.path.islink(file) and os.readlink(file).startswith(("/usr/", "/etc/", "..", ".")):
-                found.append((inner, os.readlink(file)))
+                contents.append((inner, os.readlink(file)))
             elif stat.S_ISREG(os.stat(file).st_mode) and os.stat(file).st_mode & stat.S_IROTH:
                 with open(file, "rb") as source:
-                    found.append((inner, source.read()))
-    return found
+                    contents.append((inner, source.read()))
+    return contents
 
 
 def assemble(
@@ -287,18 +274,16 @@ def assemble(
     os.chmod(at + _spawn.PAUSE_PATH, 0o555)
     skeleton = f"{at}/skeleton"
     fill_skeleton(skeleton, etc, shell_entry)
-    for path, target in collected.links:
+    for path, target in collected.view.links:
         os.symlink(target, skeleton + path)
-    tree_paths: list[str] = []
     for number, (path, mount) in enumerate(collected.trees):
         os.makedirs(skeleton + path, 0o755, exist_ok=True)
         if path.startswith("/root/"):
             os.chmod(f"{skeleton}/root", 0o711)
         os.mkdir(f"{at}/trees/{number}")
         sc.attach_mount(mount, f"{at}/trees/{number}")
-        tree_paths.append(path)
     _make_dev(f"{at}/dev", collected.devices)
-    return tree_paths
+    return [path for path, _ in collected.trees]
 
 
 def fill_skeleton(skeleton: str, etc: list[tuple[str, str | bytes]], shell_entry: str) -> None:

@@ -23,6 +23,8 @@ They count only in the runtime's user namespace, and raising them needs the secc
 
 NAMESPACE_KINDS = (sc.CLONE_NEWNS, sc.CLONE_NEWNET, sc.CLONE_NEWIPC, sc.CLONE_NEWUTS)
 """Kinds of a sandbox's namespace descriptors, in order."""
+NAMESPACE_NAMES = ("mnt", "net", "ipc", "uts")
+"""Their names in `/proc/<pid>/ns`."""
 
 ROOT_MOUNT = "/r"
 """Mount point of the sandbox's root in its mount namespace."""
@@ -76,6 +78,11 @@ def join(namespaces: Sequence[int]) -> None:
     """Join mount, net, ipc and uts namespaces."""
     for fd, kind in zip(namespaces, NAMESPACE_KINDS, strict=True):
         sc.setns(fd, kind)
+
+
+def open_namespaces() -> list[int]:
+    """Open the mount, net, ipc and uts namespaces of this process."""
+    return [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in NAMESPACE_NAMES]
 
 
 def begin_session(*, idle: bool) -> None:

@@ -12,7 +12,8 @@ import tarfile
 from collections.abc import Generator
 from typing import IO
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _CHUNK = 1 << 24
 _PIECE = 1 << 16
 _ATTRIBUTE = "SCHILY.xattr."
@@ -27,6 +28,16 @@ def _changes_allowed() -> Generator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
+
+
+@contextlib.contextmanager
+def _opened(name: str, flags: int, folder: int, mode: int = 0o600) -> Generator[int]:
+    """Open an entry of a directory that is not a symlink."""
+    fd = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class _Copier:
@@ -74,40 +85,21 @@ class _Copier:
     def _subdirectory(
         self, source: int, target: int, name: str, info: os.stat_result, uid: int, gid: int
     ) -> None:
-        inner = os.open(name, _DIRECTORY, dir_fd=source)
-        try:
+        with _opened(name, _DIRECTORY, source) as inner:
             os.mkdir(name, 0o700, dir_fd=target)
-            outer = os.open(name, _DIRECTORY, dir_fd=target)
-            try:
+            with _opened(name, _DIRECTORY, target) as outer:
                 self.directory(inner, outer)
-                os.fchown(outer, uid, gid)
-                os.fchmod(outer, stat.S_IMODE(info.st_mode))
-                os.utime(outer, ns=(info.st_atime_ns, info.st_mtime_ns))
-            finally:
-                os.close(outer)
-        finally:
-            os.close(inner)
+                _set_metadata(outer, info, uid, gid)
 
     def _file(self, source: int, target: int, name: str, info: os.stat_result, uid: int, gid: int) -> None:
-        inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
-        try:
-            outer = os.open(
-                name,
-                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-                0o600,
-                dir_fd=target,
-            )
-            try:
-                if info.st_size:
-                    _copy_data(inner, outer, info.st_size)
-                os.fchown(outer, uid, gid)
-                os.fchmod(outer, stat.S_IMODE(info.st_mode))
-                os.utime(outer, ns=(info.st_atime_ns, info.st_mtime_ns))
-                self._attributes(inner, outer)
-            finally:
-                os.close(outer)
-        finally:
-            os.close(inner)
+        with (
+            _opened(name, os.O_RDONLY | os.O_NONBLOCK, source) as inner,
+            _opened(name, _NEW_FILE, target) as outer,
+        ):
+            if info.st_size:
+                _copy_data(inner, outer, info.st_size)
+            _set_metadata(outer, info, uid, gid)
+            self._attributes(inner, outer)
 
     def _attributes(self, source: int, target: int) -> None:
         try:
@@ -121,6 +113,12 @@ class _Copier:
     def close(self) -> None:
         for fd, _ in self._links.values():
             os.close(fd)
+
+
+def _set_metadata(fd: int, info: os.stat_result, uid: int, gid: int) -> None:
+    os.fchown(fd, uid, gid)
+    os.fchmod(fd, stat.S_IMODE(info.st_mode))
+    os.utime(fd, ns=(info.st_atime_ns, info.st_mtime_ns))
 
 
 def _copy_data(source: int, target: int, size: int) -> None:
@@ -149,22 +147,15 @@ def copy_tree(source: int, target: int, uids: dict[int, int]) -> None:
 
     :raises OSError: with ENOSPC if it does not fit.
     """
-    copier = _Copier(uids)
-    try:
+    with contextlib.closing(_Copier(uids)) as copier:
         copier.directory(source, target)
-    finally:
-        copier.close()
-
-
-def _confine_to(root: int) -> None:
-    """Change root to a directory, so that links which a sandbox swaps in meanwhile can't lead out of it."""
-    os.fchdir(root)
-    os.chroot(".")
 
 
 def pack(root: int, folders: tuple[str, ...], out: IO[bytes]) -> None:
     """Write the named folders below a directory as a tar archive."""
-    _confine_to(root)
+    # Links which a sandbox swaps in meanwhile can't lead out of the new root.
+    os.fchdir(root)
+    os.chroot(".")
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, dereference=False) as archive:
         for folder in folders:
             _pack_below(archive, folder)
@@ -175,33 +166,26 @@ def _pack_below(archive: tarfile.TarFile, top: str) -> None:
     while waiting:
         name = waiting.pop()
         with _changes_allowed():
-            found = os.lstat(name)
-            if found.st_dev != device:
+            info = os.lstat(name)
+            if info.st_dev != device:
                 # A mount of the host; not a file of the sandbox.
                 continue
             archive.add(name, recursive=False, filter=_with_attributes)
-            if stat.S_ISDIR(found.st_mode):
+            if stat.S_ISDIR(info.st_mode):
                 waiting += sorted((f"{name}/{inner}" for inner in os.listdir(name)), reverse=True)
 
 
 def _with_attributes(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     if entry.isreg() or entry.isdir():
         for name in filter(_is_kept, os.listxattr(entry.name, follow_symlinks=False)):
-            value = os.getxattr(entry.name, name, follow_symlinks=False)
-            entry.pax_headers = {
-                **entry.pax_headers,
-                _ATTRIBUTE + name: value.decode("utf-8", "surrogateescape"),
-            }
+            value = os.getxattr(entry.name, name, follow_symlinks=False).decode("utf-8", "surrogateescape")
+            entry.pax_headers = {**entry.pax_headers, _ATTRIBUTE + name: value}
     return entry
 
 
 def _is_kept(name: str) -> bool:
     """Return whether an attribute is the sandbox user's, or marks a folder that hides the system's."""
     return name == _OPAQUE or (name.startswith("user.") and not name.startswith("user.overlay."))
-
-
-def _is_whiteout(entry: tarfile.TarInfo) -> bool:
-    return entry.ischr() and entry.devmajor == entry.devminor == 0
 
 
 def check(folders: tuple[str, ...], source: IO[bytes]) -> None:
@@ -236,14 +220,9 @@ def _check_entry(folders: tuple[str, ...], entry: tarfile.TarInfo) -> None:
     for name in (entry.name, entry.linkname) if entry.islnk() else (entry.name,):
         if ".." in name.split("/") or not any(name == f or name.startswith(f + "/") for f in folders):
             raise ValueError(f"a snapshot can't hold {name!r}")
-    if not (
-        entry.isreg()
-        or entry.isdir()
-        or entry.issym()
-        or entry.islnk()
-        or entry.isfifo()
-        or _is_whiteout(entry)
-    ):
+    is_whiteout = entry.ischr() and entry.devmajor == entry.devminor == 0
+    is_link = entry.issym() or entry.islnk()
+    if not (entry.isreg() or entry.isdir() or is_link or entry.isfifo() or is_whiteout):
         raise ValueError(f"a snapshot can't hold {entry.name!r}: not a file, a folder or a link")
 
 

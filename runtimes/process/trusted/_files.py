@@ -5,12 +5,14 @@ server gets an open descriptor. Directory trees can be arbitrarily large and dee
 in a forked child that drops to the sandbox user for good.
 """
 
+import contextlib
 import errno
 import functools
 import json
 import os
 import shutil
 import stat
+from collections.abc import Generator
 from typing import IO, Any
 
 from runtimes.process.linux import _processes
@@ -22,8 +24,11 @@ _MAX_ENTRIES = 500_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _PARENT_FLAGS = os.O_PATH | os.O_DIRECTORY
 
+_Answer = tuple[list[int], dict[str, Any]]
+"""Descriptors and fields of a reply."""
 
-def perform(root: int, uid: int, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+
+def perform(root: int, uid: int, request: dict[str, Any]) -> _Answer:
     """Perform one operation; return descriptors and fields for the reply.
 
     :raises OSError: if the kernel refuses it.
@@ -81,6 +86,16 @@ def split(root: int, path: str) -> tuple[int, str]:
     return sc.open_beneath(root, folder or "/", _PARENT_FLAGS), name
 
 
+@contextlib.contextmanager
+def _parent_of(root: int, path: str) -> Generator[tuple[int, str]]:
+    """Open the parent of a path; yield its descriptor and the last component."""
+    parent, name = split(root, path)
+    try:
+        yield parent, name
+    finally:
+        os.close(parent)
+
+
 def open_checked(root: int, path: str, flags: int, mode: int = 0) -> int:
     """Open a path outside `/proc`, where this process has more rights than the sandbox user."""
     fd = sc.open_beneath(root, path, flags, mode)
@@ -90,7 +105,7 @@ def open_checked(root: int, path: str, flags: int, mode: int = 0) -> int:
     return fd
 
 
-def _open(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+def _open(root: int, path: str, request: dict[str, Any]) -> _Answer:
     fd = open_checked(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
@@ -100,7 +115,7 @@ def _open(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dic
     return [fd], {}
 
 
-def _create(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+def _create(root: int, path: str, request: dict[str, Any]) -> _Answer:
     """Open a file to append to it, or a temporary file next to it that `commit` renames into place."""
     _make_parents(root, path)
     mode = 0o755 if request.get("executable") else 0o644
@@ -112,8 +127,7 @@ def _create(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], d
             raise OSError(errno.EINVAL, "not a regular file", path)
         return [fd], {}
     existing = _target(root, path)
-    parent, name = split(root, existing)
-    try:
+    with _parent_of(root, existing) as (parent, name):
         info = _lstat(parent, name)
         if info is not None and stat.S_ISDIR(info.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -126,34 +140,27 @@ def _create(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], d
         fd = os.open(temporary, flags, mode, dir_fd=parent)
         if info is not None and not request.get("executable"):
             os.fchmod(fd, stat.S_IMODE(info.st_mode) & 0o777)
-    finally:
-        os.close(parent)
     return [fd], {"temporary": temporary, "target": existing}
 
 
 def _target(root: int, path: str) -> str:
     """Resolve a path that may end in a symlink, without leaving the sandbox."""
     for _ in range(40):
-        parent, name = split(root, path)
-        try:
-            target = os.readlink(name, dir_fd=parent)
-        except OSError:
-            return path
-        finally:
-            os.close(parent)
+        with _parent_of(root, path) as (parent, name):
+            try:
+                target = os.readlink(name, dir_fd=parent)
+            except OSError:
+                return path
         path = os.path.join(os.path.dirname(path), target)
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
-def _commit(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    parent, name = split(root, path)
-    try:
+def _commit(root: int, path: str, request: dict[str, Any]) -> _Answer:
+    with _parent_of(root, path) as (parent, name):
         if request.get("abandon"):
             os.unlink(request["temporary"], dir_fd=parent)
         else:
             os.rename(request["temporary"], name, src_dir_fd=parent, dst_dir_fd=parent)
-    finally:
-        os.close(parent)
     return [], {}
 
 
@@ -171,25 +178,17 @@ def _make_parents(root: int, path: str) -> None:
         try:
             os.close(sc.open_beneath(root, folder, _PARENT_FLAGS))
         except FileNotFoundError:
-            parent, name = split(root, folder)
-            try:
+            with _parent_of(root, folder) as (parent, name), contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o755, dir_fd=parent)
-            except FileExistsError:
-                pass
-            finally:
-                os.close(parent)
 
 
-def _stat(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+def _stat(root: int, path: str, request: dict[str, Any]) -> _Answer:
     normal = os.path.normpath(path)
     if normal == "/":
         return [], {"info": describe("/", os.stat("/", dir_fd=root), None)}
-    parent, name = split(root, path if not path.rstrip("/").endswith(("/.", "/..")) else normal)
-    try:
+    with _parent_of(root, normal if path.rstrip("/").endswith(("/.", "/..")) else path) as (parent, name):
         info = os.stat(name, dir_fd=parent, follow_symlinks=False)
         target = os.readlink(name, dir_fd=parent) if stat.S_ISLNK(info.st_mode) else None
-    finally:
-        os.close(parent)
     return [], {"info": describe(normal, info, target)}
 
 
@@ -200,39 +199,30 @@ def describe(path: str, info: os.stat_result, target: str | None) -> list[Any]:
     return [path, kind, info.st_size, stat.S_IMODE(info.st_mode), info.st_mtime, target]
 
 
-def _mkdir(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+def _mkdir(root: int, path: str, request: dict[str, Any]) -> _Answer:
     _make_parents(root, path.rstrip("/") + "/x")
     return [], {}
 
 
-def _remove(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    parent, name = split(root, path)
-    try:
-        info = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        if not stat.S_ISDIR(info.st_mode):
-            os.unlink(name, dir_fd=parent)
-        else:
+def _remove(root: int, path: str, request: dict[str, Any]) -> _Answer:
+    with _parent_of(root, path) as (parent, name):
+        is_folder = stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+        if is_folder:
             os.rmdir(name, dir_fd=parent)
-    finally:
-        os.close(parent)
+        else:
+            os.unlink(name, dir_fd=parent)
     return [], {}
 
 
-def _move(root: int, path: str, request: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+def _move(root: int, path: str, request: dict[str, Any]) -> _Answer:
     destination = absolute(request["destination"])
-    source_parent, source_name = split(root, path)
-    try:
+    with _parent_of(root, path) as (source_parent, source_name):
         os.stat(source_name, dir_fd=source_parent, follow_symlinks=False)
         _make_parents(root, destination)
-        target_parent, target_name = split(root, destination)
-        try:
+        with _parent_of(root, destination) as (target_parent, target_name):
             if not request.get("replace") and _lstat(target_parent, target_name) is not None:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), destination)
             os.rename(source_name, target_name, src_dir_fd=source_parent, dst_dir_fd=target_parent)
-        finally:
-            os.close(target_parent)
-    finally:
-        os.close(source_parent)
     return [], {}
 
 
@@ -276,7 +266,7 @@ def list_entries(root: int, uid: int, request: dict[str, Any], out: IO[bytes]) -
 
 
 def _entries(fd: int, folder: str) -> list[tuple[str, os.stat_result, str | None]]:
-    found: list[tuple[str, os.stat_result, str | None]] = []
+    entries: list[tuple[str, os.stat_result, str | None]] = []
     for name in os.listdir(fd):
         try:
             info = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -284,8 +274,8 @@ def _entries(fd: int, folder: str) -> list[tuple[str, os.stat_result, str | None
         except OSError:
             # Removed in the meantime, or in a directory that can be read but not searched.
             continue
-        found.append((os.path.normpath(os.path.join(folder, name)), info, target))
-    return found
+        entries.append((os.path.normpath(os.path.join(folder, name)), info, target))
+    return entries
 
 
 def remove_tree(root: int, uid: int, request: dict[str, Any]) -> None:

@@ -17,14 +17,7 @@ from typing import Any, NoReturn
 
 from runtimes.process.linux import _cgroups, _landlock, _seccomp
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import (
-    _base,
-    _confine,
-    _sandbox_init,
-    _server_folder,
-    _spawn,
-    _wire,
-)
+from runtimes.process.trusted import _base, _confine, _sandbox_init, _server_folder, _spawn, _wire
 
 _WARM_SECONDS = 2.0
 _INTERVAL_MS = 4
@@ -102,7 +95,7 @@ def _run_mount_helper(
         os._exit(1)
     sc.mount_private()
     collected = _base.collect()
-    start_sandbox_init(collected, _base.read_etc(collected))
+    start_sandbox_init(collected, _base.read_etc(collected.view))
     while (message := _wire.receive(host_monitor)) is not None:
         fds: list[int] = []
         try:
@@ -205,10 +198,7 @@ def _become_sandbox_init(
             _landlock.make_ruleset(anchor),
         )
         os.close(anchor)
-        own = [
-            os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
-            for kind in ("mnt", "net", "ipc", "uts")
-        ]
+        own = _confine.open_namespaces()
     except OSError as error:
         _fail(server, error, "can't isolate")
     config = _spawn.RuntimeConfig(

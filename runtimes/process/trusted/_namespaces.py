@@ -43,7 +43,8 @@ def build(plan: NamespacePlan, fill: Fill | None, mounts: list[tuple[str, int]])
     `fill` adds the first files. `mounts` are further read-only trees, detached. Return descriptors of the mount, net,
     ipc and uts namespaces, of the root, and of the folder with the writable layers.
     """
-    proc = _fresh_proc()
+    flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | sc.MOUNT_ATTR_NOEXEC
+    proc = sc.new_mount("proc", flags, hidepid="invisible", subset="pid")
     sc.unshare(sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS)
     sc.set_hostname("sandbox")
     sc.loopback_up()
@@ -77,16 +78,11 @@ def build(plan: NamespacePlan, fill: Fill | None, mounts: list[tuple[str, int]])
     for path, mount in mounts:
         os.makedirs("/r" + path, 0o755, exist_ok=True)
         sc.attach_mount(mount, "/r" + path)
-    return [*_open_namespaces(), files]
-
-
-def _fresh_proc() -> int:
-    return sc.new_mount(
-        "proc",
-        sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | sc.MOUNT_ATTR_NOEXEC,
-        hidepid="invisible",
-        subset="pid",
-    )
+    namespaces = _confine.open_namespaces()
+    sc.unmount("/stage")
+    sc.unmount("/proc")
+    root = os.open("/r", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return [*namespaces, root, files]
 
 
 def _make_files(plan: NamespacePlan, fill: Fill | None) -> int:
@@ -104,7 +100,7 @@ def _make_files(plan: NamespacePlan, fill: Fill | None) -> int:
         os.mkdir(f"/stage/{folder}", 0o755)
     if fill is not None:
         fill(files)
-    if fill is None:
+    else:
         os.makedirs(f"/stage/{_HOME}", 0o755)
         os.chown(f"/stage/{_HOME}", plan.uid, plan.uid)
         os.chmod(f"/stage/{_HOME}", 0o700)
@@ -119,8 +115,13 @@ def copy_of(source: int, uid: int, new_uid: int) -> Fill:
     uids = {uid + number: new_uid + number for number in range(_confine.IDS)}
 
     def fill(files: int) -> None:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         for folder in SAVED_FOLDERS:
-            _copy_folder(source, folder, files, uids)
+            inner = os.open(folder, flags, dir_fd=source)
+            outer = os.open(folder, flags, dir_fd=files)
+            _copy.copy_tree(inner, outer, uids)
+            os.close(inner)
+            os.close(outer)
 
     return fill
 
@@ -135,15 +136,6 @@ def contents_of(archive: int, uid: int) -> Fill:
         os.chdir("/")
 
     return fill
-
-
-def _copy_folder(source: int, folder: str, target: int, uids: dict[int, int]) -> None:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    inner = os.open(folder, flags, dir_fd=source)
-    outer = os.open(folder, flags, dir_fd=target)
-    _copy.copy_tree(inner, outer, uids)
-    os.close(inner)
-    os.close(outer)
 
 
 def _write_accounts(uid: int, copied: bool) -> None:
@@ -164,13 +156,3 @@ def _write_accounts(uid: int, copied: bool) -> None:
             others = [text for text in file if not text.startswith("agent:")]
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.writelines([*others, line])
-
-
-def _open_namespaces() -> list[int]:
-    namespaces = [
-        os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net", "ipc", "uts")
-    ]
-    sc.unmount("/stage")
-    sc.unmount("/proc")
-    root = os.open("/r", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    return [*namespaces, root]

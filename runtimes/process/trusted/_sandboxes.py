@@ -172,17 +172,35 @@ class SandboxTable:
         mounts = self._mounts(request)
         group = self._make_group(request["id"], limits)
         uid = self._take_uid()
+        init, ours = self._fork_builder(None, self._plan(uid, limits), None, mounts, None)
+        fork_group = ForkGroup(init, os.open(f"/proc/{init}/ns/pid", os.O_RDONLY | os.O_CLOEXEC))
+        yield from self._finish_creation(message, ours, fork_group, uid, group, limits)
+
+    def _fork_builder(
+        self,
+        namespace: int | None,
+        plan: _namespaces.NamespacePlan,
+        fill: _namespaces.Fill | None,
+        mounts: list[tuple[str, int]],
+        group: _cgroups.Cgroup | None,
+    ) -> tuple[int, socket.socket]:
+        """Fork the builder of a sandbox into a pid namespace; in a new one it becomes the pause process.
+
+        Return its pid and the socket on which it sends the descriptors.
+        """
         ours, theirs = _wire.socket_pair()
 
         def body() -> None:
-            _spawn.build_and_send(theirs, self._plan(uid, limits), None, mounts)
-            _spawn.become_pause_process(self._config)
+            if group is not None:
+                _cgroups.attach(group)
+            _spawn.build_and_send(theirs, plan, fill, mounts)
+            if namespace is None:
+                _spawn.become_pause_process(self._config)
 
-        init = self._reactor.fork_into(None, body)
+        pid = self._reactor.fork_into(namespace, body)
         theirs.close()
         close_all([fd for _, fd in mounts])
-        fork_group = ForkGroup(init, os.open(f"/proc/{init}/ns/pid", os.O_RDONLY | os.O_CLOEXEC))
-        yield from self._finish_creation(message, ours, fork_group, uid, group, limits)
+        return pid, ours
 
     def copy(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Create a sandbox in the same fork group, with a copy of this one's files."""
@@ -192,16 +210,9 @@ class SandboxTable:
         mounts = self._mounts(request)
         group = self._make_group(request["id"], sandbox.limits)
         uid = self._take_uid()
-        ours, theirs = _wire.socket_pair()
-
-        def body() -> None:
-            _cgroups.attach(group)
-            fill = _namespaces.copy_of(sandbox.files, sandbox.uid, uid)
-            _spawn.build_and_send(theirs, self._plan(uid, sandbox.limits), fill, mounts)
-
-        self._reactor.fork_into(sandbox.fork_group.pid_namespace, body)
-        theirs.close()
-        close_all([fd for _, fd in mounts])
+        fill = _namespaces.copy_of(sandbox.files, sandbox.uid, uid)
+        plan, namespace = self._plan(uid, sandbox.limits), sandbox.fork_group.pid_namespace
+        _, ours = self._fork_builder(namespace, plan, fill, mounts, group)
         yield from self._finish_creation(message, ours, sandbox.fork_group, uid, group, sandbox.limits)
         self._sandboxes[request["id"]].root_prepared = sandbox.root_prepared
 
@@ -235,16 +246,9 @@ class SandboxTable:
     def rebuild(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Replace the namespaces and files of a sandbox without processes by those of an archive."""
         mounts = self._mounts(message.fields)
-        ours, theirs = _wire.socket_pair()
-
-        def body() -> None:
-            _cgroups.attach(sandbox.group)
-            fill = _namespaces.contents_of(message.fds[0], sandbox.uid)
-            _spawn.build_and_send(theirs, self._plan(sandbox.uid, sandbox.limits), fill, mounts)
-
-        self._reactor.fork_into(sandbox.fork_group.pid_namespace, body)
-        theirs.close()
-        close_all([fd for _, fd in mounts])
+        fill = _namespaces.contents_of(message.fds[0], sandbox.uid)
+        plan, namespace = self._plan(sandbox.uid, sandbox.limits), sandbox.fork_group.pid_namespace
+        _, ours = self._fork_builder(namespace, plan, fill, mounts, sandbox.group)
         with ours:
             built = yield ours
         check_report(built, "the sandbox's builder died: its memory limit may be too small")

@@ -173,7 +173,7 @@ class SeccompBroker:
         if call.name != "capset":
             return None
         try:
-            uid = int(_processes.status_fields(call.pid)["Uid"].split()[0])
+            uid = _processes.real_uid(call.pid)
         except OSError:
             return None
         for move in self._moves:
@@ -200,7 +200,7 @@ class SeccompBroker:
         """Refuse changes of identity outside a move, except setting the current ids, which is harmless and common."""
         own: set[int] = set(_KEEP_IDS)
         with contextlib.suppress(OSError, KeyError):
-            own.add(int(_processes.status_fields(call.pid)["Uid"].split()[0]))
+            own.add(_processes.real_uid(call.pid))
         count = {"setuid": 1, "setgid": 1, "setreuid": 2, "setregid": 2, "setresuid": 3, "setresgid": 3}.get(
             call.name, 0
         )
@@ -290,7 +290,7 @@ def _inspect(pid: int, move: ForkMove) -> str:
     for name, values in expected.items():
         if fields[name].split() != values:
             return f"the fork's {name} is {fields[name]!r}"
-    for fd, kind in zip(move.namespaces, ("mnt", "net", "ipc", "uts"), strict=True):
+    for fd, kind in zip(move.namespaces, _confine.NAMESPACE_NAMES, strict=True):
         if os.stat(f"/proc/{pid}/ns/{kind}").st_ino != os.fstat(fd).st_ino:
             return f"the fork is in another {kind} namespace"
     if os.stat(f"/proc/{pid}/ns/pid").st_ino != os.fstat(move.pid_namespace).st_ino:

@@ -49,6 +49,16 @@ def pause_program() -> bytes:
 _INIT_UID = 1000
 CONTROL_FD = 197
 """Descriptor of a shell session's control socket."""
+LIBRARY_SETTINGS = {
+    "MPLBACKEND": "Agg",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+"""Environment with which libraries start no threads, so that an interpreter can fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +204,7 @@ def become_user_command(
         os._exit(1)
     _confine.enter_root()
     os.setsid()
-    _confine.set_limits(placement.rlimits)
-    try:
-        _become_user(request)
-    except (OSError, KeyError, ValueError):
-        _refuse_user(request)
-    _confine.reset_process_state(idle=config.idle)
-    _confine.restrict(config.restrictions)
-    _supervise_command(request)
+    _supervise_as_user(config, placement, request)
 
 
 def become_user_command_here(config: RuntimeConfig, placement: ProcessPlacement, fds: list[int]) -> NoReturn:
@@ -209,11 +212,18 @@ def become_user_command_here(config: RuntimeConfig, placement: ProcessPlacement,
     request = _wire.read_payload(fds[3])
     _confine.set_standard_streams(*fds[:3])
     _confine.begin_session(idle=config.idle)
+    _supervise_as_user(config, placement, request)
+
+
+def _supervise_as_user(
+    config: RuntimeConfig, placement: ProcessPlacement, request: dict[str, Any]
+) -> NoReturn:
     _confine.set_limits(placement.rlimits)
     try:
         _become_user(request)
     except (OSError, KeyError, ValueError):
-        _refuse_user(request)
+        os.write(2, f"no user {request['user']!r} in the sandbox\n".encode("utf-8", "replace"))
+        os._exit(126)
     _confine.reset_process_state(idle=config.idle)
     _confine.restrict(config.restrictions)
     _supervise_command(request)
@@ -224,11 +234,6 @@ def _become_user(request: dict[str, Any]) -> None:
     _confine.become_user(uid, gid)
     path = request["env"].get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
     request["env"].update(PATH=path, USER=request["user"], LOGNAME=request["user"], HOME=home, SHELL=shell)
-
-
-def _refuse_user(request: dict[str, Any]) -> NoReturn:
-    os.write(2, f"no user {request['user']!r} in the sandbox\n".encode("utf-8", "replace"))
-    os._exit(126)
 
 
 def _look_up(name: str) -> tuple[int, int, str, str]:
@@ -249,11 +254,11 @@ def chown_system_files(uid: int, namespaces: list[int], group: _cgroups.Cgroup) 
     for top in ("etc", "home", "mnt", "opt", "root", "run", "srv", "tmp", "var", ""):
         path = f"/{top}"
         for folder, _, files in os.walk(path) if top else [(path, [], [])]:
-            for one in (folder, *(os.path.join(folder, name) for name in files)):
+            for file in (folder, *(os.path.join(folder, name) for name in files)):
                 # The sandbox's processes keep running and may remove files meanwhile.
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    if os.lstat(one).st_uid == 0:
-                        os.lchown(one, root, root)
+                    if os.lstat(file).st_uid == 0:
+                        os.lchown(file, root, root)
 
 
 def _supervise_command(request: dict[str, Any]) -> NoReturn:

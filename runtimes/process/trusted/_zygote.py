@@ -23,17 +23,8 @@ from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _namespaces, _wire
 from runtimes.process.trusted._reactor import Reactor, check_report, child_exit_wakeup, ended_children
-from runtimes.process.trusted._spawn import RuntimeConfig, run_child
+from runtimes.process.trusted._spawn import LIBRARY_SETTINGS, RuntimeConfig, run_child
 
-_SETTINGS = {
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "MPLBACKEND": "Agg",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
 _FIRST_USE = {"pandas": "import pandas\npandas.DataFrame({'a': [1, 2, 3]})['a'].sum()"}
 _OWN = ("runtimes", "agentflow", "mcp_servers")
 
@@ -160,7 +151,7 @@ def main(init: socket.socket, config: RuntimeConfig, plan: _namespaces.Namespace
         os.close(fd)
     _confine.enter_root()
     _confine.close_from(3, keep=[fd for fd in (init.fileno(), config.restrictions.ruleset) if fd is not None])
-    os.environ.update(_SETTINGS, HOME="/home/agent", LANG="C.UTF-8", PATH="/usr/bin:/bin")
+    os.environ.update(LIBRARY_SETTINGS, HOME="/home/agent", LANG="C.UTF-8", PATH="/usr/bin:/bin")
     os.chdir("/home/agent")
     with contextlib.suppress(ConnectionError):
         _Zygote(init, config).serve()

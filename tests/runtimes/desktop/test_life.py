@@ -8,8 +8,8 @@ import pytest
 
 from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes import InstanceSpec, Limits, Runtime, pack_frame
-from runtimes.desktop import DISPLAY, Desktop, DesktopOptions, DesktopRuntime, _driver_client, open_desktop
-from runtimes.desktop._driver_client import DriverClient
+from runtimes.desktop import DISPLAY, Desktop, DesktopOptions, DesktopRuntime, _desktop, open_desktop
+from runtimes.desktop._desktop import DriverClient
 from runtimes.desktop.inside._wire import pack
 from tests.runtimes.desktop._waiting import eventually
 
@@ -95,8 +95,8 @@ async def test_a_desktop_counts_against_its_instances_limits(runtime: Runtime) -
 async def test_a_missing_part_is_named_with_its_package(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_driver_client, "PROGRAMS", {"/usr/bin/no-such-server": "xvfb"})
-    monkeypatch.setattr(_driver_client, "PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(_desktop, "PROGRAMS", {"/usr/bin/no-such-server": "xvfb"})
+    monkeypatch.setattr(_desktop, "PACKAGES", ("no_such_package",))
     desktops = DesktopRuntime(runtime)
     with pytest.raises(
         IsolationUnavailable, match=r"apt-get install xvfb.*pip install 'agentflow\[desktop\]'"

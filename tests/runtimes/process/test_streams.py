@@ -1,12 +1,15 @@
 """Commands with live pipes."""
 
 from collections.abc import AsyncIterator
+from typing import Literal
 
+import anyio
 import pytest
 
 from agentflow.errors import InstanceGone
 from runtimes import Instance
 from runtimes.process import ProcessRuntime
+from runtimes.process._command import RunningCommand
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,33 @@ async def test_stdout_and_stderr_are_separate(instance: Instance) -> None:
         async for name, data in stream.receive():
             said[name] += data
         assert (said, await stream.wait()) == ({"stdout": b"out\n", "stderr": b"err\n"}, 3)
+
+
+@pytest.mark.promise("instances:stream:talk")
+async def test_output_that_arrives_before_the_start_is_reported_is_kept(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = RunningCommand.start
+
+    async def start_slowly(
+        command: RunningCommand, argv: list[str], cwd: str, env: dict[str, str], user: None
+    ) -> None:
+        await start(command, argv, cwd, env, user)
+        assert command.pipes is not None
+        ended = anyio.Event()
+        command.pipes.on_end = ended.set
+        command.pipes.replay()
+        await ended.wait()
+
+    monkeypatch.setattr(RunningCommand, "start", start_slowly)
+    pieces: list[tuple[Literal["stdout", "stderr"], bytes]] = []
+    with anyio.fail_after(60):
+        async with await instance.open_stream(["sh", "-c", "echo out; echo err >&2"]) as stream:
+            assert {piece async for piece in stream.receive()} == {("stdout", b"out\n"), ("stderr", b"err\n")}
+        result = await instance.exec(
+            ["echo", "out"], on_output=lambda name, data: pieces.append((name, data))
+        )
+    assert (result.stdout, pieces) == (b"out\n", [("stdout", b"out\n")])
 
 
 @pytest.mark.promise("instances:stream:talk")
