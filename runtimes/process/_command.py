@@ -76,7 +76,8 @@ class OutputPipes:
     def replay(self) -> None:
         """Call the callbacks for what happened before they were set."""
         if self.on_output is not None:
-            for name, data in [(name, bytes(data)) for name, data in self._kept.items() if data]:
+            kept: dict[StreamName, bytes] = {name: bytes(data) for name, data in self._kept.items() if data}
+            for name, data in kept.items():
                 self.on_output(name, data)
         if self.overflowed and self.on_overflow is not None:
             self.on_overflow()
