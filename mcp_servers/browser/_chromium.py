@@ -81,7 +81,6 @@ class LaunchDirectory:
     """Files of one Chromium process. Close it after Chromium has ended."""
 
     folder: Path
-    """The directory itself."""
     program: Path
     """Program that Playwright starts."""
     downloads: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import os
 import re
 import stat
@@ -47,7 +48,7 @@ async def save_if_named(tool: str, session: Session, path: str | None, content: 
     return (await save(tool, session, path, data)).path
 
 
-async def read_file(tool: str, session: Session, path: str, most: int) -> bytes:
+async def _read_file(tool: str, session: Session, path: str, most: int) -> bytes:
     """Read a file of the workspace.
 
     :raises ToolFailure: if it does not exist or is too large.
@@ -74,19 +75,13 @@ async def file_payloads(tool: str, session: Session, paths: list[str], most: int
     if len(paths) > MAX_FILES:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: at most {MAX_FILES} files can be given at once.")
     left = min(most, PLAYWRIGHT_MAX_BYTES)
-    found: list[FilePayload] = []
+    payloads: list[FilePayload] = []
     for path in paths:
-        data = await read_file(tool, session, path, left)
+        data = await _read_file(tool, session, path, left)
         left -= len(data)
-        found.append({"name": os.path.basename(path), "mimeType": mime_type(path), "buffer": data})
-    return found
-
-
-def mime_type(path: str) -> str:
-    """Return the MIME type that a file name suggests."""
-    import mimetypes
-
-    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+        kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
+        payloads.append({"name": os.path.basename(path), "mimeType": kind, "buffer": data})
+    return payloads
 
 
 async def collect_downloads(state: BrowserState, session: Session) -> None:
@@ -104,9 +99,11 @@ async def collect_downloads(state: BrowserState, session: Session) -> None:
 
 async def _collect(download: Download, state: BrowserState, session: Session) -> DownloadInfo:
     name, url = download.suggested_filename, download.url
+    # The page chooses the name.
+    safe_name = _UNSAFE.sub("_", name).strip(" .")[-120:] or "file"
     try:
         data = await _bytes_of(download, state.settings.file_bytes)
-        saved = await save("browser", session, f"{DOWNLOADS_DIRECTORY}/{_safe_name(name)}", data)
+        saved = await save("browser", session, f"{DOWNLOADS_DIRECTORY}/{safe_name}", data)
     except AgentFlowError as error:
         return DownloadInfo(name=name, url=url, path=None, size=None, error=str(error))
     return DownloadInfo(name=name, url=url, path=saved.path, size=saved.size, error=None)
@@ -138,11 +135,6 @@ def _read_regular(path: str, most: int) -> bytes:
     if len(data) > most:
         raise ToolFailure(ErrorKind.FILE_TOO_LARGE, f"the file has more than {most} bytes.")
     return data
-
-
-def _safe_name(name: str) -> str:
-    """Turn a file name given by a page into a safe path component."""
-    return _UNSAFE.sub("_", name).strip(" .")[-120:] or "file"
 
 
 def _file_failure(tool: str, path: str, error: OSError) -> ToolFailure:

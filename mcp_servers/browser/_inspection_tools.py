@@ -191,9 +191,9 @@ class InspectionTools:
         """
 
         async def read(tab: Tab) -> tuple[list[str], int]:
-            entries = [one for one in tab.console if all or one.epoch == tab.epoch]
+            entries = [entry for entry in tab.console if all or entry.epoch == tab.epoch]
             severe = LEVELS[: LEVELS.index(level) + 1]
-            return [one.text for one in entries if one.level in severe], len(entries)
+            return [entry.text for entry in entries if entry.level in severe], len(entries)
 
         lines, total = await read_page("browser_console_messages", session, read)
         path = await save_if_named("browser_console_messages", session, filename, "\n".join(lines))
@@ -225,11 +225,15 @@ class InspectionTools:
 
         async def read(tab: Tab) -> tuple[list[str], int]:
             entries = list(tab.requests)
-            wanted = shown_requests(entries, static=static)
+            wanted = [
+                entry
+                for entry in entries
+                if static or entry.request.resource_type not in _STATIC or entry.request.failure is not None
+            ]
             if filter is not None:
                 urls = [entry.request.url for entry in wanted]
-                found = await matching_lines("browser_network_requests", state, tab, urls, filter, "")
-                wanted = [wanted[at] for at in found]
+                matches = await matching_lines("browser_network_requests", state, tab, urls, filter, "")
+                wanted = [wanted[index] for index in matches]
             return [await line_of(entry) for entry in wanted], len(entries)
 
         lines, total = await read_page("browser_network_requests", session, read)
@@ -283,11 +287,7 @@ class PdfTools:
         Use it to keep a page, or to pass it to document tools.
         """
         state = session.get(BrowserState)
-
-        async def print_page(tab: Tab) -> bytes:
-            return await tab.page.pdf()
-
-        data = await read_page("browser_pdf_save", session, print_page)
+        data = await read_page("browser_pdf_save", session, lambda tab: tab.page.pdf())
         if filename is None:
             state.files += 1
             filename = f"page-{state.files}.pdf"
@@ -348,26 +348,17 @@ def excerpt(lines: list[str], matches: list[int]) -> str:
 
 
 def _ancestors(lines: list[str], at: int) -> list[int]:
-    found: list[int] = []
+    ancestors: list[int] = []
     indent = _indent(lines[at])
     for above in range(at - 1, -1, -1):
         if _indent(lines[above]) < indent:
             indent = _indent(lines[above])
-            found.append(above)
-    return found
+            ancestors.append(above)
+    return ancestors
 
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
-
-
-def shown_requests(entries: "list[RequestEntry]", *, static: bool) -> "list[RequestEntry]":
-    """Return the requests to show: static resources only if they failed or `static` is set."""
-    return [
-        entry
-        for entry in entries
-        if static or entry.request.resource_type not in _STATIC or entry.request.failure is not None
-    ]
 
 
 async def line_of(entry: "RequestEntry") -> str:

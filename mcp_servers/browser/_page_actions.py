@@ -213,8 +213,7 @@ def _failure(tool: str, state: BrowserState, tab: Tab, error: Error) -> ToolFail
         return ToolFailure(ErrorKind.UNAVAILABLE, f"{tool}: the browser has crashed.")
     if tab.crashed:
         return ToolFailure(ErrorKind.UNAVAILABLE, f"{tool}: the page has crashed.")
-    kind = ErrorKind.TIMEOUT if error.name == "TimeoutError" else ErrorKind.FAILED
-    return ToolFailure(kind, f"{tool}: {_line(error.message)}")
+    return _playwright_failure(tool, error)
 
 
 def navigation_failure(state: BrowserState, tab: Tab, url: str, error: Error) -> ToolFailure:
@@ -229,8 +228,7 @@ def navigation_failure(state: BrowserState, tab: Tab, url: str, error: Error) ->
     if refusal is not None:
         where = "" if reached == url else f" (it leads to {reached})"
         return ToolFailure(refusal.kind, f"browser_navigate: {url}{where}: {refusal.message}")
-    kind = ErrorKind.TIMEOUT if error.name == "TimeoutError" else ErrorKind.FAILED
-    return ToolFailure(kind, f"browser_navigate: {_line(error.message)}")
+    return _playwright_failure("browser_navigate", error)
 
 
 def _blocked(tool: str, tab: Tab) -> ToolFailure:
@@ -241,9 +239,9 @@ def _blocked(tool: str, tab: Tab) -> ToolFailure:
     return ToolFailure(ErrorKind.FAILED, f"{tool}: {what}")
 
 
-def _line(message: str) -> str:
-    """Return Playwright's message on one line: the failure and the last three steps of its call log."""
-    head, _, log = _COLOURS.sub("", message).partition("Call log:")
+def _playwright_failure(tool: str, error: Error) -> ToolFailure:
+    """Return the failure with Playwright's message on one line: the error and the last three steps of its call log."""
+    head, _, log = _COLOURS.sub("", error.message).partition("Call log:")
     head = head.partition("\n    at ")[0]
     steps = dict.fromkeys(line.strip(" -\t") for line in log.splitlines() if line.strip(" -\t"))
     last = [
@@ -251,9 +249,11 @@ def _line(message: str) -> str:
         for line in steps
         if not line.startswith(("waiting ", "retrying", "attempting", "scrolling", "done"))
     ]
-    shown = " ".join(head.split()).removesuffix(".")
-    text = "; ".join([shown, *last[-3:]])
-    return text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + " …"
+    text = "; ".join([" ".join(head.split()).removesuffix("."), *last[-3:]])
+    if len(text) > MAX_MESSAGE_CHARS:
+        text = text[:MAX_MESSAGE_CHARS] + " …"
+    kind = ErrorKind.TIMEOUT if error.name == "TimeoutError" else ErrorKind.FAILED
+    return ToolFailure(kind, f"{tool}: {text}")
 
 
 async def stop_scripts(state: BrowserState, tab: Tab) -> None:

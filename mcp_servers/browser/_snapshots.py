@@ -32,9 +32,8 @@ MAX_URL_CHARS = 2_000
 SNAPSHOT_SECONDS = 15
 MAX_DIFF_LINES = 2_000
 """Longer snapshots are compared only up to their first difference, to bound the time."""
-_REF = re.compile(r"(?:f\d+)?e\d+\Z")
 _MARKED = re.compile(r"\[ref=((?:f\d+)?e\d+)\]")
-_FRAME = re.compile(r"(f\d+)?e(\d+)")
+_REF = re.compile(r"(f\d+)?e(\d+)")
 
 
 async def page_state(
@@ -131,7 +130,7 @@ def _dialog_info(dialog: OpenDialog) -> Dialog:
 
 def is_ref(target: str) -> bool:
     """Return whether `target` is a ref of a snapshot; anything else is a selector."""
-    return _REF.match(target) is not None
+    return _REF.fullmatch(target) is not None
 
 
 def without_refs(snapshot: str) -> str:
@@ -211,6 +210,6 @@ def _common(old: list[str], new: list[str]) -> list[tuple[int, int, int]]:
 
 
 def _parts(name: str) -> tuple[str, int]:
-    match = _FRAME.fullmatch(name)
+    match = _REF.fullmatch(name)
     assert match is not None
     return match[1] or "", int(match[2])

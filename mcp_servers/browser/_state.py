@@ -68,7 +68,6 @@ class ConsoleEntry:
     """One message of the console."""
 
     level: Level
-    """Severity."""
     text: str
     """Message text and its source location."""
     epoch: int
@@ -82,7 +81,6 @@ class RequestEntry:
     number: int
     """Number of the request within the page, from 1."""
     request: Request
-    """The request."""
 
 
 class Tab:
@@ -90,15 +88,11 @@ class Tab:
 
     def __init__(self, page: Page, records: int) -> None:
         self.page = page
-        """Playwright's page."""
         self.dialog: Dialog | None = None
-        """Open dialog."""
         self.chooser: FileChooser | None = None
-        """Open file chooser."""
         self.crashed = False
         """The page's process has crashed."""
         self.console: deque[ConsoleEntry] = deque(maxlen=records)
-        """Console messages."""
         self.requests: deque[RequestEntry] = deque(maxlen=records)
         """Requests since the last main navigation."""
         self.downloads: list[Download] = []
@@ -110,7 +104,6 @@ class Tab:
         self.names = RefNames()
         """Element names known to the client."""
         self.media: MediaFeatures = {}
-        """Emulated media features."""
         self.failed_navigation: Request | None = None
         """Last failed request of a main navigation."""
         self._number = 0
@@ -152,7 +145,6 @@ class Tab:
     def unblocked(self) -> None:
         """Note that the dialog or file chooser was answered."""
         self.dialog = self.chooser = None
-        self._blocked = anyio.Event()
 
     def _on_console(self, message: ConsoleMessage) -> None:
         level = _LEVEL_OF.get(message.type, "info")
@@ -182,11 +174,16 @@ class Tab:
 
     def _on_dialog(self, dialog: Dialog) -> None:
         self.dialog = dialog
-        self._blocked.set()
+        self._wake_blocked()
 
     def _on_chooser(self, chooser: FileChooser) -> None:
         self.chooser = chooser
+        self._wake_blocked()
+
+    def _wake_blocked(self) -> None:
+        # A navigation closes a file chooser, so the event must not stay set.
         self._blocked.set()
+        self._blocked = anyio.Event()
 
     def _on_download(self, download: Download) -> None:
         self.downloads.append(download)
@@ -221,9 +218,7 @@ class BrowserState:
 
     def __init__(self, engine: BrowserProcess, settings: BrowserSettings) -> None:
         self.process = engine
-        """The server's Chromium process."""
         self.settings = settings
-        """The session's settings."""
         self.lock = anyio.Lock()
         """Held by the running call: only one acts at a time."""
         self.context: BrowserContext | None = None
@@ -235,7 +230,6 @@ class BrowserState:
         self.viewport = settings.viewport
         """Width and height of the pages in pixels."""
         self.offline = False
-        """Network access is disabled."""
         self.files = 0
         """Number of files named automatically."""
         self.downloaded: list[DownloadInfo] = []

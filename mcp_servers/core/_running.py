@@ -48,13 +48,13 @@ def read_settings(model: type[M], backend: str, settings: Mapping[str, object]) 
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message) from None
 
 
-def check_settings(model: type[BaseModel], backend: str, settings: Mapping[str, object]) -> None:
+def check_settings(model: type[M], backend: str, settings: Mapping[str, object]) -> M:
     """Validate the server's settings for a backend.
 
     :raises ConfigurationError: if they are invalid.
     """
     try:
-        read_settings(model, backend, settings)
+        return read_settings(model, backend, settings)
     except ToolFailure as failure:
         raise ConfigurationError(failure.message) from None
 

@@ -30,6 +30,7 @@ from mcp_servers.document._results import (
     DocumentRead,
     DocumentTables,
     Goal,
+    ListedDocument,
     MaxImages,
     MaxTokens,
     Name,
@@ -42,7 +43,6 @@ from mcp_servers.document._results import (
     Sections,
     UnreadDocument,
     hits_text,
-    listed,
     outline_text,
     outlined,
     part_of,
@@ -60,6 +60,8 @@ MAX_TABLE_PAGES = 50
 GOAL_PASSAGES = 50
 MAX_SEARCHED_CHARS = 60_000_000
 DPI = 100
+_DOCUMENT_SETTINGS: Final = frozenset({"folder", "file", "file_path", "seed_path"})
+"""Settings that name the documents."""
 
 _PROMPT: Final = """Read a part of a document on behalf of someone who cannot see it, with the goal given below.
 Quote the passages of the text and the pictures that are relevant to the goal, with their section or page; then answer
@@ -103,13 +105,11 @@ class DocumentBackend(Backend):
 
     def check(self, settings: Mapping[str, object]) -> None:
         """Reject invalid settings and missing documents."""
-        check_settings(DocumentSettings, self.name, settings)
-        check_paths(DocumentSettings.model_validate(settings))
+        check_paths(check_settings(DocumentSettings, self.name, settings))
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Apply the server's settings."""
-        check_settings(DocumentSettings, self.name, settings)
-        self._settings = DocumentSettings.model_validate(settings)
+        self._settings = check_settings(DocumentSettings, self.name, settings)
 
     async def shutdown(self) -> None:
         """Stop the document readers."""
@@ -119,11 +119,10 @@ class DocumentBackend(Backend):
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Resolve the documents of the session."""
-        own = session.settings.get(self.name, {})
-        named = own.keys() & {"folder", "file", "file_path", "seed_path"}
+        named = session.settings.get(self.name, {}).keys() & _DOCUMENT_SETTINGS
         if named:
             # A session's documents replace the server's.
-            of_server = settings.keys() & {"folder", "file", "file_path", "seed_path"} - named
+            of_server = _DOCUMENT_SETTINGS - named
             settings = {key: value for key, value in settings.items() if key not in of_server}
         read = await anyio.to_thread.run_sync(read_settings, DocumentSettings, self.name, settings)
         documents = await anyio.to_thread.run_sync(select_documents, read, bool(named))
@@ -150,14 +149,13 @@ class DocumentBackend(Backend):
 
         Use it first, to decide what to read. If there is only one document, leave out the name.
         """
-        if document is None:
-            files = await anyio.to_thread.run_sync(self._documents(session).files)
-            if len(files) != 1:
-                outline = Outline(documents=listed(files))
-                context.show(TextContent(outline_text(outline)))
-                return outline
-        file, whole = await self._found(session, document)
-        outline = outlined(file.name, whole, depth, max_sections)
+        files = await self._files(session, document)
+        if len(files) == 1:
+            whole = await self._library.document(files[0])
+            outline = outlined(files[0].name, whole, depth, max_sections)
+        else:
+            documents = [ListedDocument(document=file.name, size=file.size) for file in files]
+            outline = Outline(documents=documents)
         context.show(TextContent(outline_text(outline)))
         return outline
 
@@ -207,7 +205,7 @@ class DocumentBackend(Backend):
                     raise
                 unread.append(UnreadDocument(document=file.name, reason=failure.message))
             context.progress(number, len(files), file.name)
-        finder = await self._library.finder([one for _, one in opened])
+        finder = await self._library.finder([whole for _, whole in opened])
         limit = max_results or session.get(_SessionDocuments).settings.max_search_results
         hits: list[PassageHit] = []
         for found in finder.search(queries, limit):

@@ -42,7 +42,6 @@ class DocumentContent(msgspec.Struct, frozen=True):
     title: str
     """Title, if it has one."""
     text: str
-    """All its text."""
     pages: list[int]
     """Start of each page, slide or sheet in the text."""
     sections: list[tuple[str, int, int]]
@@ -61,7 +60,6 @@ class SectionNode(NamedTuple):
     id: str
     """Number of the section: `2.1` is the first subsection of the second section."""
     title: str
-    """Title of the section."""
     level: int
     """Depth, from 1."""
     start: int
@@ -77,9 +75,7 @@ class ParsedDocument:
         self.digest = digest
         """Digest of the file's content."""
         self.content = content
-        """The content as it was read."""
         self.text = content.text
-        """All its text."""
 
     @cached_property
     def nodes(self) -> tuple[SectionNode, ...]:
@@ -146,15 +142,6 @@ def _ends(sections: Sequence[tuple[str, int, int]], end: int) -> list[int]:
         ends.append(following[-1][1] if following else end)
         following.append((level, start))
     return ends[::-1]
-
-
-class LimitedSpans(NamedTuple):
-    """Spans shortened to a token limit."""
-
-    spans: list[Span]
-    """The spans."""
-    next_start: int | None
-    """Position at which to continue."""
 
 
 def as_list(value: str | Sequence[str] | None) -> list[str]:
@@ -242,17 +229,19 @@ def select_best(spans: Iterable[Span], tokens: int, document: ParsedDocument) ->
     return sorted(kept)
 
 
-def limit_spans(spans: Sequence[Span], tokens: int, document: ParsedDocument) -> LimitedSpans:
-    """Shorten spans to a number of tokens."""
+def limit_spans(
+    spans: Sequence[Span], tokens: int, document: ParsedDocument
+) -> tuple[list[Span], int | None]:
+    """Shorten spans to a number of tokens; return them and the position at which to continue."""
     kept: list[Span] = []
     for start, end in spans:
         stop = _end_within(document.text, start, end, tokens)
         if stop > start or start == end:
             kept.append((start, stop))
         if stop < end:
-            return LimitedSpans(kept, stop)
+            return kept, stop
         tokens -= _tokens(document.text[start:stop])
-    return LimitedSpans(kept, None)
+    return kept, None
 
 
 def _tokens(text: str) -> int:

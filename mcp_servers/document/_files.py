@@ -22,9 +22,7 @@ class DocumentFile(NamedTuple):
     name: str
     """Name of the document: its path in the directory."""
     path: Path
-    """Path on this machine."""
     size: int
-    """Size in bytes."""
     stamp: tuple[int, ...]
     """Device, inode and times: unchanged as long as the content is."""
 
@@ -42,11 +40,6 @@ class DocumentSet:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    @property
-    def is_folder(self) -> bool:
-        """The documents are those of a directory."""
-        return self._path.is_dir()
-
     def files(self) -> list[DocumentFile]:
         """Return all documents, sorted by name.
 
@@ -54,7 +47,7 @@ class DocumentSet:
         """
         if not self._path.exists():
             raise ToolFailure(ErrorKind.NOT_FOUND, f"document: {self._path.name!r} no longer exists.")
-        if not self.is_folder:
+        if not self._path.is_dir():
             return [_file(self._path.name, self._path)]
         found: list[DocumentFile] = []
         for folder, folders, names in os.walk(self._path):
@@ -72,7 +65,7 @@ class DocumentSet:
 
         :raises ToolFailure: `bad_arguments`, if there are several; `not_found`, if there is none.
         """
-        if name is not None and self.is_folder:
+        if name is not None and self._path.is_dir():
             path = self._path / name
             if path.suffix.lower() in SUFFIXES and self._contains(path):
                 return _file(name, path)
@@ -104,12 +97,11 @@ def check_paths(settings: DocumentSettings) -> None:
 
     :raises ConfigurationError: naming it.
     """
-    for name, path in (("folder", settings.folder), ("file", settings.file)):
-        if path is None:
-            continue
-        there = path.is_dir() if name == "folder" else path.is_file()
-        if not there:
-            raise ConfigurationError(f"document: {name}: there is no {name} {str(path)!r}")
+    folder, file = settings.folder, settings.file
+    if folder is not None and not folder.is_dir():
+        raise ConfigurationError(f"document: folder: there is no folder {str(folder)!r}")
+    if file is not None and not file.is_file():
+        raise ConfigurationError(f"document: file: there is no file {str(file)!r}")
 
 
 def select_documents(settings: DocumentSettings, by_session: bool) -> DocumentSet | None:

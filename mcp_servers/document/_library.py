@@ -53,11 +53,8 @@ class RenderedImage(NamedTuple):
     """A PNG image."""
 
     png: bytes
-    """The PNG data."""
     width: int
-    """Width in pixels."""
     height: int
-    """Height in pixels."""
     dpi: int
     """Resolution in dots per inch; 0 if it has none."""
 

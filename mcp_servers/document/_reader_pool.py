@@ -46,11 +46,8 @@ class DocumentSource(msgspec.Struct, frozen=True):
     """A file to parse."""
 
     name: str
-    """Name of the document."""
     digest: str
-    """Digest of its content."""
     data: bytes
-    """Content of the file."""
 
 
 class _ReaderError(msgspec.Struct):
@@ -94,7 +91,9 @@ class ReaderPool:
             answer = await self._request(source, what, seconds)
             await self._stop_surplus()
         line, _, blob = answer.partition(b"\n")
-        return self._checked(line, source), blob
+        if line.startswith(b'{"why"'):
+            raise _refusal(line, source)
+        return line, blob
 
     async def _request(self, source: DocumentSource, what: Mapping[str, str], seconds: float) -> bytes:
         while True:
@@ -125,14 +124,14 @@ class ReaderPool:
         request = json.dumps({**what, "name": reader.name})
         try:
             result = await reader.instance.run("python", f"_answer({request!r});", timeout=seconds)
-            if result.outcome in _KINDS:
-                kind, meaning = _KINDS[result.outcome]
+            reason = result.error.type if result.error else result.detail
+            outcome = result.outcome
+            if outcome not in _KINDS and reason == "MemoryError":
+                outcome = Outcome.OUT_OF_MEMORY
+            if outcome in _KINDS:
+                kind, meaning = _KINDS[outcome]
                 raise ToolFailure(kind, f"document: {source.name!r} cannot be read: {meaning}.")
-            if result.outcome is not Outcome.OK or result.error is not None:
-                reason = result.error.type if result.error else result.detail
-                if result.error is not None and result.error.type == "MemoryError":
-                    kind, meaning = _KINDS[Outcome.OUT_OF_MEMORY]
-                    raise ToolFailure(kind, f"document: {source.name!r} cannot be read: {meaning}.")
+            if outcome is not Outcome.OK or result.error is not None:
                 raise _broken(source, reason)
             answer = await reader.instance.read("answer", length=MAX_ANSWER + 1)
         except (OSError, InstanceGone) as error:
@@ -140,18 +139,6 @@ class ReaderPool:
         if len(answer) > MAX_ANSWER:
             raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"document: {source.name!r} produces too much output.")
         return answer
-
-    @staticmethod
-    def _checked(line: bytes, source: DocumentSource) -> bytes:
-        try:
-            refused = msgspec.json.decode(line, type=_ReaderError) if line.startswith(b'{"why"') else None
-        except msgspec.DecodeError as error:
-            raise _broken(source, "invalid reply") from error
-        if refused is not None:
-            message = " ".join(refused.message.split())[:400]
-            prefix = "" if refused.why in _REQUEST_ERRORS else " cannot be read"
-            raise ToolFailure(refused.why, f"document: {source.name!r}{prefix}: {message}.")
-        return line
 
     async def _reader(self, source: DocumentSource) -> _Reader:
         reader = self._readers.get(source.digest)
@@ -223,6 +210,17 @@ class ReaderPool:
             del self._readers[digest]
         with anyio.CancelScope(shield=True):
             await reader.instance.stop()
+
+
+def _refusal(line: bytes, source: DocumentSource) -> ToolFailure:
+    """Return the failure that a reader reports."""
+    try:
+        error = msgspec.json.decode(line, type=_ReaderError)
+    except msgspec.DecodeError:
+        return _broken(source, "invalid reply")
+    prefix = "" if error.why in _REQUEST_ERRORS else " cannot be read"
+    message = " ".join(error.message.split())[:400]
+    return ToolFailure(error.why, f"document: {source.name!r}{prefix}: {message}.")
 
 
 def _broken(source: DocumentSource, reason: str) -> ToolFailure:

@@ -7,7 +7,6 @@ from pydantic import AliasChoices, Field
 
 from mcp_servers.core._call import Output
 from mcp_servers.document._document import Cell, DocumentTable, ParsedDocument, Span
-from mcp_servers.document._files import DocumentFile
 
 Name = Annotated[
     str | None,
@@ -214,11 +213,6 @@ class PageImage(Output):
     """Height in pixels."""
     dpi: int
     """Resolution in dots per inch; 0 for an image file."""
-
-
-def listed(files: Sequence[DocumentFile]) -> list[ListedDocument]:
-    """List the documents."""
-    return [ListedDocument(document=file.name, size=file.size) for file in files]
 
 
 def outlined(name: str, document: ParsedDocument, depth: int | None, limit: int) -> Outline:

@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import add
 from typing import Final, NamedTuple
 
@@ -40,9 +40,7 @@ class Term(NamedTuple):
     text: str
     """Normalised text of the term."""
     start: int
-    """Start in the text."""
     end: int
-    """End in the text."""
 
 
 def terms_in(text: str) -> Iterator[Term]:
@@ -87,11 +85,7 @@ def _normalised(word: str) -> str:
     """Normalise a word: no accents, lower case and, for ASCII words, stemmed as English."""
     parts = unicodedata.normalize("NFKD", word[:MAX_WORD].casefold())
     plain = "".join(part for part in parts if not unicodedata.combining(part))
-    return _stemmed(plain) if plain.isascii() else plain
-
-
-def _stemmed(word: str) -> str:
-    return "".join(_analyzer().analyze(word)) or word
+    return ("".join(_analyzer().analyze(plain)) if plain.isascii() else "") or plain
 
 
 @lru_cache(1)
@@ -105,18 +99,14 @@ class DocumentPassage(NamedTuple):
     document: int
     """Index of the document."""
     start: int
-    """Start in the text."""
     end: int
-    """End in the text."""
 
 
 class ScoredPassage(NamedTuple):
     """A passage and its relevance."""
 
     passage: DocumentPassage
-    """The passage."""
     score: float
-    """Relevance."""
 
 
 class PassageIndex:
@@ -147,10 +137,9 @@ class PassageIndex:
         scores: dict[int, float] = {}
         for term in dict.fromkeys(term for query in queries for term in terms_of_query(query)):
             self._score(term, scores)
-        ranked = sorted(scores.items(), key=lambda one: (-round(one[1], 6), one[0]))
-        found = (ScoredPassage(self._passages[number], round(score, 4)) for number, score in ranked)
-        wanted = (one for one in found if within is None or _overlaps(one.passage, within))
-        return [one for one, _ in zip(wanted, range(count), strict=False)]
+        ranked = sorted(scores.items(), key=lambda item: (-round(item[1], 6), item[0]))
+        hits = (ScoredPassage(self._passages[number], round(score, 4)) for number, score in ranked)
+        return list(islice((hit for hit in hits if _overlaps(hit.passage, within)), count))
 
     def _score(self, term: str, scores: dict[int, float]) -> None:
         postings = self._postings.get(term)
@@ -178,8 +167,8 @@ def highlights(text: str, queries: Iterable[str], start: int) -> list[tuple[int,
     return spans
 
 
-def _overlaps(passage: DocumentPassage, spans: Sequence[tuple[int, int]]) -> bool:
-    return any(start < passage.end and passage.start < end for start, end in spans)
+def _overlaps(passage: DocumentPassage, spans: Sequence[tuple[int, int]] | None) -> bool:
+    return spans is None or any(start < passage.end and passage.start < end for start, end in spans)
 
 
 def _passages(number: int, document: ParsedDocument) -> Iterator[DocumentPassage]:
@@ -218,5 +207,4 @@ def _split(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _last(pattern: re.Pattern[str], piece: str) -> int:
-    ends = [found.end() for found in pattern.finditer(piece)]
-    return ends[-1] if ends else 0
+    return max((found.end() for found in pattern.finditer(piece)), default=0)

@@ -108,11 +108,8 @@ class WebBackend(Backend):
     async def warmup(self) -> None:
         """Open the connections and the ZIM file. Parser processes start with the first page."""
         if self._opened is None:
-            async with AsyncExitStack() as stack:
-                self._opened = await stack.enter_async_context(
-                    WebService(self._settings, self._network, self._parsers)
-                )
-                self._stack = stack.pop_all()
+            service = WebService(self._settings, self._network, self._parsers)
+            self._opened = await self._stack.enter_async_context(service)
 
     async def shutdown(self) -> None:
         """Stop the parser processes and close the connections."""
@@ -307,9 +304,7 @@ class WebBackend(Backend):
         )
 
     def _read(self, settings: Mapping[str, object]) -> WebSettings:
-        given = with_environment(settings, self._environment())
-        check_settings(WebSettings, self.name, given)
-        return WebSettings.model_validate(given)
+        return check_settings(WebSettings, self.name, with_environment(settings, self._environment()))
 
     @property
     def _service(self) -> WebService:

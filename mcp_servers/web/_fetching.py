@@ -47,9 +47,7 @@ class FetchedPage:
     url: str
     """Final address."""
     content_type: str
-    """Declared content type."""
     data: bytes
-    """The body."""
     cut: bool
     """The body was longer than the limit and was cut."""
 

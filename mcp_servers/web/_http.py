@@ -30,17 +30,13 @@ MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 MAX_SHOWN_CHARS = 200
 
 
-def _unchanged(address: str, port: int) -> tuple[str, int]:
-    return address, port
-
-
 @dataclass(frozen=True, slots=True)
 class Network:
     """Name resolution, connections and clocks, replaceable only by the code that creates the backend."""
 
     resolve: Resolve | None = None
     """Name resolver; `None` for that of this machine."""
-    dial: Callable[[str, int], tuple[str, int]] = _unchanged
+    dial: Callable[[str, int], tuple[str, int]] = lambda address, port: (address, port)
     """Maps an allowed address and port to the one to connect to."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic clock, for rate limits."""
@@ -111,11 +107,11 @@ async def retry_transient(work: Callable[[], Awaitable[T]], attempts: int, netwo
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Return the seconds requested by `Retry-After`."""
-    said = headers.get("Retry-After", "").strip()
-    if said.isdecimal() and said.isascii():
-        return float(said[:9])
+    value = headers.get("Retry-After", "").strip()
+    if value.isdecimal() and value.isascii():
+        return float(value[:9])
     try:
-        return max(parsedate_to_datetime(said).timestamp() - now, 0.0)
+        return max(parsedate_to_datetime(value).timestamp() - now, 0.0)
     except ValueError:
         return None
 

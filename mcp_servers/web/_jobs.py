@@ -16,9 +16,7 @@ class PageBody(Struct, frozen=True):
     url: str
     """Final address of the page."""
     content_type: str
-    """Content type declared by the site."""
     data: bytes
-    """The body."""
     pdf_pages: int = 300
     """Most pages of a PDF to read."""
 
@@ -27,7 +25,6 @@ class ParsedPage(Struct, frozen=True):
     """A page as text."""
 
     title: str
-    """Title of the page."""
     text: str
     """Text as Markdown."""
     links: list[tuple[str, str]] = []
@@ -46,29 +43,22 @@ class RobotsQuery(Struct, frozen=True):
     text: str
     """Content of the file."""
     agent: str
-    """User agent."""
     url: str
-    """Address to check."""
 
 
 class PassageQuery(Struct, frozen=True):
     """Request for the passages of a page that match a query best."""
 
     text: str
-    """The parsed page."""
     query: str
-    """The query."""
     count: int
-    """Most passages to return."""
 
 
 class ParserJob(Struct, frozen=True):
     """Job of a parser process; exactly one of its tasks is set."""
 
     seconds: float
-    """Time limit."""
     memory_bytes: int
-    """Memory limit."""
     body: PageBody | None = None
     """Page to parse."""
     robots: RobotsQuery | None = None
@@ -81,7 +71,6 @@ class ParserReply(Struct, frozen=True):
     """Reply of a parser process."""
 
     parsed: ParsedPage | None = None
-    """The parsed page."""
     passages: list[PagePassage] = []
     """Passages, best first."""
     allowed: bool = True

@@ -31,7 +31,6 @@ class PageText(Struct, frozen=True):
     url: str
     """Final address."""
     title: str
-    """Title."""
     text: str
     """Text as Markdown."""
     links: list[tuple[str, str]] = []
@@ -149,7 +148,6 @@ class GoalExtract(Struct, frozen=True):
     """Text of a page relevant to a goal."""
 
     text: str
-    """The text."""
     passages: list[PagePassage] = []
     """The passages, unless a model extracted the text."""
     note: str | None = None

@@ -232,16 +232,14 @@ def article_text(hits: Iterable[ArticleHit], article: Article) -> str:
 
 
 def _one_search(result: QueryResult, *, named: bool) -> str:
-    heading = [f"# {result.query}"] if named else []
+    parts = [f"# {result.query}"] if named else []
     if result.error is not None:
-        return "\n\n".join([*heading, f"not searched: {result.error}"])
-    answer = [result.answer] if result.answer else []
-    hits = [
-        f"[{hit.position}] {hit.title}{_date(hit.date)}\n{hit.url}\n{hit.snippet}".rstrip()
-        for hit in result.hits
-    ]
-    return "\n\n".join([*heading, *answer, *hits] if answer or hits else [*heading, "no results"])
-
-
-def _date(date: str | None) -> str:
-    return f" ({date})" if date else ""
+        return "\n\n".join([*parts, f"not searched: {result.error}"])
+    if result.answer:
+        parts.append(result.answer)
+    for hit in result.hits:
+        date = f" ({hit.date})" if hit.date else ""
+        parts.append(f"[{hit.position}] {hit.title}{date}\n{hit.url}\n{hit.snippet}".rstrip())
+    if not result.answer and not result.hits:
+        parts.append("no results")
+    return "\n\n".join(parts)

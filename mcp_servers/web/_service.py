@@ -113,7 +113,6 @@ class SearchEngines:
         self._settings = settings
         self._api = api
         self.engine = engine_of(settings)
-        """The search engine in use."""
 
     async def search(self, query: str, count: int) -> QueryResult:
         """Search for pages."""
@@ -238,11 +237,8 @@ class WebService:
         self._zim: ZimFile | None = None
         self._wikipedia = Wikipedia(self._api, settings.wikipedia_url, settings.user_agent)
         self.engines = SearchEngines(settings, self._api)
-        """Search engines."""
         self.pages = PageReader(settings, self._fetcher, self._parsers, self._api, self._cache)
-        """Reader of pages."""
         self.goals = GoalExtractor(settings, self._api, self.pages)
-        """Extractor of the text relevant to a goal."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

@@ -27,9 +27,7 @@ class WikiText(Struct, frozen=True):
     """An article."""
 
     title: str
-    """Title."""
     url: str
-    """Address."""
     text: str
     """Text as Markdown."""
 

@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+Untyped: TypeAlias = Any
+"""An object of a library without types."""
 
 Cell: TypeAlias = str | int | float | bool | None
 """Value of a table cell."""
@@ -60,21 +63,13 @@ class DocumentWriter:
         """Length of the text so far, in characters."""
         self.notes: list[str] = []
         self._text: list[str] = []
-        self._pages: list[int] = []
-        self._sections: list[tuple[str, int, int]] = []
+        self.pages: list[int] = []
+        """Start of each page."""
+        self.sections: list[tuple[str, int, int]] = []
+        """Title, level and start of each section."""
         self._tables: list[dict[str, object]] = []
         self._pictures: list[tuple[int, str]] = []
         self._cells = 0
-
-    @property
-    def page_starts(self) -> list[int]:
-        """Start of each page."""
-        return self._pages
-
-    @property
-    def has_sections(self) -> bool:
-        """The document has a section."""
-        return bool(self._sections)
 
     def write(self, text: str) -> None:
         """Append text."""
@@ -91,15 +86,15 @@ class DocumentWriter:
 
     def page(self) -> None:
         """Start a page."""
-        self._pages.append(self.position)
+        self.pages.append(self.position)
 
     def section(self, title: str, level: int, at: int | None = None) -> None:
         """Start a section, here or at an earlier position after the start of the previous one."""
-        if len(self._sections) >= MAX_SECTIONS:
+        if len(self.sections) >= MAX_SECTIONS:
             return
-        before = self._sections[-1][2] if self._sections else 0
+        before = self.sections[-1][2] if self.sections else 0
         position = max(self.position if at is None else at, before)
-        self._sections.append((as_line(title)[:MAX_TITLE], max(1, min(level, MAX_DEPTH)), position))
+        self.sections.append((as_line(title)[:MAX_TITLE], max(1, min(level, MAX_DEPTH)), position))
 
     def heading(self, title: str, level: int) -> None:
         """Start a section and append its title."""
@@ -145,8 +140,8 @@ class DocumentWriter:
             "kind": self.kind,
             "title": self.title,
             "text": "".join(self._text),
-            "pages": self._pages,
-            "sections": self._sections,
+            "pages": self.pages,
+            "sections": self.sections,
             "tables": self._tables,
             "pictures": self._pictures,
             "notes": self.notes,

@@ -3,11 +3,10 @@
 import io
 import shutil
 import subprocess
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-from mcp_servers.document.inside._draft import DocumentWriter, UnreadableDocument
+from mcp_servers.document.inside._draft import DocumentWriter, UnreadableDocument, Untyped
 
-Untyped: TypeAlias = Any
 SECONDS = 60
 FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP")
 MAX_PIXELS = 100_000_000
@@ -44,7 +43,7 @@ class Ocr:
         """Message that names what to install."""
         return f"Install {self._program} to read them (Debian, Ubuntu: tesseract-ocr)."
 
-    def text(self, picture: Any) -> str:  # noqa: ANN401 - a picture of Pillow, which is imported late
+    def text(self, picture: Untyped) -> str:
         """Return the text in a picture.
 
         :raises Unreadable: if the program fails.

@@ -4,17 +4,15 @@ import datetime
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from mcp_servers.document.inside._draft import DocumentWriter, as_line
+from mcp_servers.document.inside._draft import DocumentWriter, Untyped, as_line
 
 if TYPE_CHECKING:
     from docx.document import Document
-    from docx.table import Table
     from pptx.presentation import Presentation
 
 
-Untyped: TypeAlias = Any
 MAX_DEPTH = 16
 _HEADING: Final = re.compile(r"heading\s*(\d)", re.IGNORECASE)
 _EMBEDDED: Final = ".//{http://schemas.openxmlformats.org/drawingml/2006/main}blip"
@@ -45,7 +43,8 @@ class DocxDocument:
             if isinstance(part, Paragraph):
                 self._paragraph(part, draft)
             else:
-                draft.table(_docx_rows(part))
+                # The value of a merged cell is repeated in each cell that it covers.
+                draft.table([_cell_text(cell, 0) for cell in row.cells] for row in part.rows)
         return draft
 
     def picture(self, key: str) -> bytes:
@@ -82,12 +81,6 @@ def _heading_level(paragraph: Untyped) -> int | None:
     outline = paragraph._p.find(_LEVEL)
     value = outline.get(_VALUE) if outline is not None else None
     return int(value) + 1 if value is not None and value.isdigit() and int(value) < 9 else None
-
-
-def _docx_rows(table: "Table") -> Iterator[list[str]]:
-    """Yield the rows; the value of a merged cell is repeated in each cell that it covers."""
-    for row in table.rows:
-        yield [_cell_text(cell, 0) for cell in row.cells]
 
 
 def _cell_text(cell: Untyped, depth: int) -> str:

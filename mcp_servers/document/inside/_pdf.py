@@ -4,13 +4,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from mcp_servers.document.inside._draft import DocumentWriter, UnreadableDocument, as_cell, as_line, as_text
+from mcp_servers.document.inside._draft import (
+    DocumentWriter,
+    UnreadableDocument,
+    Untyped,
+    as_cell,
+    as_line,
+    as_text,
+)
 from mcp_servers.document.inside._images import Ocr, png_of
-
-Untyped: TypeAlias = Any
-"""An object of a library without types."""
 
 MAX_PAGES = 20_000
 MAX_PIXELS = 16_000_000
@@ -28,10 +32,6 @@ OCR_PAGES = 50
 _SOFT_HYPHEN: Final = re.compile("[\x02\ufffe]\n?")
 
 
-def _library() -> Untyped:
-    return import_module("pypdfium2")
-
-
 class _Line(NamedTuple):
     position: int
     text: str
@@ -42,7 +42,7 @@ class PdfDocument:
     """An open PDF file."""
 
     def __init__(self, path: str) -> None:
-        pypdfium2 = _library()
+        pypdfium2 = import_module("pypdfium2")
         self._path = path
         try:
             self._file: Untyped = pypdfium2.PdfDocument(path)
@@ -75,7 +75,7 @@ class PdfDocument:
                 texts.append("")
                 continue
             text, sizes = _text_of(page)
-            if not text.strip() and not self._is_empty(page):
+            if not text.strip() and any(True for _ in page.get_objects(max_depth=1)):
                 blank += 1
                 text = self._recognised(page, draft, ocr, blank)
             texts.append(text)
@@ -112,14 +112,11 @@ class PdfDocument:
         return found
 
     def _page(self, number: int) -> Untyped:
-        pypdfium2 = _library()
+        pypdfium2 = import_module("pypdfium2")
         try:
             return self._file[number]
         except pypdfium2.PdfiumError:
             raise UnreadableDocument("failed", f"its page {number + 1} is damaged") from None
-
-    def _is_empty(self, page: Untyped) -> bool:
-        return next(iter(page.get_objects(max_depth=1)), None) is None
 
     def _recognised(self, page: Untyped, draft: DocumentWriter, ocr: Ocr, blank: int) -> str:
         """Return the text of a page without text, by OCR."""
@@ -132,7 +129,7 @@ class PdfDocument:
         return ocr.text(_rendered(page, OCR_DPI)[0])
 
     def _sections_by_outline(self, draft: DocumentWriter, texts: Sequence[str]) -> bool:
-        starts = draft.page_starts
+        starts = draft.pages
         before = 0
         for number, mark in enumerate(self._file.get_toc()):
             if number >= MAX_OUTLINE_ENTRIES:
@@ -145,7 +142,7 @@ class PdfDocument:
             inside = _find_title(title, texts[page], before - starts[page])
             before = max(before, starts[page] + inside)
             draft.section(title, mark.level + 1, before)
-        return draft.has_sections
+        return bool(draft.sections)
 
 
 def _rendered(page: Untyped, dpi: int) -> tuple[Untyped, int]:

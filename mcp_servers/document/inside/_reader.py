@@ -155,7 +155,8 @@ def kind_of(data: bytes, name: str) -> str:
         raise UnreadableDocument(
             "failed", "it is in the old binary Office format: save it as docx, pptx or xlsx"
         )
-    if any(data.startswith(magic, position) for magic, position in _PICTURES) or _is_bitmap(data):
+    is_bitmap = data.startswith(b"BM") and data[6:10] == b"\0\0\0\0"
+    if is_bitmap or any(data.startswith(magic, position) for magic, position in _PICTURES):
         return "picture"
     if not data.strip():
         raise UnreadableDocument("failed", "it is empty")
@@ -164,10 +165,6 @@ def kind_of(data: bytes, name: str) -> str:
     if b"\0" in data[:65536] and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UnreadableDocument("failed", "it is neither text nor a document of a known format")
     return _BY_NAME.get(suffix) or ("html" if _HTML.match(data[:4096]) else "text")
-
-
-def _is_bitmap(data: bytes) -> bool:
-    return data.startswith(b"BM") and data[6:10] == b"\0\0\0\0"
 
 
 def _office(name: str) -> str:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import cast
 
+import anyio
 import pytest
 
 from mcp_servers import ToolTable
@@ -124,6 +125,21 @@ async def test_files_of_the_workspace_are_given_to_pages(browsing: Browsing) -> 
     assert "words" in str(text["snapshot"])
     await browsing.data("click", target="input[type=file]")
     assert (await browsing.data("file_upload"))["file_chooser"] is False
+
+
+@pytest.mark.promise("browser:files")
+async def test_a_page_that_leaves_while_it_waits_for_files_does_not_block_the_next(
+    browsing: Browsing,
+) -> None:
+    await browsing.open("/files")
+    leave = "() => setTimeout(() => location.assign('/buttons'), 300)"
+    await browsing.script(f"() => {{ document.querySelector('input').addEventListener('click', {leave}); }}")
+    page = await browsing.data("click", target="input[type=file]")
+    with anyio.fail_after(30):
+        while page["file_chooser"] or page["title"] != "Buttons":
+            page = await browsing.data("tabs", action="list")
+    await browsing.press("One")
+    assert await browsing.out() == '"clicked"'
 
 
 @pytest.mark.promise("browser:files:host")
