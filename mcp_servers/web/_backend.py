@@ -1,12 +1,12 @@
-"""The tools of the web backend."""
+"""The tools of the web backend, and the services behind them."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
 import anyio
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
@@ -16,10 +16,14 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Image, TextContent
 from mcp_servers.core._running import check_settings, sendable
 from mcp_servers.core._tool import tool
-from mcp_servers.web._http import Network
+from mcp_servers.web._cache import WebCache
+from mcp_servers.web._fetching import PageFetcher
+from mcp_servers.web._http import JsonApi, Network
+from mcp_servers.web._pages import GoalExtractor, PageReader
 from mcp_servers.web._parsers import ParserPool
 from mcp_servers.web._results import (
     Article,
+    ArticleHit,
     ImageHit,
     ImageResults,
     PageLink,
@@ -35,7 +39,7 @@ from mcp_servers.web._results import (
     page_text,
     passages_text,
 )
-from mcp_servers.web._service import WebService
+from mcp_servers.web._search_services import SearchEngines, Wikipedia, WikiText, ZimFile, open_zim
 from mcp_servers.web._settings import WebSettings, unusable_tools, with_environment
 
 A = TypeVar("A")
@@ -45,6 +49,78 @@ Query = Annotated[str, Field(min_length=1, max_length=2_000)]
 Url = Annotated[str, Field(min_length=1, max_length=4_000)]
 Count = Annotated[int, Field(ge=1, le=50, description="Maximum number of results.")]
 Start = Annotated[int, Field(ge=0, description="Position of the first character to return.")]
+
+
+class WebService:
+    """Search engines, pages and Wikipedia, as configured. An async context manager."""
+
+    def __init__(self, settings: WebSettings, network: Network, parsers: ParserPool | None = None) -> None:
+        self._settings = settings
+        values = (getattr(settings, name) for name in WebSettings.model_fields)
+        secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        self._api = JsonApi(network, timeout=settings.timeout, attempts=settings.retry_times, secrets=secrets)
+        self._own_parsers = ParserPool(settings.reading.processes)
+        self._parsers = parsers or self._own_parsers
+        self._fetcher = PageFetcher(settings, network, self._parsers)
+        self._cache = WebCache(settings.cache, network.wall)
+        self._stack = AsyncExitStack()
+        self._zim: ZimFile | None = None
+        self._wikipedia = Wikipedia(self._api, settings.wikipedia_url, settings.user_agent)
+        self.engines = SearchEngines(settings, self._api)
+        self.pages = PageReader(settings, self._fetcher, self._parsers, self._api, self._cache)
+        self.goals = GoalExtractor(settings, self._api, self.pages)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._api)
+            await stack.enter_async_context(self._fetcher)
+            stack.push_async_callback(self._own_parsers.close)
+            if self._settings.zim is not None:
+                self._zim = await open_zim(self._settings.zim.expanduser().absolute(), self.pages)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def search(self, query: str, count: int) -> QueryResult:
+        """Search for pages; results are cached."""
+        settings = self._settings
+        asked = (
+            "search",
+            self.engines.engine or "",
+            settings.google_cx or "",
+            settings.gemini_model,
+            settings.searxng_url or "",
+            settings.serper_url,
+            settings.google_url,
+            settings.gemini_url,
+            str(count),
+            query,
+        )
+
+        async def request() -> str:
+            return (await self.engines.search(query, count)).model_dump_json()
+
+        return QueryResult.model_validate_json(await self._cache.get_or_request(asked, str, request))
+
+    async def articles(self, query: str, language: str, count: int) -> list[ArticleHit]:
+        """Search for Wikipedia articles."""
+        if self._zim is not None:
+            return await self._zim.search(query, count)
+        asked = ("articles", self._settings.wikipedia_url, language, str(count), query)
+        return await self._cache.get_or_request(
+            asked, list[ArticleHit], lambda: self._wikipedia.search(query, language, count)
+        )
+
+    async def article(self, title: str, language: str) -> WikiText:
+        """Return the article with a title."""
+        if self._zim is not None:
+            return await self._zim.article(title)
+        asked = ("article", self._settings.wikipedia_url, language, title)
+        return await self._cache.get_or_request(
+            asked, WikiText, lambda: self._wikipedia.article(title, language)
+        )
 
 
 async def run_each(

@@ -1,25 +1,31 @@
-"""Services behind the web tools, open as long as the backend is: search engines, pages and Wikipedia."""
+"""Clients of the search engines and of Wikipedia: through its API, or from a ZIM file."""
 
-from contextlib import AsyncExitStack
-from typing import Self, TypeVar
+import html
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
 
+import anyio
+import anyio.to_thread
 from msgspec import Struct, field
-from pydantic import SecretStr
 
-from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.web._cache import WebCache
-from mcp_servers.web._fetching import PageFetcher
-from mcp_servers.web._http import JsonApi, Network
-from mcp_servers.web._pages import GoalExtractor, PageReader
-from mcp_servers.web._parsers import ParserPool
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
+from mcp_servers.web._http import JsonApi
+from mcp_servers.web._pages import PageReader
 from mcp_servers.web._results import ArticleHit, ImageHit, QueryResult, WebHit
 from mcp_servers.web._settings import WebSettings, engine_of, key_of
-from mcp_servers.web._wikipedia import Wikipedia, WikiText, ZimFile, open_zim
+
+if TYPE_CHECKING:
+    from libzim.reader import Archive
+
 
 GOOGLE_MAX_RESULTS = 10
 """Most results of Programmable Search per request."""
 
 S = TypeVar("S")
+_TAG = re.compile(r"<[^>]*>")
+_HEADING = re.compile(r"^(={2,6})[ \t]*(.+?)[ \t]*\1[ \t]*$", re.MULTILINE)
 
 
 class _LinkHit(Struct):
@@ -221,73 +227,158 @@ def _grounding_hits(grounding: _GeminiGrounding) -> list[WebHit]:
     ]
 
 
-class WebService:
-    """Search engines, pages and Wikipedia, as configured. An async context manager."""
+class WikiText(Struct, frozen=True):
+    """An article."""
 
-    def __init__(self, settings: WebSettings, network: Network, parsers: ParserPool | None = None) -> None:
-        self._settings = settings
-        values = (getattr(settings, name) for name in WebSettings.model_fields)
-        secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
-        self._api = JsonApi(network, timeout=settings.timeout, attempts=settings.retry_times, secrets=secrets)
-        self._own_parsers = ParserPool(settings.reading.processes)
-        self._parsers = parsers or self._own_parsers
-        self._fetcher = PageFetcher(settings, network, self._parsers)
-        self._cache = WebCache(settings.cache, network.wall)
-        self._stack = AsyncExitStack()
-        self._zim: ZimFile | None = None
-        self._wikipedia = Wikipedia(self._api, settings.wikipedia_url, settings.user_agent)
-        self.engines = SearchEngines(settings, self._api)
-        self.pages = PageReader(settings, self._fetcher, self._parsers, self._api, self._cache)
-        self.goals = GoalExtractor(settings, self._api, self.pages)
+    title: str
+    url: str
+    text: str
+    """Text as Markdown."""
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._api)
-            await stack.enter_async_context(self._fetcher)
-            stack.push_async_callback(self._own_parsers.close)
-            if self._settings.zim is not None:
-                self._zim = await open_zim(self._settings.zim.expanduser().absolute(), self.pages)
-            self._stack = stack.pop_all()
-        return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self._stack.aclose()
+class _Hit(Struct):
+    title: str
+    snippet: str = ""
 
-    async def search(self, query: str, count: int) -> QueryResult:
-        """Search for pages; results are cached."""
-        settings = self._settings
-        asked = (
-            "search",
-            self.engines.engine or "",
-            settings.google_cx or "",
-            settings.gemini_model,
-            settings.searxng_url or "",
-            settings.serper_url,
-            settings.google_url,
-            settings.gemini_url,
-            str(count),
-            query,
-        )
 
-        async def request() -> str:
-            return (await self.engines.search(query, count)).model_dump_json()
+class _WikiPage(Struct):
+    title: str
+    missing: bool = False
+    extract: str = ""
+    fullurl: str = ""
 
-        return QueryResult.model_validate_json(await self._cache.get_or_request(asked, str, request))
 
-    async def articles(self, query: str, language: str, count: int) -> list[ArticleHit]:
-        """Search for Wikipedia articles."""
-        if self._zim is not None:
-            return await self._zim.search(query, count)
-        asked = ("articles", self._settings.wikipedia_url, language, str(count), query)
-        return await self._cache.get_or_request(
-            asked, list[ArticleHit], lambda: self._wikipedia.search(query, language, count)
-        )
+class _Query(Struct):
+    search: list[_Hit] = []
+    pages: list[_WikiPage] = []
+
+
+class _Error(Struct):
+    info: str = ""
+
+
+class _WikiReply(Struct):
+    query: _Query | None = None
+    error: _Error | None = None
+
+
+class Wikipedia:
+    """Client of a MediaWiki API, with one address or one per language."""
+
+    def __init__(self, api: JsonApi, url: str, agent: str) -> None:
+        self._api = api
+        self._url = url
+        self._agent = agent
+
+    async def search(self, query: str, language: str, count: int) -> list[ArticleHit]:
+        """Search for articles."""
+        asked = {"list": "search", "srsearch": query, "srlimit": str(count), "srprop": "snippet"}
+        found = await self._ask(asked, language)
+        return [
+            ArticleHit(hit.title, html.unescape(_TAG.sub("", hit.snippet)), self._page(hit.title, language))
+            for hit in found.search
+        ]
 
     async def article(self, title: str, language: str) -> WikiText:
-        """Return the article with a title."""
-        if self._zim is not None:
-            return await self._zim.article(title)
-        asked = ("article", self._settings.wikipedia_url, language, title)
-        return await self._cache.get_or_request(
-            asked, WikiText, lambda: self._wikipedia.article(title, language)
+        """Return the article with a title.
+
+        :raises ToolFailure: `not_found`, if it does not exist.
+        """
+        asked = {
+            "prop": "extracts|info",
+            "inprop": "url",
+            "explaintext": "1",
+            "exsectionformat": "wiki",
+            "redirects": "1",
+            "titles": title.replace("|", " "),
+        }
+        found = await self._ask(asked, language)
+        page = found.pages[0] if found.pages else _WikiPage(title, missing=True)
+        if page.missing:
+            message = f"Wikipedia ({language}) has no article {title!r}: use `query` to search for it."
+            raise ToolFailure(ErrorKind.NOT_FOUND, message)
+        text = _HEADING.sub(lambda heading: f"{'#' * len(heading[1])} {heading[2]}", page.extract).strip()
+        return WikiText(page.title, page.fullurl or self._page(page.title, language), text)
+
+    async def _ask(self, asked: dict[str, str], language: str) -> _Query:
+        url = self._url.replace("{language}", language)
+        params = {"action": "query", "format": "json", "formatversion": "2", **asked}
+        answer = await self._api.ask(
+            "Wikipedia", url, _WikiReply, params=params, headers={"User-Agent": self._agent}
         )
+        if answer.error is not None:
+            raise ToolFailure(ErrorKind.FAILED, f"Wikipedia: {' '.join(answer.error.info.split())}.")
+        return answer.query or _Query()
+
+    def _page(self, title: str, language: str) -> str:
+        base = self._url.replace("{language}", language).removesuffix("/w/api.php")
+        return f"{base}/wiki/{quote(title.replace(' ', '_'))}"
+
+
+class ZimFile:
+    """An open ZIM file. It is read in a worker thread, one call at a time, because the library blocks."""
+
+    def __init__(self, path: Path, archive: "Archive", pages: PageReader) -> None:
+        self._path = path
+        self._archive = archive
+        self._pages = pages
+        self._turn = anyio.CapacityLimiter(1)
+
+    async def search(self, query: str, count: int) -> list[ArticleHit]:
+        """Search for articles: in their text if the file has a full-text index, else in their titles."""
+        return await anyio.to_thread.run_sync(self._search, query, count, limiter=self._turn)
+
+    async def article(self, title: str) -> WikiText:
+        """Return the article with a title.
+
+        :raises ToolFailure: `not_found`, if it does not exist.
+        """
+        name, path, kind, data = await anyio.to_thread.run_sync(self._item, title, limiter=self._turn)
+        parsed = await self._pages.to_markdown(f"zim://{self._path.name}/{path}", kind, data)
+        return WikiText(name, f"zim://{self._path.name}/{path}", parsed.text)
+
+    def _search(self, query: str, count: int) -> list[ArticleHit]:
+        items = [self._archive.get_entry_by_path(path).get_item() for path in self._paths(query, count)]
+        return [ArticleHit(item.title, "", f"zim://{self._path.name}/{item.path}") for item in items]
+
+    def _paths(self, query: str, count: int) -> list[str]:
+        if self._archive.has_fulltext_index:
+            from libzim.search import Query, Searcher
+
+            return list(Searcher(self._archive).search(Query().set_query(query)).getResults(0, count))
+        from libzim.suggestion import SuggestionSearcher
+
+        return list(SuggestionSearcher(self._archive).suggest(query).getResults(0, count))
+
+    def _item(self, title: str) -> tuple[str, str, str, bytes]:
+        archive = self._archive
+        if archive.has_entry_by_title(title):
+            item = archive.get_entry_by_title(title).get_item()
+        elif archive.has_entry_by_path(path := title.replace(" ", "_")):
+            item = archive.get_entry_by_path(path).get_item()
+        else:
+            message = f"{self._path.name} has no article {title!r}: use `query` to search for it."
+            raise ToolFailure(ErrorKind.NOT_FOUND, message)
+        return item.title, item.path, item.mimetype, bytes(item.content)
+
+
+async def open_zim(path: Path, pages: PageReader) -> ZimFile:
+    """Open a ZIM file.
+
+    :raises ConfigurationError: if the library or the file is missing, or the file is not a ZIM file.
+    """
+    return ZimFile(path, await anyio.to_thread.run_sync(_open, path), pages)
+
+
+def _open(path: Path) -> "Archive":
+    try:
+        from libzim.reader import Archive
+    except ImportError:
+        message = "web: zim needs libzim: pip install 'agentflow[zim]', or leave the setting out"
+        raise ConfigurationError(message) from None
+    if not path.is_file():
+        raise ConfigurationError(f"web: zim: there is no file {path}")
+    try:
+        return Archive(path)
+    except (RuntimeError, OSError):
+        raise ConfigurationError(f"web: zim: {path} is not a ZIM file") from None
