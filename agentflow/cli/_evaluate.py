@@ -20,7 +20,6 @@ from agentflow.rollout import (
     Assignment,
     RolloutConfig,
     RolloutRun,
-    RolloutSummary,
     assign,
     load_rollout_config,
 )
@@ -42,7 +41,7 @@ class _Cell(NamedTuple):
 
     benchmark: str
     model: str
-    config: RolloutConfig
+    run: RolloutRun
     assignment: Assignment
 
 
@@ -52,10 +51,9 @@ def run_eval(given: argparse.Namespace) -> int:
     :raises AgentFlowError: one line, if it fails.
     """
     set_up_logging(Level.WARNING)
-    cells = _cells(given)
-    evaluation = _Evaluation(cells, given.resume)
+    evaluation = _Evaluation(_cells(given))
     anyio.run(evaluation.run)
-    read = write_out(partial(_show, cells, evaluation, as_json=given.json))
+    read = write_out(partial(_show, evaluation, as_json=given.json))
     if not read or evaluation.interrupted:
         return Exit.INTERRUPTED
     return Exit.STOPPED if evaluation.stopped else Exit.DONE
@@ -72,20 +70,19 @@ def _cells(given: argparse.Namespace) -> list[_Cell]:
 
 
 def _cell(given: argparse.Namespace, base: RolloutConfig, benchmark: str, model: str) -> _Cell:
-    said: dict[str, object] = {"benchmark_name": benchmark}
+    shown = model.strip() or ("offline" if base.offline else base.model_name)
     named = {
+        "benchmark_name": benchmark,
         "number_of_tasks": given.limit,
         "samples": given.samples,
         "model_name": model.strip(),
         "data_path": given.data,
+        "parallel": not base.model_fields_set & {"max_workers", "parallel"},
+        "output_dir": str(Path(base.output_dir or OUTPUT) / _plain(benchmark) / _plain(shown)),
     }
-    said |= {name: value for name, value in named.items() if value}
-    if not base.model_fields_set & {"max_workers", "parallel"}:
-        said["parallel"] = True
-    shown = model.strip() or ("offline" if base.offline else base.model_name)
-    said["output_dir"] = str(Path(base.output_dir or OUTPUT) / _plain(benchmark) / _plain(shown))
-    config = load_rollout_config(given.config, given.settings, said)
-    return _Cell(benchmark, shown, config, assign(config))
+    arguments = {name: value for name, value in named.items() if value}
+    config = load_rollout_config(given.config, given.settings, arguments)
+    return _Cell(benchmark, shown, RolloutRun(config, resume=given.resume), assign(config))
 
 
 def _plain(name: str) -> str:
@@ -96,73 +93,69 @@ def _plain(name: str) -> str:
 class _Evaluation:
     """All rollouts of the table."""
 
-    def __init__(self, cells: Sequence[_Cell], resume: str) -> None:
+    def __init__(self, cells: Sequence[_Cell]) -> None:
+        self.cells = cells
+        """The rollouts, in order."""
         self.stopped: list[str] = []
         """Reasons of rollouts that ended early."""
         self.interrupted = False
         """A signal was received."""
-        self._runs = [RolloutRun(cell.config, resume=resume) for cell in cells]  # pyright: ignore[reportArgumentType] - one of the choices
-        self._cells = cells
         self._limit = anyio.Semaphore(CONCURRENCY)
-
-    def summary(self, place: int) -> RolloutSummary | None:
-        """Return the summary of a rollout; `None`: it wrote no files."""
-        return self._runs[place].summary
 
     async def run(self) -> None:
         """Run all rollouts."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._listen)
             async with anyio.create_task_group() as rollouts:
-                for run, cell in zip(self._runs, self._cells, strict=True):
-                    rollouts.start_soon(self._one, run, cell)
+                for cell in self.cells:
+                    rollouts.start_soon(self._work, cell)
             tasks.cancel_scope.cancel()
 
-    async def _one(self, run: RolloutRun, cell: _Cell) -> None:
+    async def _work(self, cell: _Cell) -> None:
         async with self._limit:
             if self.interrupted:
                 return
             try:
-                await run.run(cell.assignment)
+                await cell.run.run(cell.assignment)
             except RunStopped as stopped:
                 self.stopped.append(f"{cell.benchmark}, {cell.model}: {stopped.message}")
 
     async def _listen(self) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
-                for run in self._runs:
-                    run.stop_now() if self.interrupted else run.stop(f"received {number.name}")
+                for cell in self.cells:
+                    cell.run.stop_now() if self.interrupted else cell.run.stop(f"received {number.name}")
                 self.interrupted = True
 
 
-def _show(cells: Sequence[_Cell], evaluation: _Evaluation, *, as_json: bool) -> None:
+def _show(evaluation: _Evaluation, *, as_json: bool) -> None:
     for line in evaluation.stopped:
         sys.stderr.write(f"agentflow: {line}\n")
-    rows = [(cell, evaluation.summary(place)) for place, cell in enumerate(cells)]
+    cells = evaluation.cells
     if as_json:
-        said = [
+        records = [
             {
                 "benchmark": cell.benchmark,
                 "model": cell.model,
-                "output_dir": str(cell.config.output),
-                "summary": msgspec.to_builtins(summary),
+                "output_dir": str(cell.run.config.output),
+                "summary": msgspec.to_builtins(cell.run.summary),
             }
-            for cell, summary in rows
+            for cell in cells
         ]
-        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.write(json.dumps(records) + "\n")
         return
-    print_wide(
-        _table(rows), f"\nFiles below {cells[0].config.output.parent.parent}; agentflow analyse reads them."
-    )
+    folder = cells[0].run.config.output.parent.parent
+    print_wide(_table(cells), f"\nFiles below {folder}; agentflow analyse reads them.")
 
 
-def _table(rows: Sequence[tuple[_Cell, RolloutSummary | None]]) -> "Table":
+def _table(cells: Sequence[_Cell]) -> "Table":
     from rich.table import Table
 
     table = Table(
         "benchmark", "model", "metric", "score (95 %)", "tasks", "failed", "turns", "tokens", box=None
     )
-    for cell, summary in rows:
+    for cell in cells:
+        summary = cell.run.summary
         if summary is None:
             table.add_row(cell.benchmark, cell.model, "", "not finished")
             continue

@@ -4,7 +4,7 @@ A program declares its settings as a subclass of `Settings` and loads them with 
 `ConfigurationError` of one line: source, key, problem and remedy. See docs/settings.md.
 """
 
-from agentflow.settings._load import load_settings, read_environment, read_file
+from agentflow.settings._load import load_settings, read_environment, read_file, report_read_errors
 from agentflow.settings._model import Section, Settings
 from agentflow.settings._renamed import RenamedSettingWarning
 
@@ -15,4 +15,5 @@ __all__ = [
     "load_settings",
     "read_environment",
     "read_file",
+    "report_read_errors",
 ]

@@ -2,7 +2,8 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -88,6 +89,27 @@ def _variables(source: EnvSettingsSource, name: str, renamer: KeyRenamer) -> Sou
     return Source(name, source())
 
 
+@contextmanager
+def report_read_errors(path: Path, missing: str = "no such file") -> Generator[None]:
+    """Raise `ConfigurationError` with the file and the reason if it can't be read as UTF-8 text.
+
+    Example::
+
+        with report_read_errors(path, missing="no such file; name a file of tasks"):
+            text = path.read_text(encoding="utf-8")
+
+    :param missing: reason if there is no such file.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: {missing}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
+
+
 def read_file(path: str | PathLike[str], environment: Mapping[str, str]) -> dict[str, object]:
     """Read a YAML or JSON file, and replace `${NAME}` and `${NAME:-default}` from the environment.
 
@@ -97,15 +119,10 @@ def read_file(path: str | PathLike[str], environment: Mapping[str, str]) -> dict
         not set.
     """
     path = Path(path)
-    try:
+    with report_read_errors(path):
         text = path.read_text(encoding="utf-8")
+    try:
         content: object = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: no such file") from None
-    except OSError as error:
-        raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not UTF-8 text; save it as UTF-8") from None
     except json.JSONDecodeError as error:
         raise ConfigurationError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
     except yaml.YAMLError as error:

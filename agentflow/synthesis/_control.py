@@ -3,54 +3,30 @@
 import json
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 from pydantic import Field
 
 from agentflow.actors import Context
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from agentflow.journal import NewSeed
 from agentflow.runs import replace_file
-from agentflow.synthesis._progress import SynthesisStatus
 from agentflow.synthesis._seeds import new_seeds
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Seed
 from mcp_servers import Backend, Output, ToolTable, tool
+
+if TYPE_CHECKING:
+    from agentflow.synthesis.pipeline import SynthesisRun
 
 logger = get_logger(__name__)
 
 OWNER = "owner"
 LOAD_AFTER_SECONDS = 2.0
 """A run that ends earlier has no control server."""
-
-
-class Controlled(Protocol):
-    """Operations of a run that the control server offers."""
-
-    def status(self) -> SynthesisStatus:
-        """Return the current progress."""
-        ...
-
-    def pause(self) -> None:
-        """Begin no new effect."""
-        ...
-
-    def resume(self) -> None:
-        """Continue after a pause."""
-        ...
-
-    def stop(self, why: str = ...) -> None:
-        """End early."""
-        ...
-
-    async def add_seeds(self, seeds: Sequence[NewSeed], origin: str) -> tuple[list[Seed], bool]:
-        """Add seeds; also return true if this process grows them."""
-        ...
 
 
 class StatusOutput(Output):
@@ -99,7 +75,7 @@ class RunBackend(Backend):
     name = "run"
     description = "Watch and control the running synthesis."
 
-    def __init__(self, run: Controlled, new_id: Callable[[], str] = lambda: secrets.token_hex(4)) -> None:
+    def __init__(self, run: "SynthesisRun", new_id: Callable[[], str] = lambda: secrets.token_hex(4)) -> None:
         self._run = run
         self._new_id = new_id
 
@@ -164,7 +140,7 @@ class RunBackend(Backend):
 class ControlServer:
     """Child of the run's supervisor that serves the control tools and writes their address to a file."""
 
-    def __init__(self, run: Controlled, file: Path, *, port: int = 0) -> None:
+    def __init__(self, run: "SynthesisRun", file: Path, *, port: int = 0) -> None:
         self._run = run
         self._file = file
         self._port = port

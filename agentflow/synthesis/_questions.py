@@ -1,7 +1,9 @@
 """Writing question-answer pairs about selected paths: drafts, checks and retries."""
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -37,6 +39,8 @@ from agentflow.trajectory import (
     WriteRequest,
 )
 
+T = TypeVar("T")
+
 _ROLE = "generator"
 
 
@@ -51,33 +55,21 @@ async def write_questions(
     :raises ConfigurationError: if a user's strategy can't be used.
     """
     selection = select(tree, config)
-    asked = await together(
-        partial(_PathQuestions(tree, path, config, generator, page).ask) for path, _ in selection.chosen
-    )
+    writers = [_QuestionWriter(tree, path, config, generator, page) for path, _ in selection.chosen]
+    pairs = await together(writer.write for writer in writers)
     return SeedResult(
         tree=tree,
         trajectories=tuple(_trajectory(tree, path, score) for path, score in selection.chosen),
         left_out=selection.left_out,
-        pairs=tuple(one.pair for one in asked if one.pair is not None),
-        rejected=tuple(rejected for one in asked for rejected in one.rejected),
-        usage={_ROLE: sum((one.usage for one in asked), Usage())} if asked else {},
+        pairs=tuple(pair for pair in pairs if pair is not None),
+        rejected=tuple(draft for writer in writers for draft in writer.rejected),
+        usage={_ROLE: sum((writer.usage for writer in writers), Usage())} if writers else {},
         model_failures=_failures(page),
     )
 
 
-class PathOutcome(Struct, frozen=True):
-    """Result of writing about one path."""
-
-    pair: Pair | None
-    """The pair, if a draft was accepted."""
-    rejected: tuple[RejectedDraft, ...]
-    """The rejected drafts."""
-    usage: Usage
-    """Model usage."""
-
-
-class _PathQuestions:
-    """Question about one path."""
+class _QuestionWriter:
+    """Writes the question about one path."""
 
     def __init__(
         self,
@@ -87,6 +79,10 @@ class _PathQuestions:
         generator: QuestionGenerator,
         page: Page,
     ) -> None:
+        self.rejected: list[RejectedDraft] = []
+        """Rejected drafts, in the order in which they were written."""
+        self.usage = Usage()
+        """Model usage."""
         self._tree = tree
         self._path = path
         self._config = config
@@ -94,23 +90,17 @@ class _PathQuestions:
         self._page = page
         self._evidence = tuple(_step(node) for node in path.evidence)
         self._rejections: list[Rejection] = []
-        self._rejected: list[RejectedDraft] = []
-        self._usage = Usage()
 
-    async def ask(self) -> PathOutcome:
+    async def write(self) -> Pair | None:
         """Write up to `max_drafts` drafts until one is accepted."""
         for number in range(1, self._config.max_drafts + 1):
-            pair = await self._try(number)
-            if pair is not None:
-                return PathOutcome(pair, tuple(self._rejected), self._usage)
-        return PathOutcome(None, tuple(self._rejected), self._usage)
+            if (pair := await self._try(number)) is not None:
+                return pair
+        return None
 
     async def _try(self, number: int) -> Pair | None:
-        reply = await self._page.once(
-            f"write/{self._path.id}/{number}", Reply[Draft], partial(self._generator.write, self._request())
-        )
-        self._usage += reply.usage
-        draft = reply.value
+        write = partial(self._generator.write, self._request())
+        draft = await self._ask(f"write/{self._path.id}/{number}", Reply[Draft], write)
         if draft is None:
             return None
         checked = check(
@@ -122,8 +112,7 @@ class _PathQuestions:
         if checked.findings or checked.grounding is None:
             self._reject(draft, number, checked.findings)
             return None
-        unseen = await self._unseen(checked, number)
-        if unseen:
+        if unseen := await self._unseen(checked, number):
             self._reject(draft, number, unseen)
             return None
         known = await self._known(draft, number) if self._config.check_answerability else None
@@ -171,23 +160,26 @@ class _PathQuestions:
         """Ask a model whether the region shows the claim; a failed call counts as no."""
         picture = self._evidence[quote.observation].images[region.picture - 1]
         request = LookRequest(picture=picture, region=region, quote=quote.said)
-        key = f"look/{self._path.id}/{at}"
-        reply = await self._page.once(key, Reply[Look], partial(self._generator.look, request))
-        self._usage += reply.usage
-        return reply.value is not None and reply.value.shows
+        look = await self._ask(
+            f"look/{self._path.id}/{at}", Reply[Look], partial(self._generator.look, request)
+        )
+        return look is not None and look.shows
 
     async def _known(self, draft: Draft, number: int) -> bool | None:
         """Ask the model the question without the path; `None` if the call fails."""
-        request = AnswerRequest(question=draft.question.strip())
-        reply = await self._page.once(
-            f"answer/{self._path.id}/{number}", Reply[Answer], partial(self._generator.answer, request)
-        )
-        self._usage += reply.usage
-        return None if reply.value is None else texts_agree(draft.answer, reply.value.answer)
+        guess = partial(self._generator.answer, AnswerRequest(question=draft.question.strip()))
+        answer = await self._ask(f"answer/{self._path.id}/{number}", Reply[Answer], guess)
+        return None if answer is None else texts_agree(draft.answer, answer.answer)
+
+    async def _ask(self, key: str, kind: type[Reply[T]], call: Callable[[], Awaitable[Reply[T]]]) -> T | None:
+        """Make a model call once and count its usage; `None` if it fails."""
+        reply = await self._page.once(key, kind, call)
+        self.usage += reply.usage
+        return reply.value
 
     def _reject(self, draft: Draft, number: int, findings: tuple[Finding, ...]) -> None:
         self._rejections.append(Rejection(draft, tuple(finding.reason for finding in findings)))
-        self._rejected.append(
+        self.rejected.append(
             RejectedDraft(
                 trajectory_id=self._path.id,
                 number=number,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentflow._typeguards import is_mapping
 from agentflow.errors import ConfigurationError
+from agentflow.settings import report_read_errors
 
 if TYPE_CHECKING:
     from agentflow.journal import NewSeed
@@ -91,14 +92,8 @@ def _names_file(text: str) -> bool:
 
 
 def _from_file(path: Path) -> Iterator[dict[str, Any]]:
-    try:
+    with report_read_errors(path, missing="no such file; name a JSONL file of seeds"):
         text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: no such file; name a JSONL file of seeds") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not UTF-8 text; save it as UTF-8") from None
-    except OSError as error:
-        raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
     rows = _table(path, text) if path.suffix.lower() == ".csv" else _lines(path, text)
     return (_seed(seed, place) for place, seed in rows)
 

@@ -1,7 +1,8 @@
-"""A synthesis as an object: made from settings, run with or without `await`."""
+"""A synthesis as an object, made from settings: trees grown from seeds, questions about them, files from the journal."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -37,6 +38,18 @@ from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
 from agentflow.team import Team
 from agentflow.trajectory import Seed
 
+__all__ = [
+    "CONTROL_FILE",
+    "Phase",
+    "Resume",
+    "Seeds",
+    "SynthesisPipeline",
+    "SynthesisRun",
+    "SynthesisStatus",
+    "render_report",
+    "seeds_for",
+]
+
 
 class SynthesisPipeline:
     """Grow trees from seeds and turn them into question-answer pairs.
@@ -67,27 +80,12 @@ class SynthesisPipeline:
 
     async def arun(self, seeds: Seeds | None = None) -> Report:
         """Work on all unfinished seeds, write the files and return the report on them. See `run`."""
-        return await SynthesisRun(self._config, self._output_dir).run(self._new_seeds(seeds))
-
-    def _new_seeds(self, seeds: Seeds | None) -> list[NewSeed]:
-        return seeds_for(self._config) if seeds is None else new_seeds(seeds)[: self._config.number_of_seed]
+        chosen = seeds_for(self._config) if seeds is None else new_seeds(seeds)[: self._config.number_of_seed]
+        return await SynthesisRun(self._config, self._output_dir).run(chosen)
 
 
 STATELESS_CONCURRENCY = 64
 """Trees that grow at once if no tool has state."""
-
-
-__all__ = [
-    "CONTROL_FILE",
-    "Phase",
-    "Resume",
-    "Seeds",
-    "SynthesisPipeline",
-    "SynthesisRun",
-    "SynthesisStatus",
-    "render_report",
-    "seeds_for",
-]
 
 
 class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
@@ -148,10 +146,8 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         if self._shutdown.immediate.is_set():
             return
         self._progress.phase = Phase.WRITING
-        dropped = self.chosen.dropped
-        self.report = await write_files(
-            _results(run), self.directory.folder, self.config, dropped_tools=dropped
-        )
+        folder, dropped = self.directory.folder, self.chosen.dropped
+        self.report = await write_files(_results(run), folder, self.config, dropped_tools=dropped)
 
     @property
     def _models(self) -> dict[str, ModelSettings]:
@@ -201,44 +197,35 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             sandboxes=sandboxes,
             observer=self._progress.count_node,
         )
-        return _TreeWorker(run, grower, roles, self.config, self._progress, stateful=sandboxes.stateful)
+        return _TreeWorker(run, grower, roles, self.config, self._progress, sandboxes.stateful)
 
 
+@dataclass(frozen=True)
 class _TreeWorker:
     """Grows the tree of a seed and writes questions about it."""
 
-    def __init__(
-        self,
-        run: Run,
-        grower: Grower,
-        generator: GatedRoles,
-        config: SynthesisConfig,
-        progress: SynthesisProgress,
-        *,
-        stateful: bool,
-    ) -> None:
-        self._run = run
-        self._grower = grower
-        self._generator = generator
-        self._config = config
-        self._progress = progress
-        self._stateful = stateful
+    run: Run
+    grower: Grower
+    generator: GatedRoles
+    config: SynthesisConfig
+    progress: SynthesisProgress
+    stateful: bool
 
     @property
     def concurrency(self) -> int:
         """Number of trees whose branches all fit into `max_sandboxes`."""
-        if not self._stateful:
+        if not self.stateful:
             return STATELESS_CONCURRENCY
-        return max(1, self._config.max_sandboxes // self._grower.settings.width)
+        return max(1, self.config.max_sandboxes // self.grower.settings.width)
 
     async def work(self, seed: Seed) -> bytes:
         """Grow its tree, and write questions about it."""
-        page = await self._run.open_page(seed)
-        tree = await self._grower.grow(seed, page)
-        given = await write_questions(tree, self._config, self._generator, page)
-        self._progress.questions += len(given.pairs)
-        self._progress.rejected += len(given.rejected)
-        return msgspec.json.encode(replace(given, tree=without_observations(tree)))
+        page = await self.run.open_page(seed)
+        tree = await self.grower.grow(seed, page)
+        result = await write_questions(tree, self.config, self.generator, page)
+        self.progress.questions += len(result.pairs)
+        self.progress.rejected += len(result.rejected)
+        return msgspec.json.encode(replace(result, tree=without_observations(tree)))
 
     def give_up(self, seed: Seed, error: Exception) -> bytes:
         """Return the result of a seed whose work crashed repeatedly."""
@@ -251,8 +238,8 @@ async def _results(run: Run) -> AsyncGenerator[tuple[Seed, SeedResult]]:
     Earlier versions stored whole trees; those are read the same way.
     """
     async for seed, body in run.harvests():
-        found = msgspec.json.decode(body, type=SeedResult)
-        if found.tree is not None:
+        result = msgspec.json.decode(body, type=SeedResult)
+        if result.tree is not None:
             page = await run.read_page(seed, "act/")
-            found = replace(found, tree=with_observations(found.tree, seed, page))
-        yield seed, found
+            result = replace(result, tree=with_observations(result.tree, seed, page))
+        yield seed, result

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
+from agentflow.settings import report_read_errors
 
 _ARRAYS: Final = ("data", "examples", "questions", "rows", "tasks")
 """Keys under which a JSON object has its rows."""
@@ -91,14 +92,8 @@ def read_rows(path: Path, form: str = "", fields: Collection[str] = ()) -> Itera
         raise ConfigurationError(
             f"{path}: the name ends in none of {', '.join(f'.{each}' for each in _READERS)}"
         )
-    try:
+    with report_read_errors(path):
         yield from _parquet(path, fields) if named == "parquet" else _READERS[named](path)
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: no such file") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not UTF-8 text; save it as UTF-8") from None
-    except OSError as error:
-        raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
 
 
 def _lines(path: Path) -> Iterator[BenchmarkRow]:
