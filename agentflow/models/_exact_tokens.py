@@ -113,16 +113,18 @@ class TokenHistory:
 
 def _answers(messages: Sequence[Message]) -> Iterator[tuple[int, str, bytes]]:
     """Yield after each answer: number of messages, mark of the answer, hash of all text so far."""
-    said = blake2b(digest_size=16)
+    text_hash = blake2b(digest_size=16)
     for count, message in enumerate(messages, 1):
-        said.update(_ENCODER.encode((message.role, message.parts)))
+        text_hash.update(_ENCODER.encode((message.role, message.parts)))
         if message.role == "assistant":
-            yield count, message.mark, said.copy().digest()
+            yield count, message.mark, text_hash.copy().digest()
 
 
 def takes_tokens(ask: PreparedCall) -> bool:
     """Return true if a call can be sent as tokens: it has text only, and no tools."""
-    return not ask.tools and all(isinstance(part, TextPart) for said in ask.messages for part in said.parts)
+    return not ask.tools and all(
+        isinstance(part, TextPart) for message in ask.messages for part in message.parts
+    )
 
 
 class ExactTokens:
@@ -149,8 +151,8 @@ class ExactTokens:
         prompt = await self._prompt(ask, post)
         answered = await self._drawn(ask, prompt, post)
         if answered.tokens is not None:
-            said = Message("assistant", (TextPart(answered.text),))
-            self._known.keep((*ask.messages, said), answered.tokens)
+            reply = Message("assistant", (TextPart(answered.text),))
+            self._known.keep((*ask.messages, reply), answered.tokens)
         return answered
 
     async def _prompt(self, ask: PreparedCall, post: Post) -> list[int]:
@@ -188,7 +190,7 @@ class ExactTokens:
         """
         body = {
             "model": ask.model,
-            "messages": [{"role": said.role, "content": text_of(said.parts)} for said in messages],
+            "messages": [{"role": message.role, "content": text_of(message.parts)} for message in messages],
             "add_generation_prompt": not goes_on,
             "continue_final_message": goes_on,
             **_chosen(ask.sampling.extra, _OF_TEMPLATES),
@@ -255,18 +257,18 @@ def _chosen(extra: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _read(answer: bytes) -> ApiAnswer:
-    said = _GENERATED.decode(answer)
-    if not said.choices:
+    generated = _GENERATED.decode(answer)
+    if not generated.choices:
         raise msgspec.ValidationError("no choices")
-    choice, used = said.choices[0], said.usage or AnswerUsage()
+    choice, used = generated.choices[0], generated.usage or AnswerUsage()
     finish = choice.finish_reason or "stop"
     spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
-    prompt = said.prompt_token_ids or choice.prompt_token_ids
+    prompt = generated.prompt_token_ids or choice.prompt_token_ids
     return ApiAnswer(
         text=choice.text,
         finish=finish,
         refusal="",
         usage=Usage(1, used.prompt_tokens, used.completion_tokens),
-        model=said.model or "",
+        model=generated.model or "",
         tokens=tokens_of(prompt, choice.token_ids, choice.logprobs, finish, spans),
     )

@@ -212,8 +212,8 @@ class HttpModel:
         where = f"{self.name} at {self._endpoint.url}"
         if error.kind is ModelFailureKind.DENIED:
             mend = f"; check the model's name and {self._address.source}, then run the same command to resume"
-            said = f"{where} can't be used: {error.message}"
-            return RunStopped(StopCause.MODEL, said if error.status == 200 else said + mend)
+            refusal = f"{where} can't be used: {error.message}"
+            return RunStopped(StopCause.MODEL, refusal if error.status == 200 else refusal + mend)
         if error.unreachable and not self._heard:
             mend = "start it or correct base_url, then run the same command to resume"
             return RunStopped(StopCause.MODEL, f"{where} can't be reached: {error.message}; {mend}")
@@ -250,8 +250,8 @@ def _refuse_incomplete(answered: ApiAnswer) -> None:
     if answered.finish == "length":
         raise RequestError(ModelFailureKind.TOO_LONG, "the answer was cut at its token limit", status=200)
     if answered.refusal or answered.finish == "content_filter":
-        said = " ".join(answered.refusal.split())[:200] or "the answer was filtered"
-        raise RequestError(ModelFailureKind.REFUSED, f"the model would not answer: {said}", status=200)
+        refusal = " ".join(answered.refusal.split())[:200] or "the answer was filtered"
+        raise RequestError(ModelFailureKind.REFUSED, f"the model would not answer: {refusal}", status=200)
     if not answered.calls and not answered.text.strip():
         raise unusable("the answer is empty")
 
@@ -262,14 +262,11 @@ def _is_text(reply: type[object]) -> bool:
 
 def _shows(message: Message) -> bool:
     """Return true if a message has images."""
-    return any(
-        isinstance(part, ImagePart)
-        or (isinstance(part, ToolReply) and any(isinstance(inner, ImagePart) for inner in part.parts))
-        for part in message.parts
-    )
+    nested = (part.parts if isinstance(part, ToolReply) else (part,) for part in message.parts)
+    return any(isinstance(part, ImagePart) for parts in nested for part in parts)
 
 
 def _over(above: Sampling, below: Sampling) -> Sampling:
     """Merge two samplings; values of `above` win."""
-    said = {name: value for name, value in structs.asdict(above).items() if value not in (None, (), {})}
-    return structs.replace(below, **{**said, "extra": {**below.extra, **above.extra}})
+    changed = {name: value for name, value in structs.asdict(above).items() if value not in (None, (), {})}
+    return structs.replace(below, **{**changed, "extra": {**below.extra, **above.extra}})

@@ -71,19 +71,19 @@ def error_of_response(status: int, headers: Mapping[str, str], body: bytes, now:
 
     :param now: time of day, in seconds since 1970.
     """
-    code, said = _error_of(body)
-    message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    code, described = _error_of(body)
+    message = f"HTTP {status}: {described}" if described else f"HTTP {status}"
     again = False
     if status == 429 and code == "insufficient_quota":
         kind = ModelFailureKind.DENIED
     elif status in _AGAIN or status >= 500:
         kind = ModelFailureKind.RATE_LIMITED if status == 429 else ModelFailureKind.UNAVAILABLE
         again = True
-    elif status in _DENIED or (status == 400 and _NO_KEY.search(f"{code} {said}")):
+    elif status in _DENIED or (status == 400 and _NO_KEY.search(f"{code} {described}")):
         kind = ModelFailureKind.DENIED
-    elif status == 413 or _TOO_LONG.search(f"{code} {said}"):
+    elif status == 413 or _TOO_LONG.search(f"{code} {described}"):
         kind = ModelFailureKind.TOO_LONG
-    elif _FILTERED.search(f"{code} {said}"):
+    elif _FILTERED.search(f"{code} {described}"):
         kind = ModelFailureKind.REFUSED
     else:
         kind = ModelFailureKind.BAD_REQUEST

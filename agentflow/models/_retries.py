@@ -43,16 +43,12 @@ class ConcurrencyLimiter:
         self._clock = clock
         self._tickets = count()
         self._waiting: list[tuple[int, asyncio.Future[Permit]]] = []
-        self._in_flight = 0
+        self.in_flight = 0
+        """Requests with a permit."""
         self._round = 0
         self._pushed_back = False
         self._closed_until = 0.0
         self._opening: Timer | None = None
-
-    @property
-    def in_flight(self) -> int:
-        """Requests with a permit."""
-        return self._in_flight
 
     @property
     def limit(self) -> int:
@@ -71,7 +67,7 @@ class ConcurrencyLimiter:
     async def acquire(self, ticket: int) -> Permit:
         """Wait for a permit."""
         if not self._waiting and self._is_open():
-            self._in_flight += 1
+            self.in_flight += 1
             return Permit(self._round)
         place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (ticket, place))
@@ -80,7 +76,7 @@ class ConcurrencyLimiter:
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
                 # The permit arrived together with the cancellation: pass it on.
-                self._in_flight -= 1
+                self.in_flight -= 1
                 self._let_in()
             raise
 
@@ -93,19 +89,19 @@ class ConcurrencyLimiter:
         :param overloaded: the endpoint reported overload, or took too long.
         :param pause: seconds without new permits.
         """
-        if good and permit.round == self._round and self._in_flight >= self.limit:
+        if good and permit.round == self._round and self.in_flight >= self.limit:
             self._limit = min(self._most, self._limit + (1 / self._limit if self._pushed_back else 1))
         elif overloaded and permit.round == self._round:
             self._limit = max(1.0, self._limit / 2)
             self._round += 1
             self._pushed_back = True
-        self._in_flight -= 1
+        self.in_flight -= 1
         if pause > 0:
             self._close(pause)
         self._let_in()
 
     def _is_open(self) -> bool:
-        return self._in_flight < self.limit and self._opening is None
+        return self.in_flight < self.limit and self._opening is None
 
     def _close(self, seconds: float) -> None:
         until = self._clock.now() + seconds
@@ -124,7 +120,7 @@ class ConcurrencyLimiter:
         while self._waiting and (self._waiting[0][1].done() or self._is_open()):
             _, place = heapq.heappop(self._waiting)
             if not place.done():
-                self._in_flight += 1
+                self.in_flight += 1
                 place.set_result(Permit(self._round))
 
 

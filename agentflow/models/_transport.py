@@ -93,10 +93,10 @@ class HttpTransport:
             raise timed_out() from None
         except (aiohttp.ClientError, OSError) as error:
             # The library's messages contain addresses and ports, which differ from run to run.
-            said = f"no answer: {_name_of(error)}"
+            message = f"no answer: {_name_of(error)}"
             unreachable = isinstance(error, aiohttp.ClientConnectorError)
             raise RequestError(
-                ModelFailureKind.UNAVAILABLE, said, retry=True, unreachable=unreachable
+                ModelFailureKind.UNAVAILABLE, message, retry=True, unreachable=unreachable
             ) from error
         if response.status != 200:
             raise error_of_response(response.status, response.headers, answer, self._wall())

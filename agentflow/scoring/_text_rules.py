@@ -40,38 +40,38 @@ _NUMBER: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?", re.IG
 
 def exact_match(prediction: str, references: Sequence[str]) -> float:
     """Return 1 if the prediction equals a reference after SQuAD's normalisation."""
-    said = normalise_squad(prediction)
-    return float(any(said == normalise_squad(reference) for reference in references))
+    answer = normalise_squad(prediction)
+    return float(any(answer == normalise_squad(reference) for reference in references))
 
 
 def f1_score(prediction: str, references: Sequence[str]) -> float:
     """Return the F1 of words as SQuAD counts them, the best over references."""
-    said = normalise_squad(prediction).split()
-    return max((_f1(said, normalise_squad(reference).split()) for reference in references), default=0.0)
+    answer = normalise_squad(prediction).split()
+    return max((_f1(answer, normalise_squad(reference).split()) for reference in references), default=0.0)
 
 
 def contains_answer(prediction: str, references: Sequence[str]) -> float:
     """Return 1 if the prediction contains the words of a reference in sequence. An empty reference is never contained."""
-    said = whole_tokens(prediction)
-    return float(any(_stands(_without_article(whole_tokens(reference)), said) for reference in references))
+    answer = whole_tokens(prediction)
+    return float(any(_stands(_without_article(whole_tokens(reference)), answer) for reference in references))
 
 
 def likeness(prediction: str, references: Sequence[str]) -> float:
     """Return the normalised Levenshtein similarity, the best over references."""
-    said = normalise_squad(prediction)
+    answer = normalise_squad(prediction)
     return max(
-        (Levenshtein.normalized_similarity(said, normalise_squad(reference)) for reference in references),
+        (Levenshtein.normalized_similarity(answer, normalise_squad(reference)) for reference in references),
         default=0.0,
     )
 
 
-def _f1(said: list[str], right: list[str]) -> float:
-    if not said or not right:
-        return float(said == right)
-    common = sum((Counter(said) & Counter(right)).values())
+def _f1(answer: list[str], right: list[str]) -> float:
+    if not answer or not right:
+        return float(answer == right)
+    common = sum((Counter(answer) & Counter(right)).values())
     if not common:
         return 0.0
-    precision, recall = common / len(said), common / len(right)
+    precision, recall = common / len(answer), common / len(right)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -144,21 +144,21 @@ def gaia_match(prediction: str, references: Sequence[str]) -> float:
     return float(any(_same(prediction, reference) for reference in references))
 
 
-def _same(said: str, right: str) -> bool:
+def _same(answer: str, right: str) -> bool:
     if _number(right) is not None:
-        return _number(said) == _number(right)
+        return _number(answer) == _number(right)
     parts = re.split(r"[,;]", right)
     if len(parts) == 1:
-        return _words(said) == _words(right)
-    mine = re.split(r"[,;]", said)
+        return _words(answer) == _words(right)
+    mine = re.split(r"[,;]", answer)
     return len(mine) == len(parts) and all(map(_element, mine, parts))
 
 
-def _element(said: str, right: str) -> bool:
+def _element(answer: str, right: str) -> bool:
     if _number(right) is not None:
-        return _number(said) == _number(right)
+        return _number(answer) == _number(right)
     # In a list, punctuation may separate elements.
-    return re.sub(r"\s+", "", said).lower() == re.sub(r"\s+", "", right).lower()
+    return re.sub(r"\s+", "", answer).lower() == re.sub(r"\s+", "", right).lower()
 
 
 def _number(text: str) -> float | None:
@@ -250,8 +250,8 @@ def anls(prediction: str, references: Sequence[str], *, threshold: float = 0.5) 
 
     :param threshold: largest similarity that still counts as wrong.
     """
-    said = _folded(prediction)
-    alike = [Levenshtein.normalized_similarity(said, _folded(reference)) for reference in references]
+    answer = _folded(prediction)
+    alike = [Levenshtein.normalized_similarity(answer, _folded(reference)) for reference in references]
     return max((value for value in alike if value > threshold), default=0.0)
 
 
@@ -296,10 +296,10 @@ def _format_of(reference: str) -> AnswerFormat:
     return "Int" if re.fullmatch(r"\s*[-+]?\d+\s*", reference) else "Float"
 
 
-def _lists(said: list[str], right: list[str]) -> float:
-    if len(said) != len(right) or not right:
+def _lists(answer: list[str], right: list[str]) -> float:
+    if len(answer) != len(right) or not right:
         return 0.0
-    pairs = list(zip(sorted(map(_clean, said)), sorted(map(_clean, right)), strict=True))
+    pairs = list(zip(sorted(map(_clean, answer)), sorted(map(_clean, right)), strict=True))
     first = pairs[0][1]
     if _document_number(first) is not None or _EXACT.search(first):
         return float(all(mine == theirs for mine, theirs in pairs))
@@ -320,11 +320,11 @@ def _document_number(text: str) -> float | None:
     return float(plain) if _DOCUMENT_NUMBER.fullmatch(plain) else None
 
 
-def _nearly(said: float | None, right: float | None) -> bool:
+def _nearly(answer: float | None, right: float | None) -> bool:
     """Return whether the numbers agree within 1 %, directly or as percentages."""
-    if said is None or right is None:
+    if answer is None or right is None:
         return False
-    return any(isclose(said, each, rel_tol=0.01) for each in (right / 100, right, right * 100))
+    return any(isclose(answer, each, rel_tol=0.01) for each in (right / 100, right, right * 100))
 
 
 def _clean(text: str) -> str:

@@ -74,17 +74,14 @@ def answer_schema(kind: type[msgspec.Struct]) -> Schema:
     """Return the schema of an answer."""
     schema = msgspec.json.schema(kind)
     named: Schema = schema["$defs"]
-    # Fields with defaults are optional in Python; the model has to write them all.
-    complete = {name: {**_with_type(each), **_all_required(each)} for name, each in named.items()}
-    return _strict(schema, complete, ())
+    return _strict(schema, {name: _complete(each) for name, each in named.items()}, ())
 
 
-def _all_required(schema: Schema) -> Schema:
-    return {"required": list(schema["properties"])} if "properties" in schema else {}
-
-
-def _with_type(schema: Schema) -> Schema:
-    """Add the type of an enumeration of strings, which some endpoints require."""
+def _complete(schema: Schema) -> Schema:
+    """Require all fields, and add the type of an enumeration of strings, which some endpoints require."""
+    if "properties" in schema:
+        # Fields with defaults are optional in Python; the model has to write them all.
+        return {**schema, "required": list(schema["properties"])}
     words: list[Any] = schema.get("enum", [])
     return {"type": "string", **schema} if words and all(isinstance(word, str) for word in words) else schema
 

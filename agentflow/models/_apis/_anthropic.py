@@ -132,8 +132,8 @@ class AnthropicApi:
         finish = _FINISH.get(answer.stop_reason or "end_turn", answer.stop_reason or "")
         if finish == "tool_calls" and not calls:
             finish = "stop"
-        said = answer.stop_details.explanation if answer.stop_details else None
-        refusal = (said or "") if finish == "content_filter" else ""
+        explanation = answer.stop_details.explanation if answer.stop_details else None
+        refusal = (explanation or "") if finish == "content_filter" else ""
         usage = estimate(sent, text) if answer.usage is None else _usage(answer.usage)
         return ApiAnswer(text, finish, refusal, usage, answer.model, tuple(calls))
 

@@ -31,14 +31,14 @@ def text_of(parts: Iterable[Part]) -> str:
 
 def split_system(messages: Iterable[Message]) -> tuple[str, list[Message]]:
     """Split a conversation into its system text and the other messages."""
-    said: list[str] = []
+    system: list[str] = []
     others: list[Message] = []
     for message in messages:
         if message.role == "system":
-            said.append(text_of(message.parts))
+            system.append(text_of(message.parts))
         else:
             others.append(message)
-    return "\n\n".join(said), others
+    return "\n\n".join(system), others
 
 
 def instructed(ask: PreparedCall) -> tuple[Message, ...]:

@@ -132,7 +132,7 @@ class OpenAiApi:
         fields = without_none(
             {
                 "model": ask.model,
-                "messages": _say_all(instructed(ask)),
+                "messages": [each for message in instructed(ask) for each in _say(message)],
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 self._longest: sampling.max_tokens,
@@ -159,8 +159,8 @@ class OpenAiApi:
         if not answer.choices:
             raise msgspec.ValidationError("no choices")
         choice = answer.choices[0]
-        said = choice.message
-        text = said.content or ""
+        spoken = choice.message
+        text = spoken.content or ""
         usage = (
             estimate(sent, text)
             if answer.usage is None
@@ -170,10 +170,10 @@ class OpenAiApi:
         tokens = None
         if choice.token_ids is not None:
             tokens = tokens_of(answer.prompt_token_ids, choice.token_ids, choice.logprobs, finish)
-        calls = _calls(said, body) if said.tool_calls else ()
+        calls = _calls(spoken, body) if spoken.tool_calls else ()
         if calls and finish != "length":
             finish = "tool_calls"
-        return ApiAnswer(text, finish, said.refusal or "", usage, answer.model or "", calls, tokens)
+        return ApiAnswer(text, finish, spoken.refusal or "", usage, answer.model or "", calls, tokens)
 
 
 class AzureApi(OpenAiApi):
@@ -208,18 +208,6 @@ class LiteLlmApi(OpenAiApi):
     """Name of the API."""
 
 
-def _say_all(messages: tuple[Message, ...]) -> list[_Said]:
-    said: list[_Said] = []
-    for message in messages:
-        parts = message.parts
-        # Text-only endpoints want a plain string.
-        if len(parts) == 1 and isinstance(part := parts[0], TextPart):
-            said.append(_Said(message.role, part.text))
-        else:
-            said.extend(_say(message))
-    return said
-
-
 def _say(message: Message) -> Iterator[_Said]:
     """Split a message with tool calls or results into the several messages of this API."""
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
@@ -242,6 +230,7 @@ def _say(message: Message) -> Iterator[_Said]:
 
 def _content(parts: list[TextPart | ImagePart]) -> str | list[_TextPart | _ImagePart]:
     if not any(isinstance(part, ImagePart) for part in parts):
+        # Text-only endpoints want a plain string.
         return text_of(parts)
     return [
         _TextPart(part.text)
@@ -251,11 +240,11 @@ def _content(parts: list[TextPart | ImagePart]) -> str | list[_TextPart | _Image
     ]
 
 
-def _calls(said: _Spoken, body: bytes) -> tuple[ToolCall, ...]:
+def _calls(spoken: _Spoken, body: bytes) -> tuple[ToolCall, ...]:
     """Return the tool calls; the first one keeps the model's thoughts."""
     found: list[ToolCall] = []
-    thoughts = {name: getattr(said, name) for name in _THOUGHTS if getattr(said, name)}
-    for number, one in enumerate(said.tool_calls or ()):
+    thoughts = {name: getattr(spoken, name) for name in _THOUGHTS if getattr(spoken, name)}
+    for number, one in enumerate(spoken.tool_calls or ()):
         identifier, state = one.id or call_id(body, number), {} if number else thoughts
         found.append(parse_call(identifier, one.function.name, one.function.arguments, state))
     return tuple(found)
