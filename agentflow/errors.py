@@ -236,14 +236,22 @@ class RunStopped(AgentFlowError):
 
 
 def unwrap_group(error: Exception) -> Exception:
-    """Return the first leaf of nested exception groups, in which task groups wrap errors."""
+    """Return the first leaf of nested exception groups, in which task groups wrap errors.
+
+    >>> unwrap_group(ExceptionGroup("tasks", [ValueError("no such seed")]))
+    ValueError('no such seed')
+    """
     while _is_group(error):
         error = error.exceptions[0]
     return error
 
 
 def error_line(error: Exception) -> str:
-    """Return the type and message of an error, taken out of its groups, as one line of at most 500 characters."""
+    """Return the type and message of an error, taken out of its groups, as one line of at most 500 characters.
+
+    >>> error_line(ValueError("no such\\nseed"))
+    'ValueError: no such seed'
+    """
     error = unwrap_group(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -32,11 +33,28 @@ def lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
+def imported(path: Path) -> set[str]:
+    """Return the dotted names of the modules, and of everything from them, that a module imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
 @pytest.mark.promise("style:modules")
-def test_a_module_fits_in_a_head() -> None:
-    lengths = {name(path): lines(path) for path in source_modules()}
-    assert {module: length for module, length in lengths.items() if length > 800} == {}
-    assert median(lengths.values()) <= 130
+def test_modules_are_neither_long_nor_fragments() -> None:
+    lengths = {path: lines(path) for path in source_modules()}
+    assert {name(path): length for path, length in lengths.items() if length > 500} == {}
+    assert median(lengths.values()) <= 170
+    private = {path for path in lengths if path.name.startswith("_") and not path.name.startswith("__")}
+    short = [name(path) for path, length in lengths.items() if length < 40 and not path.name.startswith("__")]
+    assert len(short) <= 30, short
+    users = Counter(module for path in lengths for module in imported(path))
+    single = [name(path) for path in private if users[name(path).removesuffix(".py").replace("/", ".")] == 1]
+    assert len(single) <= 120, sorted(single)
 
 
 @pytest.mark.promise("style:functions")
