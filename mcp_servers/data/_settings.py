@@ -55,8 +55,7 @@ def check_folder(settings: Mapping[str, object]) -> None:
 
     :raises ConfigurationError: naming the setting.
     """
-    check_settings(DataSettings, "data", settings)
-    for folder in DataSettings.model_validate(settings).readable:
+    for folder in check_settings(DataSettings, "data", settings).readable:
         if not folder.is_dir():
             raise ConfigurationError(f"data: there is no folder {folder}: set `folder` to one that is there")
 

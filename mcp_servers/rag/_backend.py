@@ -124,13 +124,11 @@ class RagBackend(Backend):
 
     def check(self, settings: Mapping[str, object]) -> None:
         """Reject invalid settings and missing documents."""
-        check_settings(RagSettings, self.name, settings)
-        locate_index(RagSettings.model_validate(settings))
+        locate_index(check_settings(RagSettings, self.name, settings))
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Apply the server's settings."""
-        check_settings(RagSettings, self.name, settings)
-        self._settings = RagSettings.model_validate(settings)
+        self._settings = check_settings(RagSettings, self.name, settings)
 
     async def warmup(self) -> None:
         """Open the index; build or update it first if necessary."""
@@ -140,7 +138,7 @@ class RagBackend(Backend):
             embedder = Embedder(settings.embedding) if settings.embedding else None
             async with AsyncExitStack() as stack:
                 if embedder is not None:
-                    await stack.enter_async_context(embedder)
+                    stack.push_async_callback(embedder.close)
                 self._opened = await open_library(place, settings, embedder)
                 self._stack = stack.pop_all()
 

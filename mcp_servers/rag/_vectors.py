@@ -14,9 +14,6 @@ from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from mcp_servers.rag._settings import EmbeddingSettings
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -40,31 +37,22 @@ _decoder = msgspec.json.Decoder(_Vectors)
 
 
 class Embedder:
-    """Client of the embedding endpoint, with a cache of query vectors. An async context manager."""
+    """Client of the embedding endpoint, with a cache of query vectors. It needs a running event loop."""
 
     def __init__(self, settings: EmbeddingSettings) -> None:
-        self._settings = settings
+        self._model = settings.model
         self._url = f"{settings.base_url.rstrip('/')}/embeddings"
-        self._session: aiohttp.ClientSession | None = None
+        key = settings.api_key
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(keepalive_timeout=IDLE_SECONDS),
+            headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key else {},
+            timeout=aiohttp.ClientTimeout(total=settings.timeout),
+        )
         self._queries: OrderedDict[str, list[float]] = OrderedDict()
 
-    async def __aenter__(self) -> "Self":
-        key = self._settings.api_key
-        headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
-        timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
-        connector = aiohttp.TCPConnector(keepalive_timeout=IDLE_SECONDS)
-        self._session = aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: "TracebackType | None",
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
 
     async def of_query(self, query: str) -> list[float]:
         """Return the vector of a query.
@@ -83,22 +71,20 @@ class Embedder:
 
         :raises ToolFailure: `unavailable`, if the endpoint fails.
         """
-        assert self._session is not None, "the embedder is entered before use"
+        request = {"model": self._model, "input": list(texts)}
         try:
-            async with self._session.post(
-                self._url, json={"model": self._settings.model, "input": list(texts)}
-            ) as answer:
-                body = await answer.read()
-                status = answer.status
+            async with self._session.post(self._url, json=request) as response:
+                body = await response.read()
+                status = response.status
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise self._failure(str(error) or "timeout") from None
         if status != 200:
             raise self._failure(f"status {status}: {' '.join(body.decode(errors='replace').split())[:200]}")
         try:
-            vectors = {one.index: one.embedding for one in _decoder.decode(body).data}
+            vectors = {vector.index: vector.embedding for vector in _decoder.decode(body).data}
         except msgspec.DecodeError as error:
             raise self._failure(f"invalid response: {error}") from None
-        if vectors.keys() != set(range(len(texts))) or len({len(one) for one in vectors.values()}) != 1:
+        if vectors.keys() != set(range(len(texts))) or len({len(vector) for vector in vectors.values()}) != 1:
             raise self._failure(
                 f"it returned {len(vectors)} vectors for {len(texts)} texts, or vectors of different lengths"
             )
@@ -222,4 +208,4 @@ class VectorIndex:
         count = min(count, len(self.names))
         least = np.partition(similar, -count)[-count]
         near = [(self.names[place], float(similar[place])) for place in np.flatnonzero(similar >= least)]
-        return sorted(near, key=lambda one: (-one[1], one[0]))[:count]
+        return sorted(near, key=lambda entry: (-entry[1], entry[0]))[:count]

@@ -72,7 +72,14 @@ class DatabaseAccess:
 
         :raises WorkerFailure: if it fails.
         """
-        original = self._original(database)
+        original = DatabaseSpec(
+            database.engine,
+            database.target,
+            writable=False,
+            memory=self._settings.memory_bytes,
+            file_bytes=self._settings.copy_bytes,
+            superuser=self._settings.superuser,
+        )
         if not self._settings.writable:
             return await self._ask(original, request, seconds)
         async with state.lock:
@@ -110,16 +117,6 @@ class DatabaseAccess:
     async def _ask(self, place: DatabaseSpec, request: Mapping[str, object], seconds: float) -> Reply:
         async with self._workers.lend(place) as worker:
             return await worker.ask(request, seconds)
-
-    def _original(self, database: DatabaseSource) -> DatabaseSpec:
-        return DatabaseSpec(
-            database.engine,
-            database.target,
-            writable=False,
-            memory=self._settings.memory_bytes,
-            file_bytes=self._settings.copy_bytes,
-            superuser=self._settings.superuser,
-        )
 
 
 class DatabaseCopies:

@@ -156,8 +156,7 @@ class SqlBackend(Backend):
 
     def check(self, settings: Mapping[str, object]) -> None:
         """Reject invalid settings and missing databases."""
-        check_settings(SqlSettings, self.name, settings)
-        databases_of(SqlSettings.model_validate(settings))
+        databases_of(check_settings(SqlSettings, self.name, settings))
 
     def unusable(self, settings: Mapping[str, object]) -> Mapping[str, str]:
         """Mark the query tools as unusable if no database is configured."""
@@ -168,8 +167,7 @@ class SqlBackend(Backend):
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Apply the server's settings."""
-        check_settings(SqlSettings, self.name, settings)
-        self._settings = SqlSettings.model_validate(settings)
+        self._settings = check_settings(SqlSettings, self.name, settings)
         self._access = DatabaseAccess(self._settings, databases_of(self._settings), secrets.token_hex(6))
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:

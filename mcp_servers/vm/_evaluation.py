@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -349,12 +350,9 @@ async def _tables(found: object, expected: object, options: Mapping[str, Any], s
         return 0.0, f"{len(one)} rows, expected {len(other)}"
     fold, tolerance = bool(options.get("ignore_case")), float(options.get("tolerance", 0.0))
     for number, (row, wanted) in enumerate(zip(one, other, strict=True), 1):
-        width = max(len(row), len(wanted))
-        for column in range(width):
-            cell = row[column] if column < len(row) else None
-            should = wanted[column] if column < len(wanted) else None
+        for column, (cell, should) in enumerate(zip_longest(row, wanted), 1):
             if not _same_cell(cell, should, tolerance, fold=fold):
-                return 0.0, f"row {number}, column {column + 1}: {cell!r}, expected {should!r}"
+                return 0.0, f"row {number}, column {column}: {cell!r}, expected {should!r}"
     return 1.0, ""
 
 

@@ -9,12 +9,6 @@ from typing import Any
 MOST_ROWS, MOST_COLUMNS = 10_000, 1_000
 
 
-def read_input() -> tuple[dict[str, Any], list[bytes]]:
-    """Return the request, and its files."""
-    asked = json.loads(sys.argv[1])
-    return asked, [sys.stdin.buffer.read(size) for size in asked["sizes"]]
-
-
 def crop(asked: dict[str, Any], files: list[bytes]) -> bytes:
     """Return a part of a picture."""
     from PIL import Image
@@ -78,7 +72,8 @@ def sheet_rows(data: bytes, sheet: str | int | None) -> list[list[Any]]:
 
 def main() -> None:
     """Run the requested operation."""
-    asked, files = read_input()
+    asked = json.loads(sys.argv[1])
+    files = [sys.stdin.buffer.read(size) for size in asked["sizes"]]
     done = {"crop": crop, "compare": compare, "table": table}[asked["do"]](asked, files)
     answer = done if isinstance(done, bytes) else json.dumps(done).encode()
     sys.stdout.buffer.write(answer)

@@ -1,4 +1,4 @@
-"""Tools of the world backend, and the episode of a session."""
+"""Tools of the world backend, their results, and the episode of a session."""
 
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -10,14 +10,61 @@ from pydantic import Field
 
 from agentflow.errors import CannotFork, ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext, Image
+from mcp_servers.core._call import CallContext, Image, Output
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from mcp_servers.world._results import WorldObservation, WorldProgress
-from mcp_servers.world._settings import HOUSEHOLD, WorldSettings
+from mcp_servers.world._settings import WorldSettings
 from mcp_servers.world._world import HouseholdWorld, World
+from mcp_servers.world.household import HOUSEHOLD
+
+
+class WorldObservation(Output):
+    """Observation and legal actions."""
+
+    task: str
+    """Task in words."""
+    observation: str
+    """Observation in words."""
+    actions: list[str]
+    """Legal actions; empty at the end, and if actions are not enumerable: see `action_format`."""
+    action_format: str | None
+    """Format of an action, if there is no list of them."""
+    reward: float
+    """Reward of the last action."""
+    total_reward: float
+    """Sum of all rewards."""
+    steps: int
+    """Number of actions taken."""
+    done: bool
+    """The episode is over."""
+    success: bool | None
+    """The task is done; null if the environment does not report it."""
+
+
+class WorldProgress(Output):
+    """Progress of an episode."""
+
+    env: str
+    """Environment."""
+    seed: int
+    """Seed: the same seed and actions lead to the same state."""
+    task: str
+    """Task in words."""
+    history: list[str]
+    """Actions taken, in order."""
+    steps: int
+    """Number of actions."""
+    total_reward: float
+    """Sum of the rewards."""
+    done: bool
+    """The episode is over."""
+    success: bool | None
+    """The task is done; null if the environment does not report it."""
+    digest: str
+    """Hash of the whole state: equal in two sessions whose worlds are equal."""
+
 
 T = TypeVar("T")
 

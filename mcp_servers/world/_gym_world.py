@@ -76,14 +76,12 @@ class GymWorld(World):
 
     @property
     def task(self) -> str:
-        """Task in words."""
         observation = self._observation
         mission = observation.get("mission") if is_object(observation) else None
         task = mission or self._info.get("task")
         return task if isinstance(task, str) else f"Gain as much reward as you can in {self._id}."
 
     def tell(self) -> str:
-        """Return the current observation in words."""
         observation = self._observation
         if _is_grid(self._env) and is_object(observation):
             return _tell_grid(observation, getattr(self._env.unwrapped, "carrying", None))
@@ -93,7 +91,6 @@ class GymWorld(World):
         return f"{_without_colours(str(self._env.render())).strip()}\n{text}"
 
     def picture(self) -> bytes | None:
-        """Render the current state as PNG."""
         if self._env.render_mode != "rgb_array":
             return None
         from PIL import Image  # needed only for pictures
@@ -103,7 +100,6 @@ class GymWorld(World):
         return png.getvalue()
 
     def actions(self) -> list[str]:
-        """Return the legal actions."""
         if self._over:
             return []
         names, mask = _action_names(self._env), self._info.get("action_mask")
@@ -112,11 +108,9 @@ class GymWorld(World):
         return [name for name, allowed in zip(names, mask, strict=True) if allowed]
 
     def action_format(self) -> str | None:
-        """Format of an action, if there is no list of them."""
         return _action_format(self._env)
 
     def act(self, action: str) -> ActionResult:
-        """Take an action."""
         return self._step(_parse(self._env, action, self.actions()))
 
     def _step(self, value: object) -> ActionResult:

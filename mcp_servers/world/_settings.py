@@ -1,14 +1,11 @@
 """Settings of the world backend."""
 
 from fnmatch import fnmatchcase
-from typing import Final
 
 from pydantic import Field
 
 from agentflow.settings import Section
-
-HOUSEHOLD: Final = "agentflow/household-v0"
-"""Environment id of the household."""
+from mcp_servers.world.household import HOUSEHOLD
 
 
 class WorldSettings(Section):

@@ -93,30 +93,24 @@ class HouseholdWorld(World):
 
     @property
     def task(self) -> str:
-        """Task in words."""
         return self._game.goal.text
 
     def tell(self) -> str:
-        """Return the current observation in words."""
         return self._game.tell()
 
     def actions(self) -> list[str]:
-        """Return the legal actions."""
         return self._game.actions()
 
     def act(self, action: str) -> ActionResult:
-        """Take one of the actions."""
         actions = self.actions()
         self._game.act(actions[match_action(action, actions)])
         success = self._game.success
         return ActionResult(float(success), self._game.over, success)
 
     def digest(self) -> str:
-        """Return a digest that is equal for equal states."""
         return self._game.digest()
 
     def copy(self) -> "HouseholdWorld":
-        """Return an independent copy."""
         copied = copy(self)
         copied._game = self._game.copy()
         return copied

@@ -75,49 +75,41 @@ def tables_of(
 ) -> list[DataSource]:
     """Return the tables of a file, or only a named sheet.
 
-    :param whole: see to it that every row can be read, and not only the first ones.
+    :param whole: check that every row can be read, and not only the first ones.
     :raises UnreadableData: if there is none.
     """
-    found = list(_sources(connection, path, sheet, whole=whole))
-    if not found:
-        raise UnreadableData("it holds no table")
-    return found
-
-
-def _sources(
-    connection: duckdb.DuckDBPyConnection, path: str, sheet: str | None, *, whole: bool
-) -> Iterator[DataSource]:
-    """Yield the tables of a file."""
     if not os.path.isfile(path):
         raise UnreadableData("it is no regular file")
     if os.path.getsize(path) == 0:
         raise UnreadableData("the file is empty")
     match kind_of(path):
         case "excel":
-            yield from _sheets(connection, path, sheet)
+            sources = list(_sheets(connection, path, sheet))
+            if not sources:
+                raise UnreadableData("it holds no table")
+            return sources
         case "csv":
-            yield _first_that_works(connection, _csv(path), whole=whole)
+            attempts = _csv(_text(path))
         case "parquet":
-            yield _first_that_works(connection, [DataSource(f"read_parquet({_text(path)})")], whole=False)
+            attempts, whole = [DataSource(f"read_parquet({_text(path)})")], False
         case "json":
-            options = "maximum_object_size = 67108864"
-            yield _first_that_works(
-                connection,
-                [
-                    DataSource(f"read_json_auto({_text(path)}, {options})"),
-                    DataSource(
-                        f"read_json_auto({_text(path)}, {options}, format = 'newline_delimited', ignore_errors = true)",
-                        note="lines that are no JSON are left out",
-                    ),
-                ],
-                whole=whole,
-            )
+            attempts = _json(f"{_text(path)}, maximum_object_size = 67108864")
         case _:
             raise UnreadableData("it is no CSV, TSV, Parquet, Excel or JSON file")
+    return [_first_readable(connection, attempts, whole=whole)]
 
 
-def _csv(path: str) -> list[DataSource]:
-    named = _text(path)
+def _json(arguments: str) -> list[DataSource]:
+    return [
+        DataSource(f"read_json_auto({arguments})"),
+        DataSource(
+            f"read_json_auto({arguments}, format = 'newline_delimited', ignore_errors = true)",
+            note="lines that are no JSON are left out",
+        ),
+    ]
+
+
+def _csv(named: str) -> list[DataSource]:
     loose = "all_varchar = true, ignore_errors = true, strict_mode = false, null_padding = true"
     return [
         DataSource(f"read_csv({named})"),
@@ -130,25 +122,25 @@ def _csv(path: str) -> list[DataSource]:
     ]
 
 
-def _first_that_works(
-    connection: duckdb.DuckDBPyConnection, ways: list[DataSource], *, whole: bool
+def _first_readable(
+    connection: duckdb.DuckDBPyConnection, attempts: list[DataSource], *, whole: bool
 ) -> DataSource:
     wrong = ""
-    for way in ways:
+    for source in attempts:
         try:
-            rows = connection.execute(f"SELECT * FROM {way.expression}").fetchmany(FIRST_ROWS)
+            rows = connection.execute(f"SELECT * FROM {source.expression}").fetchmany(FIRST_ROWS)
             if wrong and all(value is None for row in rows for value in row):
                 # Invalid rows are skipped here, so reading the first rows is enough.
                 continue
             if whole:
                 # Reads each value, because an error may occur late in the file.
-                connection.execute(f"SELECT count(COLUMNS(*)) FROM {way.expression}").fetchall()
+                connection.execute(f"SELECT count(COLUMNS(*)) FROM {source.expression}").fetchall()
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error as error:
             wrong = wrong or str(error).partition("\n")[0]
             continue
-        return way
+        return source
     raise UnreadableData(wrong)
 
 
@@ -215,11 +207,11 @@ def _array(arrow: Foreign, values: list[object]) -> Foreign:
 
 def _unique(names: list[str]) -> list[str]:
     seen: dict[str, int] = {}
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
-        found.append(name if count == 1 else f"{name}_{count}")
-    return found
+        unique.append(name if count == 1 else f"{name}_{count}")
+    return unique
 
 
 def _text(value: str) -> str:

@@ -40,7 +40,6 @@ class DuckdbEngine(SqlEngine):
         self._base = self._open()
 
     def run(self, query: str) -> StatementResult:
-        """Run one statement."""
         self._cursor = cursor = self._base.cursor()
         try:
             statements = cursor.extract_statements(query)
@@ -63,7 +62,6 @@ class DuckdbEngine(SqlEngine):
         return StatementResult(columns, self._rows(cursor))
 
     def finish(self) -> None:
-        """Commit the changes."""
         if self._cursor is not None and self._writable:
             try:
                 self._cursor.execute("COMMIT")
@@ -78,7 +76,6 @@ class DuckdbEngine(SqlEngine):
             cursor.close()
 
     def tables(self) -> list[EngineTable]:
-        """Return all tables and views, by name."""
         self._cursor = cursor = self._base.cursor()
         found: dict[tuple[str, str], EngineTable] = {}
         for schema, name, kind in cursor.execute(
@@ -118,12 +115,10 @@ class DuckdbEngine(SqlEngine):
             self._base = self._open()
 
     def interrupt(self) -> None:
-        """Interrupt the running statement."""
         if (cursor := self._cursor) is not None:
             cursor.interrupt()
 
     def close(self) -> None:
-        """Close the file."""
         self.abandon()
         self._base.close()
 

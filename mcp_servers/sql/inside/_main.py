@@ -93,7 +93,7 @@ def _limit(place: DatabaseSpec) -> None:
 def _work(
     place: DatabaseSpec, requests: "queue.SimpleQueue[Request | None]", woken: int, engine_of: list[SqlEngine]
 ) -> None:
-    opened = _guarded(lambda: engine_of.append(_loaded(place)) or {})
+    opened = _guarded(lambda: engine_of.append(_open(place)) or {})
     os.write(woken, b".")
     _reply(opened)
     if not engine_of:
@@ -109,31 +109,20 @@ def _work(
     engine.close()
 
 
-def _loaded(place: DatabaseSpec) -> SqlEngine:
+def _open(place: DatabaseSpec) -> SqlEngine:
     try:
-        return _open(place)
+        match place.engine:
+            case "sqlite":
+                from ._sqlite import SqliteEngine as Engine
+            case "duckdb":
+                from ._duckdb import DuckdbEngine as Engine
+            case "postgres":
+                from ._postgres import PostgresEngine as Engine
+            case _:
+                from ._postgres import PostgresCopies as Engine
+        return Engine(place)
     except ImportError as error:
         raise DatabaseUnavailable(f"this database needs {error.name}: install agentflow[sql]") from None
-
-
-def _open(place: DatabaseSpec) -> SqlEngine:
-    match place.engine:
-        case "sqlite":
-            from ._sqlite import SqliteEngine
-
-            return SqliteEngine(place)
-        case "duckdb":
-            from ._duckdb import DuckdbEngine
-
-            return DuckdbEngine(place)
-        case "postgres":
-            from ._postgres import PostgresEngine
-
-            return PostgresEngine(place)
-        case _:
-            from ._postgres import PostgresCopies
-
-            return PostgresCopies(place)
 
 
 def _answer(engine: SqlEngine, request: Request) -> str:

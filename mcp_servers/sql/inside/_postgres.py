@@ -134,7 +134,6 @@ class PostgresEngine(SqlEngine):
         self._wait(self._open())
 
     def run(self, query: str) -> StatementResult:
-        """Run one statement."""
         statement, cursor, first = self._wait(self._begin(query))
         return StatementResult(
             [(str(one.name), str(one.type.name)) for one in statement.get_attributes() or ()],
@@ -143,7 +142,6 @@ class PostgresEngine(SqlEngine):
         )
 
     def finish(self) -> None:
-        """Commit the changes."""
         if self._place.writable:
             self._wait(self._commit())
 
@@ -153,16 +151,13 @@ class PostgresEngine(SqlEngine):
             self._wait(self._open())
 
     def tables(self) -> list[EngineTable]:
-        """Return all tables and views that the role may see."""
         return [_table(found) for found in self._wait(self._catalogue())]
 
     def interrupt(self) -> None:
-        """Interrupt the running statement."""
         if (task := self._task) is not None:
             self._loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._wait(self._connection.close())
         self._loop.close()
@@ -291,12 +286,10 @@ class PostgresCopies(SqlEngine):
         self._wait(self._connection.execute(f"CREATE DATABASE {quoted(target)} TEMPLATE {quoted(source)}"))
 
     def remove(self, target: str) -> None:
-        """Drop a copy."""
         assert _NAME.fullmatch(target)
         self._wait(self._drop(target))
 
     def close(self) -> None:
-        """Disconnect from the server."""
         self._wait(self._connection.close())
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:

@@ -4,6 +4,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -65,7 +66,6 @@ class SqliteEngine(SqlEngine):
         self._connect().close()
 
     def run(self, query: str) -> StatementResult:
-        """Run one statement."""
         self._connection = connection = self._connect()
         self._refused = ""
         try:
@@ -77,10 +77,13 @@ class SqliteEngine(SqlEngine):
             raise self._trouble(error) from None
         names = [str(column[0]) for column in cursor.description or ()]
         columns = [(name, "null") for name in names]
-        return StatementResult(columns, self._rows(cursor, columns), lambda: _changed(cursor))
+        return StatementResult(
+            columns,
+            self._rows(cursor, columns),
+            lambda: cursor.rowcount if cursor.rowcount >= 0 else None,
+        )
 
     def finish(self) -> None:
-        """Commit the changes."""
         if self._connection is not None and self._writable:
             self._connection.set_authorizer(None)
             try:
@@ -96,16 +99,15 @@ class SqliteEngine(SqlEngine):
             connection.close()
 
     def tables(self) -> list[EngineTable]:
-        """Return all tables and views, by name."""
         # Internal tables of indexes and the engine are not listed.
         query = (
             "SELECT name, type FROM pragma_table_list WHERE schema = 'main' AND type IN ('table', 'view', 'virtual') "
             "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
         )
         with closing(self._connect()) as connection:
-            found = connection.execute(query).fetchall()
+            listed = connection.execute(query).fetchall()
             return [
-                self._table(connection, name, "view" if kind == "view" else "table") for name, kind in found
+                self._table(connection, name, "view" if kind == "view" else "table") for name, kind in listed
             ]
 
     def copy(self, target: str, source: str) -> None:
@@ -116,12 +118,10 @@ class SqliteEngine(SqlEngine):
             copied.execute("PRAGMA journal_mode = DELETE")
 
     def interrupt(self) -> None:
-        """Interrupt the running statement."""
         if (connection := self._connection) is not None:
             connection.interrupt()
 
     def close(self) -> None:
-        """Close the connection of the last statement."""
         self.abandon()
 
     def _connect(self) -> sqlite3.Connection:
@@ -131,8 +131,9 @@ class SqliteEngine(SqlEngine):
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
             connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-            connection.text_factory = _text
-            for pragma in self._pragmas():
+            connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+            pragmas = (f"hard_heap_limit = {self._memory}", "trusted_schema = OFF", "temp_store = MEMORY")
+            for pragma in pragmas if self._writable else (*pragmas, "query_only = ON"):
                 connection.execute(f"PRAGMA {pragma}")
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.Error as error:
@@ -152,14 +153,6 @@ class SqliteEngine(SqlEngine):
             in_wal_mode = False
         unused = in_wal_mode and not Path(f"{self._path}-wal").exists()
         return "mode=ro&immutable=1" if unused else "mode=ro"
-
-    def _pragmas(self) -> list[str]:
-        return [
-            f"hard_heap_limit = {self._memory}",
-            "trusted_schema = OFF",
-            "temp_store = MEMORY",
-            *([] if self._writable else ["query_only = ON"]),
-        ]
 
     def _allowed(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action == sqlite3.SQLITE_PRAGMA:
@@ -247,11 +240,3 @@ class SqliteEngine(SqlEngine):
 
 
 _KINDS: dict[type, str] = {int: "integer", float: "real", str: "text", bytes: "blob"}
-
-
-def _changed(cursor: sqlite3.Cursor) -> int | None:
-    return cursor.rowcount if cursor.rowcount >= 0 else None
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from mcp_servers.world.household._game import STEPS, Game, begin
+from mcp_servers.world.household._game import HOUSEHOLD, STEPS, Game, begin
 from mcp_servers.world.household._goals import TASKS, Goal
 from mcp_servers.world.household._house import Furniture, House, Thing
 from runtimes._lazy import lazy_exports
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mcp_servers.world.household._env import HouseholdEnv, register
 
 __all__ = [
+    "HOUSEHOLD",
     "STEPS",
     "TASKS",
     "Furniture",
@@ -28,9 +29,4 @@ __all__ = [
 
 
 # Only these need Gymnasium.
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "._env": ["HouseholdEnv", "register"],
-    },
-)
+__getattr__ = lazy_exports(__name__, {"._env": ["HouseholdEnv", "register"]})

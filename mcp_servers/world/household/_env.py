@@ -1,13 +1,12 @@
 """Household as a Gymnasium environment, `agentflow/household-v0`."""
 
-from typing import Any, Final
+from typing import Any
 
 import gymnasium
 from gymnasium.spaces import Text
 
-from mcp_servers.world.household._game import STEPS, Game, begin
+from mcp_servers.world.household._game import HOUSEHOLD, STEPS, Game, begin
 
-HOUSEHOLD: Final = "agentflow/household-v0"
 MAX_TEXT_CHARS = 20_000
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"
 

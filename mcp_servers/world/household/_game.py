@@ -7,6 +7,8 @@ from random import Random
 from mcp_servers.world.household._goals import TASKS, Goal, choose
 from mcp_servers.world.household._house import HANDS, Furniture, House, Thing, build
 
+HOUSEHOLD = "agentflow/household-v0"
+"""Gymnasium id of the household."""
 STEPS = 100
 """Maximum number of actions."""
 
