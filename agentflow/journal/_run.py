@@ -162,8 +162,7 @@ class Run:
             )
             if not ended.rowcount:
                 raise SeedTaken(seed.index)
-            row = {"run": self._number, "seed": seed.index, "body": harvest}
-            put(connection, harvests, row)
+            put(connection, harvests, {"run": self._number, "seed": seed.index, "body": harvest})
 
         await self._inbox.change(end, durable=True)
         self._claims.pop(seed.index, None)
@@ -205,7 +204,6 @@ class Run:
     async def save_usage(self, by_role: Mapping[str, Usage]) -> None:
         """Store the usage so far: what the first `load_usage` returned plus this process's own."""
         before = self._used_before or {}
-
         own = {role: _less(total, before.get(role, Usage())) for role, total in by_role.items()}
 
         def save(connection: Connection) -> None:

@@ -5,10 +5,10 @@ same calls give the same results. `register_api_tool` makes a function a tool; a
 stateful one. `SyncSandbox` is the variant without `await`.
 """
 
-from agentflow.sandbox._aliases import argument_of
 from agentflow.sandbox._api_tools import register_api_tool
 from agentflow.sandbox._batch import Call
 from agentflow.sandbox._blocking import SyncSandbox
+from agentflow.sandbox._names import argument_of
 from agentflow.sandbox._own_session import SessionInfo
 from agentflow.sandbox._sandbox import Sandbox
 from agentflow.sandbox._settings import SandboxSettings

@@ -1,13 +1,11 @@
 """Batches of calls."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-import anyio
-
 from agentflow._typeguards import is_mapping
+from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox._tool_host import failed
 from mcp_servers import ToolResult
@@ -29,13 +27,6 @@ _KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    tool: str
-    arguments: Mapping[str, object]
-    timeout: float | None
-
-
 async def run_batch(
     execute: Execute, calls: Sequence[Call], *, parallel: bool, stop_on_error: bool
 ) -> list[ToolResult]:
@@ -44,57 +35,34 @@ async def run_batch(
         raise ConfigurationError(
             "execute_batch: choose parallel or stop_on_error: calls at once have no order to stop in"
         )
-    steps = [partial(_run, execute, _read(call, number)) for number, call in enumerate(calls)]
-    return await (_all_at_once(steps) if parallel else _in_order(steps, stop_on_error=stop_on_error))
-
-
-Step: TypeAlias = Callable[[], Awaitable[ToolResult]]
-
-
-async def _run(execute: Execute, call: _Call) -> ToolResult:
-    return await execute(call.tool, call.arguments, timeout=call.timeout)
-
-
-async def _in_order(steps: Sequence[Step], *, stop_on_error: bool) -> list[ToolResult]:
+    steps = [_bound(execute, call, number) for number, call in enumerate(calls)]
+    if parallel:
+        return await together(steps)
     results: list[ToolResult] = []
-    stopped: int | None = None
     for number, step in enumerate(steps):
-        if stopped is not None:
-            message = f"not called: call {stopped} of the batch failed."
-            results.append(failed(ToolFailure(ErrorKind.CANCELLED, message)))
-            continue
         results.append(await step())
         if stop_on_error and not results[-1].ok:
-            stopped = number
+            skipped = ToolFailure(ErrorKind.CANCELLED, f"not called: call {number} of the batch failed.")
+            return results + [failed(skipped) for _ in steps[number + 1 :]]
     return results
 
 
-async def _all_at_once(steps: Sequence[Step]) -> list[ToolResult]:
-    results: dict[int, ToolResult] = {}
+def _bound(execute: Execute, call: Call, number: int) -> Callable[[], Awaitable[ToolResult]]:
+    """Return a function that makes a call.
 
-    async def keep(number: int, step: Step) -> None:
-        results[number] = await step()
-
-    async with anyio.create_task_group() as group:
-        for number, step in enumerate(steps):
-            group.start_soon(keep, number, step)
-    return [results[number] for number in range(len(steps))]
-
-
-def _read(call: Call, number: int) -> _Call:
-    """Normalise a call."""
+    :raises ConfigurationError: if the call is malformed.
+    """
     if isinstance(call, tuple):
-        return _Call(call[0], call[1], None)
+        return partial(execute, call[0], call[1], timeout=None)
     unknown = [key for key in call if key not in _KEYS]
     if unknown:
         raise ConfigurationError(
             f"call {number} of the batch: unknown key {unknown[0]!r}.{did_you_mean(unknown[0], _KEYS)}"
         )
     parts = {_KEYS[key]: value for key, value in call.items() if value is not None}
-    tool, timeout = parts.get("tool"), parts.get("timeout")
-    arguments: object = parts.get("arguments", {})
+    tool, arguments, timeout = parts.get("tool"), parts.get("arguments", {}), parts.get("timeout")
     if not (isinstance(tool, str) and is_mapping(arguments) and isinstance(timeout, int | float | None)):
         raise ConfigurationError(
             f"call {number} of the batch: needs a 'tool', and may have 'arguments' and a 'timeout'"
         )
-    return _Call(tool, arguments, timeout)
+    return partial(execute, tool, arguments, timeout=timeout)

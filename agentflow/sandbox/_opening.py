@@ -1,6 +1,6 @@
 """Choice of the tool host for a sandbox's target."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from agentflow.errors import ConfigurationError
-from agentflow.sandbox._aliases import canonical_backend
 from agentflow.sandbox._api_tools import api_backends
+from agentflow.sandbox._names import canonical_backend
 from agentflow.sandbox._settings import SandboxSettings
 from agentflow.sandbox._tool_host import LocalToolHost, ToolHost
 from agentflow.settings import load_settings
@@ -52,12 +52,12 @@ def tool_host_for(
     if settings.server_url is None:
         check_runtime(settings.runtime)
         chosen = _backends(settings, backends)
-        loaded = [(name, one) for name, one in chosen if one is not None]
+        loaded = {name: backend for name, backend in chosen.items() if backend is not None}
         return LocalToolHost(
             _by_own_names(settings, loaded),
-            [*(backend for _, backend in loaded), *api_backends(settings.apis)],
+            [*loaded.values(), *api_backends(settings.apis)],
             runtime,
-            unloaded=[name for name, one in chosen if one is None],
+            unloaded=[name for name in chosen if name not in loaded],
         )
     if runtime is not None or any(isinstance(backend, Backend) for backend in backends or ()):
         raise ConfigurationError(
@@ -76,30 +76,26 @@ def _endpoint(url: str) -> str:
     return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/mcp"
 
 
-def _backends(
-    settings: SandboxSettings, wanted: Sequence[str | Backend] | None
-) -> list[tuple[str, Backend | None]]:
+def _backends(settings: SandboxSettings, wanted: Sequence[str | Backend] | None) -> dict[str, Backend | None]:
     """Return backends by the name used in settings; those known by name are loaded at first use."""
-    asked = (settings.backend_names or BACKENDS) if wanted is None else wanted
-    found: list[tuple[str, Backend | None]] = []
-    for one in asked:
-        if isinstance(one, Backend):
-            found.append((one.name, one))
+    backends: dict[str, Backend | None] = {}
+    for backend in (settings.backend_names or BACKENDS) if wanted is None else wanted:
+        name = backend.name if isinstance(backend, Backend) else canonical_backend(backend)
+        if name in backends:
+            raise ConfigurationError(f"backend {name!r} is there already: name each one once")
+        if isinstance(backend, Backend):
+            backends[name] = backend
         else:
-            name = canonical_backend(one)
-            found.append((name, None if name in BACKENDS else load_backend(name)))
-    names = [name for name, _ in found]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigurationError(f"backend {twice!r} is there already: name each one once")
-    return found
+            backends[name] = None if name in BACKENDS else load_backend(name)
+    return backends
 
 
-def _by_own_names(settings: SandboxSettings, chosen: Sequence[tuple[str, Backend]]) -> SandboxSettings:
+def _by_own_names(settings: SandboxSettings, loaded: Mapping[str, Backend]) -> SandboxSettings:
     """Return the settings with a backend's own name in place of its import path."""
-    own = {name: backend.name for name, backend in chosen}
+    own = {name: backend.name for name, backend in loaded.items()}
     return settings.model_copy(
         update={
-            "backends": {own.get(name, name): said for name, said in settings.backend_settings.items()},
+            "backends": {own.get(name, name): values for name, values in settings.backend_settings.items()},
             "warmup": [own.get(name, name) for name in settings.warmup_names],
         }
     )

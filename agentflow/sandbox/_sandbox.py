@@ -11,8 +11,8 @@ import anyio
 
 from agentflow._typeguards import is_object
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._aliases import canonical_backend
 from agentflow.sandbox._batch import Call, run_batch
+from agentflow.sandbox._names import canonical_backend
 from agentflow.sandbox._opening import Target, settings_for, tool_host_for
 from agentflow.sandbox._own_session import OwnSession, SessionInfo
 from agentflow.sandbox._tool_host import ToolHost, failed
@@ -171,13 +171,9 @@ class Sandbox:
         :raises ToolFailure: `tool_not_found`, for a pattern without a match.
         """
         await self.start()
-        return [
-            _without_session(tool)
-            for tool in self._host.names_for([patterns] if isinstance(patterns, str) else patterns).select(
-                patterns
-            )
-            if tool.backend != "session"
-        ]
+        wanted = [patterns] if isinstance(patterns, str) else patterns
+        selected = self._host.names_for(wanted).select(wanted)
+        return [_without_session(tool) for tool in selected if tool.backend != "session"]
 
     async def warmup(self, *backends: str) -> None:
         """Start backends early; by default all of them. A server starts its backends by its own settings.

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from agentflow.sandbox._aliases import canonical_backend
+from agentflow.sandbox._names import canonical_backend
 from agentflow.settings import Settings
 from mcp_servers.core import RuntimeChoice
 from runtimes import InstanceSpec, Limits

@@ -228,12 +228,8 @@ class SharedRuntime:
     @property
     def running(self) -> bool:
         """Return whether it is started, not stopped and not dead."""
-        return (
-            self._hosted is not None
-            and self._hosted.alive
-            and self._runtime is not None
-            and self._runtime.alive
-        )
+        hosted, runtime = self._hosted, self._runtime
+        return hosted is not None and hosted.alive and runtime is not None and runtime.alive
 
     async def borrow(self) -> Runtime:
         """Return the runtime, started if necessary; the caller must release it."""

@@ -1,6 +1,6 @@
 """Control API of a running vLLM that was started for training."""
 
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -11,7 +11,7 @@ from agentflow.serving._weights import WeightsFailure
 
 T = TypeVar("T")
 
-_LONGEST_WORDS = 300
+_MAX_MESSAGE_CHARS = 300
 _PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
@@ -78,11 +78,11 @@ class EngineControl:
 
     async def pause(self, *, clear_cache: bool = True) -> None:
         """Pause all computation; requests wait. If the caches are cleared, their prompts are read again afterwards."""
-        await self._post(f"/pause?mode=keep&clear_cache={str(clear_cache).lower()}")
+        await self.post(f"/pause?mode=keep&clear_cache={str(clear_cache).lower()}")
 
     async def resume(self) -> None:
         """Resume computation."""
-        await self._post("/resume")
+        await self.post("/resume")
 
     async def is_paused(self) -> bool:
         """Return true if the engine is paused."""
@@ -90,7 +90,7 @@ class EngineControl:
 
     async def reload(self, folder: str) -> None:
         """Load the weights of a folder, or of a name on the hub, without clearing the caches."""
-        await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
+        await self.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
 
     async def version(self) -> str:
         """Return the version of the weights; `default` for those that the engine started with."""
@@ -98,7 +98,7 @@ class EngineControl:
 
     async def set_version(self, version: str) -> None:
         """Set the version of the weights."""
-        await self._post("/update_weight_version", {"new_version": version})
+        await self.post("/update_weight_version", {"new_version": version})
 
     async def model(self) -> tuple[str, str]:
         """Return the name of the model in requests, and the place it was loaded from at the start."""
@@ -111,7 +111,7 @@ class EngineControl:
         :raises EngineRefused: if the engine refuses.
         :raises EngineGone: if it does not answer.
         """
-        return await self._post(path, body)
+        return await self._ask("POST", path, body)
 
     async def draw(self, model: str, tokens: tuple[int, ...]) -> tuple[int, float]:
         """Return the next token after these, and its log-probability; the prefix cache may be used."""
@@ -120,11 +120,11 @@ class EngineControl:
 
     async def score(self, model: str, tokens: tuple[int, ...]) -> list[float]:
         """Return the log-probability of each token but the first, without the prefix cache."""
-        told = (await self._complete(model, tokens, prompt_logprobs=0)).prompt_logprobs or []
+        logprobs = (await self._complete(model, tokens, prompt_logprobs=0)).prompt_logprobs or []
         return [
-            place[token].logprob
-            for token, place in zip(tokens[1:], told[1:], strict=True)
-            if place is not None
+            candidates[token].logprob
+            for token, candidates in zip(tokens[1:], logprobs[1:], strict=True)
+            if candidates is not None
         ]
 
     async def _complete(self, model: str, tokens: tuple[int, ...], **more: object) -> _Choice:
@@ -137,18 +137,15 @@ class EngineControl:
             **_PLAIN,
             **more,
         }
-        return msgspec.json.decode(await self._post("/v1/completions", body), type=_Completion).choices[0]
+        return msgspec.json.decode(await self.post("/v1/completions", body), type=_Completion).choices[0]
 
     async def _get(self, path: str, kind: type[T]) -> T:
         return msgspec.json.decode(await self._ask("GET", path, None), type=kind)
 
-    async def _post(self, path: str, body: object | None = None) -> bytes:
-        return await self._ask("POST", path, body)
-
     async def _ask(self, method: str, path: str, body: object | None) -> bytes:
         try:
             async with self._session.request(method, self._address + path, json=body) as answer:
-                said = await answer.read()
+                content = await answer.read()
                 status = answer.status
         except TimeoutError as error:
             raise EngineRefused(
@@ -166,14 +163,22 @@ class EngineControl:
         if status in (401, 403):
             raise ConfigurationError(f"{self._address} refuses the key; use the one that it was started with")
         if status >= 400:
-            raise EngineRefused(f"{self._address} refuses {path}: {_words(said)}")
-        return said
+            raise EngineRefused(f"{self._address} refuses {path}: {_message_of(content)}")
+        return content
 
 
-def _words(said: bytes) -> str:
+class _RefusalError(Struct):
+    message: str
+
+
+class _Refusal(Struct):
+    error: _RefusalError
+
+
+def _message_of(content: bytes) -> str:
+    """Return the message of an OpenAI-style error, or the whole answer, as one line."""
     try:
-        told: Any = msgspec.json.decode(said)
-        message = told["error"]["message"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        message = said.decode(errors="replace")
-    return " ".join(str(message).split())[:_LONGEST_WORDS]
+        message = msgspec.json.decode(content, type=_Refusal).error.message
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        message = content.decode(errors="replace")
+    return " ".join(message.split())[:_MAX_MESSAGE_CHARS]

@@ -99,7 +99,7 @@ class Publisher:
         check_folder(weights.folder, before.folder if before else Path(root))
         if not self._reloads:
             return await self._restarted(control, model, weights, probe)
-        said = await control.score(model, probe.tokens) if probe else []
+        scores = await control.score(model, probe.tokens) if probe else []
         await self._swap(control, before, weights)
         if probe is None:
             return Published(version=weights.version)
@@ -115,7 +115,7 @@ class Publisher:
                 raise WeightsFailure(
                     f"{disagrees}; it is paused, because it had {version} from another publisher: restart it"
                 ) from disagrees
-            if await self._back(control, model, before, replace(probe, logprobs=tuple(said))):
+            if await self._back(control, model, before, replace(probe, logprobs=tuple(scores))):
                 end = f"it continues with {before.version}"
             else:
                 end = f"with {before.version} again it does not compute the same as before, and is paused: restart it"

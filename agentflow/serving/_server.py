@@ -90,14 +90,9 @@ class ModelServer:
         return self._publisher.current
 
     async def publish(self, weights: Weights, probe: Probe | None = None) -> Published:
-        """Replace the weights of the running server; a restart loads them too.
+        """Replace the weights of the running server as `Publisher.publish` does; a restart loads them too.
 
-        Requests in flight are paused, read again and continued with the new weights. After a failure the server continues
-        with its old weights and their version, or is restarted with complete ones.
-
-        :raises ConfigurationError: if the folder does not hold weights of this model, or the settings lack `trains`;
-            nothing has changed.
-        :raises WeightsFailure: if loading fails, or engine and trainer disagree.
+        :raises ConfigurationError: also if the settings lack `trains`.
         """
         if not self._settings.trains:
             raise ConfigurationError(
@@ -163,8 +158,8 @@ class ModelServer:
             log.seek(max(0, os.path.getsize(self._log.name) - _TAIL_BYTES))
             lines = log.read().decode(errors="replace").strip().splitlines()
         errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
-        said = lines[errors[-1] :] if errors else lines[-1:]
-        return " ".join(" ".join(said).split())[:_LONGEST_WORDS]
+        last = lines[errors[-1] :] if errors else lines[-1:]
+        return " ".join(" ".join(last).split())[:_LONGEST_WORDS]
 
     def _open_log(self) -> IO[bytes]:
         if self._settings.log is None:
@@ -191,15 +186,15 @@ class ModelServer:
         """
         python = self._settings.interpreter()
         done = await anyio.run_process([str(python), "-c", _PROBE], check=False, stderr=subprocess.DEVNULL)
-        found = done.stdout.decode().strip()
-        if not found:
+        build = done.stdout.decode().strip()
+        if not build:
             raise ConfigurationError(
                 f"python: {python} has no vLLM; make an environment with `make .venv-vllm/.stamp`, or set python"
             )
         wanted = self._settings.device
-        if wanted == "gpu" and found == "cpu":
+        if wanted == "gpu" and build == "cpu":
             raise ConfigurationError(f"device: the vLLM of {python} computes on the CPU only; set device=cpu")
-        return found == "cpu" or wanted == "cpu"
+        return build == "cpu" or wanted == "cpu"
 
     async def _ready(self) -> None:
         await self._healthy()

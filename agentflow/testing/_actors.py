@@ -156,7 +156,7 @@ class EventRecorder:
 
     async def until_ended(self, child: str, times: int = 1) -> None:
         """Wait until a child has ended that many times since `clear`."""
-        while [event.child for event in self.of(ChildEnded)].count(child) < times:
+        while [name for name, _ in self.ended()].count(child) < times:
             await self._more.wait()
 
 
@@ -194,18 +194,23 @@ class FaultyActor(Actor[object, object]):
 
     async def receive(self, message: object) -> object:
         """Echo a message, or inject a fault."""
-        match message:
-            case Fault.CRASH:
-                raise InjectedCrash("injected")
-            case Fault.SHUTDOWN:
-                raise Shutdown("injected")
-            case Fault.END:
-                self.stop()
-            case Fault.HANG:
-                await anyio.sleep_forever()
-            case _:
-                pass
+        if message is Fault.END:
+            self.stop()
+        elif isinstance(message, Fault):
+            await _inject(message)
         return message
+
+
+async def _inject(fault: Fault) -> None:
+    match fault:
+        case Fault.CRASH:
+            raise InjectedCrash("injected")
+        case Fault.SHUTDOWN:
+            raise Shutdown("injected")
+        case Fault.HANG:
+            await anyio.sleep_forever()
+        case Fault.END:
+            return
 
 
 class Start(StrEnum):
@@ -274,19 +279,7 @@ class _ScriptedChild:
             case Start.HANG:
                 await anyio.sleep_forever()
             case Start.OK:
-                context.on_stop(_do_nothing if self._stubborn else self._told.set)
+                context.on_stop((lambda: None) if self._stubborn else self._told.set)
                 context.ready()
         await self._told.wait()
-        match self._fault:
-            case Fault.CRASH:
-                raise InjectedCrash("injected")
-            case Fault.SHUTDOWN:
-                raise Shutdown("injected")
-            case Fault.HANG:
-                await anyio.sleep_forever()
-            case Fault.END:
-                return
-
-
-def _do_nothing() -> None:
-    return
+        await _inject(self._fault)

@@ -40,7 +40,7 @@ class EndpointConfig(Struct, frozen=True, kw_only=True):
     again after N more calls."""
 
 
-class _Said(Struct, omit_defaults=True):
+class _AnswerMessage(Struct, omit_defaults=True):
     role: str
     content: str
     tool_calls: list[FakeToolCall] | None = None
@@ -48,7 +48,7 @@ class _Said(Struct, omit_defaults=True):
 
 class _Choice(Struct, omit_defaults=True):
     index: int
-    message: _Said
+    message: _AnswerMessage
     finish_reason: str
     logprobs: dict[str, list[dict[str, Any]]] | None = None
     token_ids: list[int] | None = None
@@ -73,7 +73,7 @@ class FakeEndpoint:
     """The fake endpoint: answers and counts requests."""
 
     def __init__(self, config: EndpointConfig, log: BinaryIO | None = None) -> None:
-        self._manner = config
+        self._config = config
         self._log = log
         self._encoder = msgspec.json.Encoder()
         self._calls = self._in_flight = self._most = self._faults = self._repeated = 0
@@ -95,17 +95,16 @@ class FakeEndpoint:
             case "/v1/models":
                 return self._reply({"object": "list", "data": [{"id": "fake", "object": "model"}]})
             case "/stats":
-                return self._reply(self.statistics())
+                pass
             case "/hold":
                 self._hold_after = self._calls + int(request.query.get("calls", "0"))
-                return self._reply(self.statistics())
             case "/release":
                 self._hold_after = math.inf
                 self._released.set()
                 self._released = asyncio.Event()
-                return self._reply(self.statistics())
             case _:
                 return self._refuse(404, f"no such path: {request.path}", "not_found")
+        return self._reply(self.statistics())
 
     def statistics(self) -> dict[str, int]:
         """Return counters; `median_turn_us` is the time in microseconds from a request to the next one that extends it."""
@@ -137,8 +136,8 @@ class FakeEndpoint:
         self._seen[name] += 1
         # Asked again although it was answered: a caller paid twice.
         self._repeated += name in self._answered
-        fault = self._manner.faults.of(call)
-        delay = self._manner.delay_ms + self._manner.jitter_ms * (
+        fault = self._config.faults.of(call)
+        delay = self._config.delay_ms + self._config.jitter_ms * (
             blake2b(name + str(call).encode(), digest_size=1).digest()[0] / 255
         )
         if delay:
@@ -168,12 +167,12 @@ class FakeEndpoint:
             self._log.flush()
 
     def _answer(self, prompt: Prompt) -> bytes | web.Response:
-        if _STRENGTH.index(prompt.form) > _STRENGTH.index(self._manner.structured):
+        if _STRENGTH.index(prompt.form) > _STRENGTH.index(self._config.structured):
             return self._refuse(400, f"response_format.type {prompt.form} is not supported", "invalid_value")
-        if prompt.tools and prompt.turns < self._manner.tool_turns:
+        if prompt.tools and prompt.turns < self._config.tool_turns:
             return self._call(prompt)
         text = play(prompt)
-        if self._manner.same and prompt.name == "plan":
+        if self._config.same and prompt.name == "plan":
             text = self._plan = self._plan or text
         completion = _complete(text, prompt.model, prompt.words)
         return self._encoder.encode(_with_tokens(completion, prompt, text) if prompt.exact else completion)
@@ -237,7 +236,7 @@ class FakeEndpoint:
 def _complete(text: str, model: str, words: int) -> _Completion:
     written = len(text) // 4 + 1
     usage = {"prompt_tokens": words, "completion_tokens": written, "total_tokens": words + written}
-    choice = _Choice(0, _Said("assistant", text), "stop")
+    choice = _Choice(0, _AnswerMessage("assistant", text), "stop")
     name = blake2b(text.encode(), digest_size=6).hexdigest()
     return _Completion(f"chatcmpl-{name}", "chat.completion", 0, model, [choice], usage)
 

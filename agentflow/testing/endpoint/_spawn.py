@@ -39,13 +39,11 @@ async def fake_endpoint(
     :param port: port; 0 for any free one.
     :param log: file that gets the body of every request, one per line.
     """
-    words = [f"--port={port}", f"--delay-ms={delay_ms}", f"--jitter-ms={jitter_ms}", f"--faults={faults}"]
-    words += [f"--fault-seed={fault_seed}", f"--structured={structured}", f"--tool-turns={tool_turns}"]
-    words += [f"--down-after={down_after}"] if down_after is not None else []
-    words += [f"--hold-after={hold_after}"] if hold_after is not None else []
-    words += ["--same"] if same else []
-    words += [f"--log={log}"] if log is not None else []
-    command = [sys.executable, "-m", "agentflow.testing.endpoint", *words]
+    options = {"port": port, "delay-ms": delay_ms, "jitter-ms": jitter_ms, "structured": structured}
+    options |= {"faults": faults, "fault-seed": fault_seed, "tool-turns": tool_turns}
+    options |= {"down-after": down_after, "hold-after": hold_after, "log": log}
+    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    command = [sys.executable, "-m", "agentflow.testing.endpoint", *words, *(["--same"] if same else [])]
     paths = os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = {**os.environ, "PYTHONPATH": paths}
     async with await anyio.open_process(command, env=environment, stderr=None) as process:

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox, argument_of
-from agentflow.sandbox._aliases import ARGUMENT_ALIASES, BACKEND_ALIASES, TOOL_ALIASES, canonical_backend
-from agentflow.sandbox._names import Names
+from agentflow.sandbox._names import ARGUMENT_ALIASES, BACKEND_ALIASES, TOOL_ALIASES, Names, canonical_backend
 from mcp_servers import Tool
 from mcp_servers.core import Hints
 from tests.behaviour._tree import ROOT
