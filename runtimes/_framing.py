@@ -68,20 +68,32 @@ class FrameDecoder(_Decoder):
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         super().__init__(limit)
+        self._end = 0
 
     def next(self) -> bytes | None:
         """Return the next complete payload, or `None` until more bytes arrive.
 
         :raises FrameError: if the frame is over the limit.
         """
-        if len(self._buffer) < _HEADER_BYTES:
+        if self.missing:
             return None
-        end = _HEADER_BYTES + _checked_size(self._buffer[:_HEADER_BYTES], self._limit)
-        if len(self._buffer) < end:
-            return None
-        payload = bytes(memoryview(self._buffer)[_HEADER_BYTES:end])
-        del self._buffer[:end]
+        payload = bytes(memoryview(self._buffer)[_HEADER_BYTES : self._end])
+        del self._buffer[: self._end]
         return payload
+
+    @property
+    def missing(self) -> int:
+        """Number of bytes up to the end of the header or, after it, of the frame; 0 if the frame is complete.
+
+        :raises FrameError: if the frame is over the limit.
+        """
+        if len(self._buffer) < _HEADER_BYTES:
+            return _HEADER_BYTES - len(self._buffer)
+        size = int.from_bytes(self._buffer[:_HEADER_BYTES], "big")
+        if size > self._limit:
+            raise FrameError(f"a frame of {size} bytes is over the limit of {self._limit}")
+        self._end = _HEADER_BYTES + size
+        return max(0, self._end - len(self._buffer))
 
     def end(self) -> None:
         """Check that the stream ended between two frames.
@@ -194,16 +206,13 @@ def read_frame(read: Callable[[int], bytes], limit: int = MAX_FRAME_BYTES) -> by
         while (payload := read_frame(sys.stdin.buffer.read)) is not None:
             write_frame(1, answer(payload))
     """
-    header = _read_up_to(read, _HEADER_BYTES)
-    if not header:
-        return None
-    if len(header) < _HEADER_BYTES:
-        raise FrameError(f"the stream ended inside a frame, after {len(header)} bytes of it")
-    size = _checked_size(header, limit)
-    payload = _read_up_to(read, size)
-    if len(payload) < size:
-        received = _HEADER_BYTES + len(payload)
-        raise FrameError(f"the stream ended inside a frame, after {received} bytes of it")
+    decoder = FrameDecoder(limit)
+    while (payload := decoder.next()) is None:
+        piece = read(decoder.missing)
+        if not piece:
+            decoder.end()
+            return None
+        decoder.feed(piece)
     return payload
 
 
@@ -241,22 +250,3 @@ def decode_object(payload: bytes) -> dict[str, Any]:
 
 def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
-
-
-def _checked_size(header: bytes | bytearray, limit: int) -> int:
-    size = int.from_bytes(header, "big")
-    if size > limit:
-        raise FrameError(f"a frame of {size} bytes is over the limit of {limit}")
-    return size
-
-
-def _read_up_to(read: Callable[[int], bytes], size: int) -> bytes:
-    """Read until the size or the end of the stream is reached."""
-    pieces: list[bytes] = []
-    while size:
-        piece = read(size)
-        if not piece:
-            break
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)

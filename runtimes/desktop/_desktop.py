@@ -1,7 +1,6 @@
 """Desktop in an instance, seen from the host, and the runtime of desktops in instances of their own."""
 
 import compileall
-import contextlib
 import marshal
 import os
 import re
@@ -41,6 +40,10 @@ PYTHON = f"{sys.prefix}/bin/python3"
 
 BOOTSTRAP = (_INSIDE / "_bootstrap.py").read_text(encoding="utf-8")
 """Source of the bootstrap program."""
+_STDERR_BYTES = 4096
+_PNG = b"\x89PNG\r\n\x1a\n"
+_WHEEL = 100
+_IGNORED_STDERR = re.compile(r"^(_XSERV|Openbox-|The XKEYBOARD|>|Errors from|Could not|\s*$)")
 
 
 def missing_parts() -> list[str]:
@@ -54,7 +57,7 @@ def missing_parts() -> list[str]:
 
 
 @cache
-def payload() -> bytes:
+def driver_code() -> bytes:
     """Return the compiled driver, cached, with the directories of its libraries."""
     modules = {"runtimes": b"", "runtimes.desktop": b"", _PREFIX: b""}
     sources = {"runtimes._framing": Path(_framing.__file__)}
@@ -80,10 +83,6 @@ def _library_folders() -> list[str]:
                 compileall.compile_dir(os.fspath(module), quiet=2)
         folders[os.fspath(module.parent)] = None
     return list(folders)
-
-
-_STDERR_BYTES = 4096
-_IGNORED_STDERR = re.compile(r"^(_XSERV|Openbox-|The XKEYBOARD|>|Errors from|Could not|\s*$)")
 
 
 @dataclass(slots=True)
@@ -212,10 +211,6 @@ class DriverClient:
         return InstanceGone(f"the desktop has ended{': ' + last[:300] if last else ''}")
 
 
-_PNG = b"\x89PNG\r\n\x1a\n"
-_WHEEL = 100
-
-
 async def open_desktop(
     instance: Instance, options: DesktopOptions | None = None, *, owned: bool = False
 ) -> "Desktop":
@@ -232,7 +227,7 @@ async def open_desktop(
     if lacking:
         raise IsolationUnavailable(f"no desktop can be started here: {'; '.join(lacking)}")
     options = options or DesktopOptions()
-    code = await anyio.to_thread.run_sync(payload)
+    code = await anyio.to_thread.run_sync(driver_code)
     size = f"{options.width}x{options.height}x24"
     argv = [PYTHON, "-S", "-E", "-s", "-c", BOOTSTRAP, "-screen", "0", size, "-dpi", str(options.dpi)]
     bus = {"DBUS_SESSION_BUS_ADDRESS": BUS} if options.accessibility else {"NO_AT_BRIDGE": "1"}
@@ -355,7 +350,7 @@ class Desktop:
             return
         self._gone = True
         with anyio.CancelScope(shield=True):
-            with contextlib.suppress(InstanceGone):
+            with suppress(InstanceGone):
                 await self._link.close()
             if self._owned:
                 await self._instance.stop()

@@ -246,15 +246,6 @@ def _mount(path: str, options: list[str], kind: str = "tmpfs") -> dict[str, Any]
 def remove_dead_cgroups(prefix: str, lives: Callable[[str], bool]) -> None:
     """Remove the cgroups named after the prefix and a server that is not alive."""
     unified = os.path.exists(f"{_CGROUPS}/cgroup.controllers")
-    for hierarchy in [_CGROUPS] if unified else [entry.path for entry in _folders(_CGROUPS)]:
-        for entry in _folders(hierarchy):
-            if entry.name.startswith(prefix) and not lives(entry.name.removeprefix(prefix)):
-                _cgroups.remove_folder(entry.path, tries=100)
-
-
-def _folders(path: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(path) as entries:
-            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
+    hierarchies = [] if unified or not os.path.isdir(_CGROUPS) else os.listdir(_CGROUPS)
+    parents = [_CGROUPS] if unified else [f"{_CGROUPS}/{name}" for name in hierarchies]
+    _cgroups.remove_dead(parents, prefix, lives, tries=100)

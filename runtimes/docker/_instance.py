@@ -101,19 +101,19 @@ class ContainerInstance(ProcessInstance):
         channel: RequestChannel,
         name: str,
         spec: InstanceSpec,
-        known: dict[str, ProcessInstance],
+        instances: dict[str, ProcessInstance],
         env: Mapping[str, str],
         container: Container,
         make: ContainerStarter,
     ) -> None:
-        super().__init__(channel, name, spec, known, env)
+        super().__init__(channel, name, spec, instances, env)
         self._container = container
         self._start_another = make
 
     async def begin(self) -> None:
         """Fetch the descriptors of the limit counters and register the instance."""
         self.attach_counters(await self._client.ask("counters"))
-        self._known[self._id] = self
+        self._instances[self._id] = self
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """See `runtimes.Instance.read`."""

@@ -116,14 +116,9 @@ class DockerRuntime:
         """
         if not self._folder:
             raise RuntimeFailure("the runtime is not started: use `async with`")
+        network, notes = self._launcher.network, (_FORK_NOTE, *self._launcher.notes)
         return Capabilities(
-            fork="replay",
-            snapshot=True,
-            network=self._launcher.network,
-            gpu=False,
-            screen=False,
-            root=True,
-            notes=(_FORK_NOTE, *self._launcher.notes),
+            fork="replay", snapshot=True, network=network, gpu=False, screen=False, root=True, notes=notes
         )
 
     @property

@@ -1,6 +1,7 @@
 """Server's side of the control socket of a sandbox builder: send requests, receive replies and events."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections import deque
@@ -194,8 +195,6 @@ def _discard(future: asyncio.Future[_wire.WireMessage]) -> None:
 
 
 def _error_of(fields: _wire.Fields) -> Exception:
-    import errno
-
     name = fields.get("name", "failed")
     if name == "gone":
         return InstanceGone(fields["error"])

@@ -125,11 +125,11 @@ class ProcessInstance(WorkspaceFiles):
         client: RequestChannel,
         name: str,
         spec: InstanceSpec,
-        known: dict[str, "ProcessInstance"],
+        instances: dict[str, "ProcessInstance"],
         env: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(client, name, spec)
-        self._known = known
+        self._instances = instances
         self._env = environment(spec.env) if env is None else dict(env)
         self._python = PythonSession(client, name, spec.limits, self._env)
         self._shell = ShellSession(client, name, spec.limits, self._env)
@@ -265,7 +265,7 @@ class ProcessInstance(WorkspaceFiles):
             return await self._fork()
 
     async def _fork(self) -> Fork:
-        child = ProcessInstance(self._client, new_name(), self._spec, self._known)
+        child = ProcessInstance(self._client, new_name(), self._spec, self._instances)
         try:
             reply = await self._client.ask(
                 "copy", sandbox=self._id, id=child.id, mounts=dict(self._spec.mounts)
@@ -286,7 +286,7 @@ class ProcessInstance(WorkspaceFiles):
         except BaseException as error:
             await self._abandon(child, error)
             raise
-        self._known[child.id] = child
+        self._instances[child.id] = child
         return Fork(child, tuple(left))
 
     async def _abandon(self, child: "ProcessInstance", error: BaseException) -> None:
@@ -363,7 +363,7 @@ class ProcessInstance(WorkspaceFiles):
         self._python.close()
         self._shell.close()
         self._hits.close()
-        self._known.pop(self._id, None)
+        self._instances.pop(self._id, None)
         self._stopped.set()
 
     async def _end(self) -> None:

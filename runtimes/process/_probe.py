@@ -30,23 +30,23 @@ def missing() -> list[str]:
         return [
             f"sandboxes need Linux namespaces, and this is {platform.system()}: use a Linux machine or container"
         ]
-    found: list[str] = []
+    problems: list[str] = []
     release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit())
     if release < _OLDEST_KERNEL:
-        found.append(f"the kernel is {platform.release()}: 5.12 or newer is needed")
+        problems.append(f"the kernel is {platform.release()}: 5.12 or newer is needed")
     try:
         _seccomp.build_filter(notify=False)
     except OSError as error:
-        found.append(f"{error.strerror}: x86_64 and aarch64 are supported")
+        problems.append(f"{error.strerror}: x86_64 and aarch64 are supported")
     if _read("/proc/sys/user/max_user_namespaces") == "0":
-        found.append("user namespaces are disabled: sysctl user.max_user_namespaces=10000")
+        problems.append("user namespaces are disabled: sysctl user.max_user_namespaces=10000")
     if os.geteuid() != 0:
         if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-            found.append("user namespaces are for root only: sysctl kernel.unprivileged_userns_clone=1")
+            problems.append("user namespaces are for root only: sysctl kernel.unprivileged_userns_clone=1")
         if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-            found.append(
+            problems.append(
                 "AppArmor restricts user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run as root"
             )
     if not shutil.which("bash", path="/bin:/usr/bin"):
-        found.append("/bin/bash is missing: install bash")
-    return found
+        problems.append("/bin/bash is missing: install bash")
+    return problems

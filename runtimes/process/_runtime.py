@@ -214,13 +214,7 @@ def _capabilities(facts: dict[str, Any]) -> Capabilities:
         notes.append(
             "cgroups can't be created: memory is limited per process; run as root or under a delegated systemd unit"
         )
-    live = not facts["single_user"]
+    root, fork = (False, "none") if facts["single_user"] else (True, "live")
     return Capabilities(
-        fork="live" if live else "none",
-        snapshot=True,
-        network=False,
-        gpu=False,
-        screen=False,
-        root=live,
-        notes=tuple(notes),
+        fork=fork, snapshot=True, network=False, gpu=False, screen=False, root=root, notes=tuple(notes)
     )

@@ -195,11 +195,9 @@ class QemuMachine:
         width, height = self._size
         if not (0 <= x < width and 0 <= y < height):
             raise ValueError(f"({x}, {y}) is not on the screen, which is {width} x {height}")
-        places = {"x": (2 * x + 1) * _ABSOLUTE // (2 * width), "y": (2 * y + 1) * _ABSOLUTE // (2 * height)}
+        axes = {"x": (2 * x + 1) * _ABSOLUTE // (2 * width), "y": (2 * y + 1) * _ABSOLUTE // (2 * height)}
         async with self._hands:
-            await self._send(
-                {"type": "abs", "data": {"axis": axis, "value": value}} for axis, value in places.items()
-            )
+            await self._send({"type": "abs", "data": {"axis": name, "value": axes[name]}} for name in axes)
 
     async def button(self, button: Button, *, down: bool) -> None:
         """Press or release a button at the pointer."""

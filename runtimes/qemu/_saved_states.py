@@ -122,9 +122,8 @@ async def _interprocess_lock(path: Path) -> AsyncGenerator[None]:
 
 async def _make(settings: QemuSettings, image: BootImage, folder: Path, *, kvm: bool) -> None:
     part = folder.with_name(f"{folder.name}.part")
-    with anyio.CancelScope(shield=True):
-        # Remains of a boot that was killed.
-        await anyio.to_thread.run_sync(lambda: shutil.rmtree(part, ignore_errors=True))
+    # Remains of a boot that was killed.
+    await _remove(part)
     part.mkdir(mode=0o700)
     memory = _memory.create_memory(settings.memory_mib * MIB)
     try:
@@ -134,8 +133,12 @@ async def _make(settings: QemuSettings, image: BootImage, folder: Path, *, kvm: 
         part.rename(folder)
     finally:
         os.close(memory)
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(lambda: shutil.rmtree(part, ignore_errors=True))
+        await _remove(part)
+
+
+async def _remove(folder: Path) -> None:
+    with anyio.CancelScope(shield=True):
+        await anyio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def _close(folder: Path) -> None:
@@ -215,30 +218,30 @@ async def _wait_booted(qemu: Qemu, settings: QemuSettings, image: BootImage) -> 
 
     :raises RuntimeFailure: if it takes too long.
     """
-    eyes = ScreenReader(qemu.qmp)
+    screen = ScreenReader(qemu.qmp)
     try:
         with anyio.fail_after(settings.boot_seconds):
             if image.door:
                 await qemu.door.ready()
                 with anyio.move_on_after(_SETTLE_MOST):
-                    await _still(eyes, _SETTLE_SECONDS)
+                    await _still(screen, _SETTLE_SECONDS)
             else:
-                await _still(eyes, settings.still_seconds)
+                await _still(screen, settings.still_seconds)
     except TimeoutError:
         raise RuntimeFailure(
             f"the guest was not ready within {settings.boot_seconds:g} s: raise boot_seconds, "
             "or inspect its screen with another program"
         ) from None
     finally:
-        eyes.close()
+        screen.close()
 
 
-async def _still(eyes: ScreenReader, seconds: float) -> None:
-    before = await eyes.look()
+async def _still(screen: ScreenReader, seconds: float) -> None:
+    before = await screen.look()
     since = anyio.current_time()
     while anyio.current_time() - since < seconds:
         await anyio.sleep(_LOOK_SECONDS)
-        after = await eyes.look()
+        after = await screen.look()
         if is_blank(after) or not nearly_equal(before, after):
             since = anyio.current_time()
         before = after

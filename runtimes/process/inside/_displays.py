@@ -138,8 +138,8 @@ def _bundle(value: object) -> dict[str, bytes]:
 
 def _call(value: object, method: str) -> object:
     # Looked up on the type, so that classes and objects with a catch-all `__getattr__` do not match.
-    found = getattr(type(value), method, None)
-    data: object = found(value) if callable(found) else None
+    represent = getattr(type(value), method, None)
+    data: object = represent(value) if callable(represent) else None
     # Metadata may follow the data; only notebooks use it.
     return data[0] if _is_tuple(data) else data
 

@@ -60,7 +60,8 @@ class PythonEvaluator:
         sys.path.insert(0, "")
         _SHARED.update(display=self._displays.display, exit=_leave, quit=_leave)
         self._builtins = _SHARED.copy()
-        self._offer_to_tools()
+        module = sys.modules[SESSION_MODULE] = ModuleType(SESSION_MODULE)
+        vars(module).update(show_variables=self._show_variables, sql=self._sql)
 
     @property
     def namespace(self) -> dict[str, Foreign]:
@@ -145,11 +146,6 @@ class PythonEvaluator:
             stream = getattr(sys, name, None)
             if stream is None or getattr(stream, "closed", False):
                 setattr(sys, name, new_stream(descriptor))
-
-    def _offer_to_tools(self) -> None:
-        module = ModuleType(SESSION_MODULE)
-        vars(module).update(show_variables=self._show_variables, sql=self._sql)
-        sys.modules[SESSION_MODULE] = module
 
     def _show_variables(self) -> None:
         self._displays.add_json(VARIABLES_MIME, describe_variables(self.namespace))

@@ -54,12 +54,12 @@ def build_table(
     columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], limit: int, total: int | None
 ) -> dict[str, object]:
     """Build a table of at most `limit` rows. If there are no more rows, `total` is their number."""
-    found = list(islice(rows, limit + 1))
-    if len(found) <= limit:
-        total = len(found) if total is None else total
+    first = list(islice(rows, limit + 1))
+    if total is None and len(first) <= limit:
+        total = len(first)
     return {
         "columns": [{"name": name, "dtype": dtype} for name, dtype in columns[:COLUMNS]],
-        "rows": [[_cell(value) for value in row[:COLUMNS]] for row in found[:limit]],
+        "rows": [[_cell(value) for value in row[:COLUMNS]] for row in first[:limit]],
         "total_rows": total,
         "total_columns": len(columns),
     }
@@ -67,8 +67,8 @@ def build_table(
 
 def _kind(value: object) -> tuple[str, str] | None:
     for module, name in _KINDS:
-        found = getattr(sys.modules.get(module), name, None)
-        if isinstance(found, type) and isinstance(value, found):
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and isinstance(value, kind):
             return module, name
     return None
 

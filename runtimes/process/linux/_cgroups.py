@@ -185,10 +185,10 @@ def remove(hierarchies: Hierarchies, name: str) -> bool:
 def remove_all(hierarchies: Hierarchies) -> None:
     """Remove this server's cgroups, its sandboxes' first; wait up to two seconds for dying processes."""
     for folder in hierarchies.folders.values():
-        remove_folder(folder, tries=200)
+        _remove_folder(folder, tries=200)
 
 
-def remove_folder(folder: str, tries: int) -> None:
+def _remove_folder(folder: str, tries: int) -> None:
     """Remove a cgroup and those directly in it; try again every 10 ms while processes are dying."""
     for _ in range(tries):
         try:
@@ -216,12 +216,15 @@ def sweep(realm: str, lives: Callable[[str], bool]) -> None:
         path = _own_path(controller)
         if not root and path is not None:
             parents.append(f"/sys/fs/cgroup/{mount}{path.rstrip('/')}")
-    for parent in parents:
-        if not os.path.isdir(parent):
-            continue
+    remove_dead(parents, prefix, lives, tries=1)
+
+
+def remove_dead(parents: list[str], prefix: str, lives: Callable[[str], bool], *, tries: int) -> None:
+    """Remove the cgroups that are named after a prefix and a server that is not alive; there may be no such parent."""
+    for parent in filter(os.path.isdir, parents):
         for name in os.listdir(parent):
             if name.startswith(prefix) and not lives(name.removeprefix(prefix)):
-                remove_folder(f"{parent}/{name}", tries=1)
+                _remove_folder(f"{parent}/{name}", tries)
 
 
 def open_own(hierarchies: Hierarchies) -> int:

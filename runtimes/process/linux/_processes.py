@@ -58,15 +58,15 @@ def is_ending(pid: int) -> bool:
 def inside(namespace: int, uids: Container[int]) -> list[int]:
     """Return the pids of all processes of some users in one pid namespace."""
     wanted = os.fstat(namespace).st_ino
-    found: list[int] = []
+    pids: list[int] = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 if os.stat(f"/proc/{name}/ns/pid").st_ino == wanted and real_uid(int(name)) in uids:
-                    found.append(int(name))
+                    pids.append(int(name))
             except OSError:
                 continue
-    return found
+    return pids
 
 
 def real_uid(pid: int) -> int:

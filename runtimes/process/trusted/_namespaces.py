@@ -151,8 +151,8 @@ def _write_accounts(uid: int, copied: bool) -> None:
         path = f"/stage/upper/etc/{name}"
         if os.path.islink(path) or (os.path.lexists(path) and not os.path.isfile(path)):
             continue
-        known = path if copied and os.path.exists(path) else f"/skeleton/etc/{name}"
-        with open(known, encoding="utf-8", errors="surrogateescape") as file:
+        accounts = path if copied and os.path.exists(path) else f"/skeleton/etc/{name}"
+        with open(accounts, encoding="utf-8", errors="surrogateescape") as file:
             others = [text for text in file if not text.startswith("agent:")]
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.writelines([*others, line])

@@ -173,36 +173,20 @@ class ProcessRequests:
         # Bounded: processes that respawn faster than they are found must not block other requests.
         for _ in range(_KILL_ROUNDS):
             processes = self._processes_of(sandbox)
-            found = {
-                p for p in processes if self._is_victim(processes, p, session, since, sandbox.session_pids)
-            }
+            victims = _victims(processes, session, since, sandbox.session_pids)
             # Dying processes count as dead: at idle priority they can take a while to go.
-            if found <= killed:
+            if victims <= killed:
                 break
-            for pid in found - killed:
+            for pid in victims - killed:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            killed |= found
+            killed |= victims
         self._reactor.reply(message)
         yield from ()
 
     def _run_start(self, fields: _wire.Fields) -> float:
         """Return the start of a run in seconds since boot."""
         return fields["since"]
-
-    def _is_victim(
-        self,
-        processes: dict[int, _processes.ProcessInfo],
-        pid: int,
-        session: int,
-        since: int,
-        session_pids: set[int],
-    ) -> bool:
-        info = processes[pid]
-        if pid in session_pids or info.started < since or info.state in "ZX":
-            return False
-        chain = _processes.lineage(processes, pid)
-        return session in chain or not session_pids.intersection(chain)
 
     def events(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Report memory, CPU time and processes of the sandbox."""
@@ -217,6 +201,19 @@ class ProcessRequests:
             cpu=sum(info.cpu_ticks for info in processes.values()) / os.sysconf("SC_CLK_TCK"),
         )
         yield from ()
+
+
+def _victims(
+    processes: dict[int, _processes.ProcessInfo], session: int, since: int, session_pids: set[int]
+) -> set[int]:
+    """Return the processes started since then that descend from the session, or from no session."""
+    victims: set[int] = set()
+    for pid, info in processes.items():
+        if pid not in session_pids and info.started >= since and info.state not in "ZX":
+            chain = _processes.lineage(processes, pid)
+            if session in chain or not session_pids.intersection(chain):
+                victims.add(pid)
+    return victims
 
 
 class FileRequests:
