@@ -11,7 +11,7 @@ import anyio
 from benchmarks._rows import Row
 from runtimes import InstanceSpec
 from runtimes.docker import ContainerOptions, DockerRuntime
-from runtimes.docker._options import Tier
+from runtimes.docker._plan import Tier
 from tests._dockerd import Dockerd, dockerd
 
 POOL = 4

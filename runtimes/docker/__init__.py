@@ -6,7 +6,7 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from runtimes.docker._instance import ContainerInstance
-    from runtimes.docker._options import ContainerOptions
+    from runtimes.docker._plan import ContainerOptions
     from runtimes.docker._runtime import DockerRuntime
 
 __all__ = ["ContainerInstance", "ContainerOptions", "DockerRuntime"]
@@ -15,7 +15,7 @@ __all__ = ["ContainerInstance", "ContainerOptions", "DockerRuntime"]
 # The init process of a container imports this package with only the standard library.
 _HOMES = {
     "._instance": ["ContainerInstance"],
-    "._options": ["ContainerOptions"],
+    "._plan": ["ContainerOptions"],
     "._runtime": ["DockerRuntime"],
 }
 __getattr__ = lazy_exports(__name__, _HOMES)

@@ -15,13 +15,13 @@ import anyio.to_thread
 
 from agentflow.errors import IsolationUnavailable, NotOffered
 from runtimes.docker import _host_root
-from runtimes.docker._options import ContainerOptions
 from runtimes.docker._plan import (
     CAPABILITIES,
     MASKED,
     WRITABLE_FOLDERS,
     Container,
     ContainerLauncher,
+    ContainerOptions,
     ContainerPlan,
     exit_reason,
 )

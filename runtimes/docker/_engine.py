@@ -19,13 +19,13 @@ from aiodocker import Docker, DockerError
 
 from agentflow.errors import IsolationUnavailable, NotOffered, RuntimeFailure
 from runtimes.docker import _host_root
-from runtimes.docker._options import ContainerOptions
 from runtimes.docker._plan import (
     CAPABILITIES,
     MASKED,
     WRITABLE_FOLDERS,
     Container,
     ContainerLauncher,
+    ContainerOptions,
     ContainerPlan,
     exit_reason,
 )

@@ -12,8 +12,7 @@ from agentflow.errors import IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import WORKSPACE, Capabilities, InstanceSpec
 from runtimes.docker._bundle import CGROUP_PREFIX, BundleLauncher, remove_dead_cgroups
 from runtimes.docker._instance import ContainerInstance, InitConnection
-from runtimes.docker._options import ContainerOptions, Tier
-from runtimes.docker._plan import ContainerLauncher, ContainerMount, ContainerPlan
+from runtimes.docker._plan import ContainerLauncher, ContainerMount, ContainerOptions, ContainerPlan, Tier
 from runtimes.docker.inside import _paths
 from runtimes.process._instance import environment
 from runtimes.process._pool import InstancePool

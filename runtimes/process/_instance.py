@@ -29,7 +29,7 @@ from runtimes.process._command import CommandStream, RunningCommand
 from runtimes.process._sessions import PythonSession, ShellSession
 from runtimes.process._workspace import WorkspaceFiles, new_name
 from runtimes.process.linux import _cgroups
-from runtimes.process.trusted._spawn import LIBRARY_SETTINGS
+from runtimes.process.trusted._confine import LIBRARY_SETTINGS
 from runtimes.process.trusted._wire import WireMessage
 
 

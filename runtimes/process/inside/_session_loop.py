@@ -8,6 +8,7 @@ to the parent is replaced: open files are reopened by path at their offsets, del
 pipes and sockets are closed and reported.
 """
 
+import array
 import contextlib
 import ctypes
 import fcntl
@@ -382,7 +383,7 @@ def _runs(number: int, code: list[range], memory: int) -> bool:
     try:
         with open(f"/proc/self/task/{number}/syscall", encoding="ascii") as file:
             stack = int(file.read().split()[-2], 16)
-        words = memoryview(os.pread(memory, _STACK_BYTES, stack)).cast("Q")
+        words = array.array("Q", os.pread(memory, _STACK_BYTES, stack))
     except FileNotFoundError:
         # It has ended meanwhile.
         return True

@@ -29,6 +29,17 @@ NAMESPACE_NAMES = ("mnt", "net", "ipc", "uts")
 ROOT_MOUNT = "/r"
 """Mount point of the sandbox's root in its mount namespace."""
 
+LIBRARY_SETTINGS = {
+    "MPLBACKEND": "Agg",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+"""Environment with which libraries start no threads, so that an interpreter can fork."""
+
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _INHERITED_SIGNALS = (
     signal.SIGPIPE,

@@ -49,16 +49,6 @@ def pause_program() -> bytes:
 _INIT_UID = 1000
 CONTROL_FD = 197
 """Descriptor of a shell session's control socket."""
-LIBRARY_SETTINGS = {
-    "MPLBACKEND": "Agg",
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-}
-"""Environment with which libraries start no threads, so that an interpreter can fork."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _namespaces, _wire
 from runtimes.process.trusted._reactor import Reactor, check_report, child_exit_wakeup, ended_children
-from runtimes.process.trusted._spawn import LIBRARY_SETTINGS, RuntimeConfig, run_child
+from runtimes.process.trusted._spawn import RuntimeConfig, run_child
 
 _FIRST_USE = {"pandas": "import pandas\npandas.DataFrame({'a': [1, 2, 3]})['a'].sum()"}
 _OWN = ("runtimes", "agentflow", "mcp_servers")
@@ -151,7 +151,7 @@ def main(init: socket.socket, config: RuntimeConfig, plan: _namespaces.Namespace
         os.close(fd)
     _confine.enter_root()
     _confine.close_from(3, keep=[fd for fd in (init.fileno(), config.restrictions.ruleset) if fd is not None])
-    os.environ.update(LIBRARY_SETTINGS, HOME="/home/agent", LANG="C.UTF-8", PATH="/usr/bin:/bin")
+    os.environ.update(_confine.LIBRARY_SETTINGS, HOME="/home/agent", LANG="C.UTF-8", PATH="/usr/bin:/bin")
     os.chdir("/home/agent")
     with contextlib.suppress(ConnectionError):
         _Zygote(init, config).serve()

@@ -8,7 +8,7 @@ import anyio
 
 from runtimes import Instance, InstanceSpec, Language
 from runtimes.docker import ContainerOptions, DockerRuntime
-from runtimes.docker._options import Tier
+from runtimes.docker._plan import Tier
 
 BUSY: list[tuple[Language, str]] = [
     ("python", "while True: pass"),

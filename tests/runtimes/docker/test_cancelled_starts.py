@@ -19,8 +19,7 @@ from runtimes.docker import ContainerOptions, DockerRuntime
 from runtimes.docker._bundle import BundleLauncher
 from runtimes.docker._engine import OWNER, EngineLauncher
 from runtimes.docker._instance import InitConnection
-from runtimes.docker._options import Tier
-from runtimes.docker._plan import Container, ContainerLauncher, ContainerPlan
+from runtimes.docker._plan import Container, ContainerLauncher, ContainerPlan, Tier
 from runtimes.process._channel import RequestChannel
 from tests._dockerd import Dockerd
 from tests.runtimes.docker.conftest import TIERS

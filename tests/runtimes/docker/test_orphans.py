@@ -12,7 +12,7 @@ import pytest
 
 from runtimes.docker import ContainerOptions, DockerRuntime
 from runtimes.docker._engine import OWNER, REALM
-from runtimes.docker._options import Tier
+from runtimes.docker._plan import Tier
 from tests._dockerd import Dockerd
 from tests.runtimes.docker.conftest import TIERS
 

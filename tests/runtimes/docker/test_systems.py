@@ -10,7 +10,7 @@ import pytest
 from agentflow.errors import IsolationUnavailable
 from runtimes import InstanceSpec
 from runtimes.docker import ContainerOptions, DockerRuntime
-from runtimes.docker._options import Tier
+from runtimes.docker._plan import Tier
 from tests._dockerd import Dockerd
 from tests.runtimes.docker import _systems
 
