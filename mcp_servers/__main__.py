@@ -25,15 +25,14 @@ OWNER = "owner"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a server until it is stopped. Return the exit status: 0, 1 after a failure, 2 for invalid settings."""
-    given = _parser().parse_intermixed_args(arguments)
+    options = _parser().parse_intermixed_args(arguments)
     try:
-        settings = load_settings(ServerSettings, given.config, _overrides(given))
+        settings = load_settings(ServerSettings, options.config, _overrides(options))
         set_up_logging(settings.log_level)
-        anyio.run(serve, settings, _wants_http(given, settings))
-    except ConfigurationError as error:
-        return _complain(error, 2)
+        anyio.run(serve, settings, _wants_http(options, settings))
     except AgentFlowError as error:
-        return _complain(error, 1)
+        _say(str(error))
+        return 2 if isinstance(error, ConfigurationError) else 1
     except KeyboardInterrupt:  # before serving started; later, signals stop the server in order
         return 130
     return 0
@@ -61,18 +60,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _overrides(given: argparse.Namespace) -> list[str]:
+def _overrides(options: argparse.Namespace) -> list[str]:
     """Convert the command line to `key=value` settings."""
-    words: list[str] = [word for word in given.words if "=" in word]
+    words: list[str] = [word for word in options.words if "=" in word]
     # A mapping is merged with the file's, so that settings given there stay.
-    words += [f"backends={{{word}: {{}}}}" for word in given.words if "=" not in word]
-    host, port = _address(given.http) if given.http else (None, None)
+    words += [f"backends={{{word}: {{}}}}" for word in options.words if "=" not in word]
+    host, port = _address(options.http) if options.http else (None, None)
     for key, value in (
-        ("host", given.host or host),
-        ("port", given.port or port),
-        ("workers", given.workers),
-        ("token", given.token),
-        ("log_level", given.log_level),
+        ("host", options.host or host),
+        ("port", options.port or port),
+        ("workers", options.workers),
+        ("token", options.token),
+        ("log_level", options.log_level),
     ):
         if value is not None:
             words.append(f"{key}={value}")
@@ -85,14 +84,9 @@ def _address(text: str) -> tuple[str | None, str | None]:
     return host.strip("[]") or None, port or None
 
 
-def _wants_http(given: argparse.Namespace, settings: ServerSettings) -> bool:
-    named = (given.http, given.host, given.port)
+def _wants_http(options: argparse.Namespace, settings: ServerSettings) -> bool:
+    named = (options.http, options.host, options.port)
     return any(value is not None for value in named) or bool(settings.model_fields_set & {"host", "port"})
-
-
-def _complain(error: AgentFlowError, status: int) -> int:
-    sys.stderr.write(f"mcp_servers: {error}\n")
-    return status
 
 
 async def serve(settings: ServerSettings, http: bool) -> None:

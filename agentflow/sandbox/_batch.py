@@ -7,7 +7,6 @@ from typing import TypeAlias
 from agentflow._typeguards import is_mapping
 from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from agentflow.sandbox._tool_host import failed
 from mcp_servers import ToolResult
 from mcp_servers.core import did_you_mean
 
@@ -43,7 +42,7 @@ async def run_batch(
         results.append(await step())
         if stop_on_error and not results[-1].ok:
             skipped = ToolFailure(ErrorKind.CANCELLED, f"not called: call {number} of the batch failed.")
-            return results + [failed(skipped) for _ in steps[number + 1 :]]
+            return results + [ToolResult.failed(skipped) for _ in steps[number + 1 :]]
     return results
 
 

@@ -23,7 +23,7 @@ from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure, unwrap_group
 from agentflow.sandbox._launch import ServerLauncher, local_token
 from agentflow.sandbox._names import Names
-from agentflow.sandbox._tool_host import ToolHost, failed
+from agentflow.sandbox._tool_host import ToolHost
 from mcp_servers import Image, ResourceLink, TextContent, Tool, ToolError, ToolResult
 from mcp_servers.core import (
     CARD_KEY,
@@ -136,12 +136,12 @@ class RemoteToolHost(ToolHost):
                 meta=None if timeout is None else {TIMEOUT_KEY: timeout},
             )
         except ToolFailure as failure:
-            return failed(failure)
+            return ToolResult.failed(failure)
         except MCPError as error:
-            return failed(_failure_of(error, tool.name))
+            return ToolResult.failed(_failure_of(error, tool.name))
         except (RuntimeError, ValidationError) as error:
             message = f"{tool.name}: the server's answer can't be read: {' '.join(str(error).split())}"
-            return failed(ToolFailure(ErrorKind.FAILED, message))
+            return ToolResult.failed(ToolFailure(ErrorKind.FAILED, message))
         return _tool_result(result)
 
     async def read(self, uri: str) -> bytes:

@@ -15,7 +15,7 @@ from agentflow.sandbox._batch import Call, run_batch
 from agentflow.sandbox._names import canonical_backend
 from agentflow.sandbox._opening import Target, settings_for, tool_host_for
 from agentflow.sandbox._own_session import OwnSession, SessionInfo
-from agentflow.sandbox._tool_host import ToolHost, failed
+from agentflow.sandbox._tool_host import ToolHost
 from mcp_servers import BACKENDS, Backend, Tool, ToolResult
 from mcp_servers.core import ProgressSink
 from runtimes import Runtime
@@ -144,7 +144,7 @@ class Sandbox:
             found = self._host.names_for([tool]).find(tool)
             session = await self._session.handle() if found.stateful else None
         except ToolFailure as failure:
-            return failed(failure)
+            return ToolResult.failed(failure)
         given = dict(arguments or {})
         limit = self._timeout if timeout is None else timeout
         if limit is not None and _ends_itself(found):

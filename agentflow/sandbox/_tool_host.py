@@ -16,18 +16,12 @@ from mcp_servers import (
     RuntimeSettings,
     TableLimits,
     Tool,
-    ToolError,
     ToolResult,
     ToolTable,
     load_backend,
 )
 from mcp_servers.core import LOCAL, ProgressSink, did_you_mean, runtime_maker
 from runtimes import InstanceSpec, Runtime
-
-
-def failed(failure: ToolFailure) -> ToolResult:
-    """Return a failure as the result of a call."""
-    return ToolResult(False, failure.data, ToolError(failure.kind, failure.message))
 
 
 class ToolHost(ABC):

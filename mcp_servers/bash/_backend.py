@@ -1,8 +1,7 @@
 """The tools of the bash backend."""
 
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -95,15 +94,6 @@ class ShellState:
     readers: int = 0
     """Number of running or queued commands with an open standard input."""
 
-    @contextmanager
-    def counting_reader(self) -> Generator[None]:
-        """Count a command with an open standard input while it runs."""
-        self.readers += 1
-        try:
-            yield
-        finally:
-            self.readers -= 1
-
 
 class BashBackend(Backend):
     """A bash shell in each session that keeps its working directory, variables and functions from call to call."""
@@ -143,7 +133,8 @@ class BashBackend(Backend):
         """
         shell = session.get(ShellState)
         instance = await session.instance()
-        with shell.counting_reader() if stdin_open else nullcontext():
+        shell.readers += stdin_open
+        try:
             result = await instance.run(
                 "bash",
                 sendable("bash_run", command, without="\0"),
@@ -151,6 +142,8 @@ class BashBackend(Backend):
                 on_output=progress_of(context),
                 stdin_open=stdin_open,
             )
+        finally:
+            shell.readers -= stdin_open
         ran = self._ran(result, session, context)
         check_outcome("bash_run", result.outcome, result.detail, ran.note, ran)
         return ran

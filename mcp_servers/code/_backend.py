@@ -135,9 +135,9 @@ class CodeBackend(Backend):
         """
         source = f"{_INSIDE}.show_variables();"
         result = await self._run(source, session, context, None)
-        found = VariableList(variables=first_variables(result.displays))
-        check_outcome("code_variables", result.outcome, result.detail, _note(result), found)
-        return found
+        variables = VariableList(variables=_first(_variables, VARIABLES_MIME, result.displays) or [])
+        check_outcome("code_variables", result.outcome, result.detail, _note(result), variables)
+        return variables
 
     @tool(title="Install Python packages", open_world=True, destructive=False, idempotent=True)
     async def install(
@@ -184,9 +184,9 @@ class CodeBackend(Backend):
     def _ran(self, result: RunResult, session: Session, context: CallContext) -> CodeResult:
         settings = session.get(CodeSettings)
         limit = settings.output_characters
-        showing = CollectedDisplays()
+        showing = CollectedDisplays(settings, session, context)
         for display in result.displays:
-            showing.add(display, settings, session, context)
+            showing.add(display)
         value = result.value
         return CodeResult(
             value=None if value is None else shown(value, "value.txt", limit, session, context),
@@ -202,7 +202,7 @@ class CodeBackend(Backend):
 
     @staticmethod
     def _queried(result: RunResult) -> CodeQueryResult:
-        table, failure = first_table(result.displays), _failure(result)
+        table, failure = _first(_table, TABLE_MIME, result.displays), _failure(result)
         if failure is not None:
             return CodeQueryResult(error=QueryError(type=failure.type, message=failure.message))
         if table is None:
@@ -240,6 +240,12 @@ _variables = TypeAdapter(list[Variable])
 class CollectedDisplays:
     """Displayed output of one run."""
 
+    settings: CodeSettings
+    """Settings of the session."""
+    session: Session
+    """The session, which keeps long texts and all images."""
+    context: CallContext
+    """The call, which shows images."""
     tables: list[DisplayedTable] = field(default_factory=list[DisplayedTable])
     """Tables."""
     images: list[ShownImage] = field(default_factory=list[ShownImage])
@@ -247,38 +253,30 @@ class CollectedDisplays:
     others: list[RichOutput] = field(default_factory=list[RichOutput])
     """Other output, as text."""
 
-    def add(self, display: Display, settings: CodeSettings, session: Session, context: CallContext) -> None:
+    def add(self, display: Display) -> None:
         """Add one display."""
         if display.mime in _PICTURES:
-            self._add_picture(display, settings, session, context)
+            self._add_picture(display)
             return
         table = _parsed(_table, display) if display.mime == TABLE_MIME else None
         if table is not None:
             self.tables.append(table)
             return
         text = display.data.decode("utf-8", "replace")
-        cut = shown(text, "display.txt", settings.output_characters, session, context)
+        cut = shown(text, "display.txt", self.settings.output_characters, self.session, self.context)
         self.others.append(RichOutput(mime=display.mime, text=cut))
 
-    def _add_picture(
-        self, display: Display, settings: CodeSettings, session: Session, context: CallContext
-    ) -> None:
+    def _add_picture(self, display: Display) -> None:
         number = len(self.images) + 1
-        link = session.keep(f"picture-{number}.{_PICTURES[display.mime]}", display.mime, display.data)
-        context.show(Image(display.data, display.mime) if number <= settings.images else link)
+        link = self.session.keep(f"picture-{number}.{_PICTURES[display.mime]}", display.mime, display.data)
+        self.context.show(Image(display.data, display.mime) if number <= self.settings.images else link)
         self.images.append(ShownImage(mime=display.mime, size=len(display.data), resource=link.uri))
 
 
-def first_table(displays: tuple[Display, ...]) -> DisplayedTable | None:
-    """Return the first table among the displays."""
-    tables = (_parsed(_table, display) for display in displays if display.mime == TABLE_MIME)
-    return next((table for table in tables if table is not None), None)
-
-
-def first_variables(displays: tuple[Display, ...]) -> list[Variable]:
-    """Return the first list of variables among the displays; empty if there is none."""
-    found = (_parsed(_variables, display) for display in displays if display.mime == VARIABLES_MIME)
-    return next((variables for variables in found if variables is not None), list[Variable]())
+def _first(adapter: TypeAdapter[M], mime: str, displays: tuple[Display, ...]) -> M | None:
+    """Return the first valid value among the displays of that type."""
+    parsed = (_parsed(adapter, display) for display in displays if display.mime == mime)
+    return next((value for value in parsed if value is not None), None)
 
 
 def _parsed(adapter: TypeAdapter[M], display: Display) -> M | None:

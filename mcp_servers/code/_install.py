@@ -156,6 +156,6 @@ def _failure(log: str, allowed: InstallSettings) -> ToolFailure:
     if "No module named pip" in log:
         return ToolFailure(ErrorKind.UNAVAILABLE, "code_install: the server's Python has no pip.")
     # The index URL may contain a password.
-    told = log.replace(allowed.index_url.get_secret_value(), "the index")
-    errors = [line.removeprefix("ERROR: ") for line in told.splitlines() if line.startswith("ERROR:")]
-    return ToolFailure(ErrorKind.FAILED, f"code_install: {' '.join(errors)[-500:] or told[-500:]}")
+    shown = log.replace(allowed.index_url.get_secret_value(), "the index")
+    errors = [line.removeprefix("ERROR: ") for line in shown.splitlines() if line.startswith("ERROR:")]
+    return ToolFailure(ErrorKind.FAILED, f"code_install: {' '.join(errors)[-500:] or shown[-500:]}")

@@ -145,7 +145,7 @@ async def resolve_public(
     """
     host = plain_host(host)
     named = policy.names(host, port)
-    found: list[str] = []
+    allowed: list[str] = []
     for text in await _addresses_of(host, port, resolve or _ask):
         address = ipaddress.ip_address(text.partition("%")[0])
         meaning = unusual(address)
@@ -154,8 +154,8 @@ async def resolve_public(
             kind = f"is a {meaning} address" if meaning != "unspecified" else "is the unspecified address"
             message = f"{where} {kind}, which the settings don't allow (allowed_hosts, allow_private)."
             raise ToolFailure(ErrorKind.DENIED, message)
-        found.append(text)
-    return list(dict.fromkeys(found))
+        allowed.append(text)
+    return list(dict.fromkeys(allowed))
 
 
 def unusual(address: IpAddress) -> str | None:
@@ -244,13 +244,13 @@ async def _addresses_of(host: str, port: int, resolve: Resolve) -> list[str]:
         return ["127.0.0.1"]
     try:
         with anyio.fail_after(RESOLVE_SECONDS):
-            found = await resolve(host, port)
+            addresses = await resolve(host, port)
     except (OSError, UnicodeError) as error:
         reason = "the name service does not answer" if isinstance(error, TimeoutError) else "no such host"
         raise ToolFailure(ErrorKind.NOT_FOUND, f"{host} has no address: {reason}.") from None
-    if not found:
+    if not addresses:
         raise ToolFailure(ErrorKind.NOT_FOUND, f"{host} has no address: no such host.")
-    return found
+    return addresses
 
 
 async def _ask(host: str, port: int) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import anyio
+import msgspec
 from pydantic import BaseModel, ConfigDict
 
 from agentflow.errors import ErrorKind, ToolFailure
@@ -35,16 +36,14 @@ class Output(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TextContent:
+class TextContent(msgspec.Struct, frozen=True, tag=True):
     """A text shown beside the data."""
 
     text: str
     """The text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(msgspec.Struct, frozen=True, tag=True):
     """An image shown beside the data."""
 
     data: bytes
@@ -53,8 +52,7 @@ class Image:
     """Its MIME type."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceLink:
+class ResourceLink(msgspec.Struct, frozen=True, tag=True):
     """A link to a resource kept on the server; see `Session.keep`."""
 
     uri: str

@@ -43,8 +43,8 @@ def read_settings(model: type[M], backend: str, settings: Mapping[str, object]) 
     try:
         return model.model_validate(settings)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
-        message = f"settings of {backend}: {'; '.join(wrong)}. Known: {', '.join(model.model_fields)}."
+        problems = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()]
+        message = f"settings of {backend}: {'; '.join(problems)}. Known: {', '.join(model.model_fields)}."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message) from None
 
 
@@ -64,13 +64,13 @@ def sendable(tool: str, text: str, *, without: str = "") -> str:
 
     :raises ToolFailure: `bad_arguments` if it is not valid UTF-8 or contains a character of `without`.
     """
-    wrong = next((character for character in without if character in text), None)
+    refused = next((character for character in without if character in text), None)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        wrong = text[error.start]
-    if wrong is not None:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: the character {wrong!r} cannot be used here.")
+        refused = text[error.start]
+    if refused is not None:
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: the character {refused!r} cannot be used here.")
     return text
 
 

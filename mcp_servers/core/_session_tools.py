@@ -147,16 +147,15 @@ class SessionTools(Backend):
     @tool(read_only=True, verb="list", title="List sessions")
     async def list_sessions(self, context: CallContext) -> SessionList:
         """List your live sessions, with their live backends and how long they have been idle."""
-        return SessionList(
-            sessions=[self._summary(session) for session in self._sessions.list(context.principal)]
-        )
-
-    def _summary(self, session: Session) -> SessionSummary:
-        return SessionSummary(
-            session=session.handle,
-            parent=session.parent,
-            backends=[*session.live],
-            running=session.gate.running,
-            age_seconds=self._sessions.age_seconds(session),
-            idle_seconds=self._sessions.idle_seconds(session),
-        )
+        summaries = [
+            SessionSummary(
+                session=session.handle,
+                parent=session.parent,
+                backends=[*session.live],
+                running=session.gate.running,
+                age_seconds=self._sessions.age_seconds(session),
+                idle_seconds=self._sessions.idle_seconds(session),
+            )
+            for session in self._sessions.list(context.principal)
+        ]
+        return SessionList(sessions=summaries)

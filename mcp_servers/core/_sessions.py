@@ -1,6 +1,5 @@
 """The sessions of a tool table: start, fork, end, list, expire."""
 
-import builtins
 import logging
 import secrets
 import time
@@ -105,10 +104,10 @@ class Sessions:
         candidates = (session.resources.get(uri) for session in self.list(principal))
         return next((resource for resource in candidates if resource is not None), None)
 
-    def links(self, principal: str) -> builtins.list[ResourceLink]:
+    def links(self, principal: str) -> tuple[ResourceLink, ...]:
         """Return links to the resources of the principal's sessions; a resource shared by forks appears once."""
         kept = {resource.uri: resource for session in self.list(principal) for resource in session.resources}
-        return [resource.link for resource in kept.values()]
+        return tuple(resource.link for resource in kept.values())
 
     async def start(
         self,
@@ -165,17 +164,17 @@ class Sessions:
             session.check_alive()
             if backend.name in session.live:
                 return
-            own = self._asked(session, backend)
-            await backend.initialize(session, {**self._settings.get(backend.name, {}), **own})
+            asked = self._asked(session, backend)
+            await backend.initialize(session, {**self._settings.get(backend.name, {}), **asked})
             session.live[backend.name] = None
 
     @staticmethod
     def _asked(session: Session, backend: Backend) -> Mapping[str, object]:
-        own = session.settings.get(backend.name, {})
-        for name in sorted(backend.reserved.intersection(own)):
+        settings = session.settings.get(backend.name, {})
+        for name in sorted(backend.reserved.intersection(settings)):
             message = f"setting {name!r} of {backend.name} can only be set by the server, not by a session."
             raise ToolFailure(ErrorKind.DENIED, message)
-        return own
+        return settings
 
     async def _start_instance_of(self, session: Session) -> Instance:
         mounts: dict[str, str] = {}
@@ -190,10 +189,10 @@ class Sessions:
         """
         for name in settings:
             self._backend(name)
-        given = {name: own for name, own in settings.items() if own}
-        await self.remove(session, [name for name in given if name in session.live])
-        before = {name: session.settings.get(name, {}) for name in given}
-        session.settings = {**session.settings, **given}
+        changed = {name: own for name, own in settings.items() if own}
+        await self.remove(session, [name for name in changed if name in session.live])
+        before = {name: session.settings.get(name, {}) for name in changed}
+        session.settings = {**session.settings, **changed}
         try:
             await self._make_all_live(session, settings)
         except BaseException:

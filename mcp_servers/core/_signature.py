@@ -87,13 +87,15 @@ class Signature:
     def binder(self, tool: str) -> Binder:
         """Return a validator for the arguments of the tool with that name."""
         validate = self.model.__pydantic_validator__.validate_python
-        known = [*self.model.model_fields, *([SESSION_ARGUMENT] if self.session_parameter else [])]
+        argument_names = [*self.model.model_fields, *([SESSION_ARGUMENT] if self.session_parameter else [])]
 
         def bind(arguments: Arguments) -> dict[str, object]:
             try:
                 return validate(arguments).__dict__
             except ValidationError as error:
-                raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: {_explain(error, known)}") from None
+                raise ToolFailure(
+                    ErrorKind.BAD_ARGUMENTS, f"{tool}: {_explain(error, argument_names)}"
+                ) from None
 
         return bind
 
@@ -141,20 +143,20 @@ def as_object(value: object) -> dict[str, object]:
     return value
 
 
-def _explain(error: ValidationError, known: list[str]) -> str:
+def _explain(error: ValidationError, argument_names: list[str]) -> str:
     """Describe all argument errors in one line."""
-    wrong: list[str] = []
+    problems: list[str] = []
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
-        place = ".".join(str(step) for step in detail["loc"])
+        path = ".".join(str(step) for step in detail["loc"])
         if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
-            wrong.append(f"unknown argument {place!r}.{did_you_mean(place, known)}")
+            problems.append(f"unknown argument {path!r}.{did_you_mean(path, argument_names)}")
         elif detail["type"] == "missing":
-            wrong.append(f"argument {place!r} is missing.")
-        elif place:
-            wrong.append(f"argument {place!r}: {detail['msg']}.")
+            problems.append(f"argument {path!r} is missing.")
+        elif path:
+            problems.append(f"argument {path!r}: {detail['msg']}.")
         else:
-            wrong.append("arguments must be an object.")
-    return " ".join(wrong)
+            problems.append("arguments must be an object.")
+    return " ".join(problems)
 
 
 def portable(schema: Mapping[str, object], *, keep_null: bool = False) -> dict[str, object]:

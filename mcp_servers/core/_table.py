@@ -169,7 +169,7 @@ class ToolTable:
 
     async def kept(self, principal: str) -> list[ResourceLink]:
         """Return links to the resources of the principal's sessions."""
-        return self.sessions.links(principal)
+        return list(self.sessions.links(principal))
 
     async def read(self, uri: str, principal: str) -> Resource | None:
         """Return a resource kept by one of the principal's sessions, or `None`."""
@@ -204,9 +204,9 @@ class ToolTable:
             seconds = _least(timeout, self.limits.call_seconds)
             deadline = None if seconds is None else anyio.current_time() + seconds
             context = CallContext(principal, deadline, progress)
-            given = dict(arguments) if arguments else {}
-            handle = given.pop(SESSION_ARGUMENT, None) if tool.stateful else None
-            keywords = tool.bind(given)
+            values = dict(arguments) if arguments else {}
+            handle = values.pop(SESSION_ARGUMENT, None) if tool.stateful else None
+            keywords = tool.bind(values)
             if tool.context_parameter is not None:
                 keywords[tool.context_parameter] = context
             run = self._run(tool, backend, keywords, principal, session if handle is None else handle)
@@ -292,7 +292,7 @@ async def _until(deadline: float, tool: Tool, run: Awaitable[object]) -> object:
     raise ToolFailure(ErrorKind.TIMEOUT, f"{tool.name}: the call timed out; its programs were stopped.")
 
 
-def _least(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+def _least(first: float | None, second: float | None) -> float | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first, second)

@@ -48,9 +48,8 @@ class ExternalBackend(Backend):
         """
         if not self._servers or self._mounted is not None:
             return
-        from mcp_servers.external._server_set import (
-            ServerSet,  # loads the SDK, which is not needed without mounts
-        )
+        # Loads the SDK, which is not needed without mounts.
+        from mcp_servers.external._server_set import ServerSet
 
         mounted = ServerSet(self._servers, self.start_instance)
         await mounted.open()
@@ -66,20 +65,20 @@ class ExternalBackend(Backend):
 
         :raises ToolFailure: `cannot_fork` if the session has used a server whose state cannot be copied.
         """
-        own = self._own(session)
-        if own is None:
+        servers = self._own(session)
+        if servers is None:
             return
-        if own.stateful:
-            names = ", ".join(own.stateful)
+        if servers.stateful:
+            names = ", ".join(servers.stateful)
             message = f"mcp: the state of {names} cannot be copied; if it keeps none, set stateful: false."
             raise ToolFailure(ErrorKind.CANNOT_FORK, message)
-        forked.put(await own.copy(forked))
+        forked.put(await servers.copy(forked))
 
     async def cleanup(self, session: Session) -> None:
         """Stop the session's own servers."""
-        own = self._own(session)
-        if own is not None:
-            await own.close()
+        servers = self._own(session)
+        if servers is not None:
+            await servers.close()
 
     async def shutdown(self) -> None:
         """Stop every server."""

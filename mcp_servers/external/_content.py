@@ -6,6 +6,7 @@ They are data, shortened and stripped of invisible characters, never obeyed.
 import base64
 import binascii
 import json
+import re
 import unicodedata
 from collections.abc import Mapping
 
@@ -27,20 +28,8 @@ _NAMED = ("properties", "$defs", "definitions", "patternProperties", "dependentS
 _VERBATIM = ("const", "enum", "default", "examples", "required")
 """Keywords that hold values, which must not change."""
 
-_INVISIBLE = frozenset(
-    chr(code)
-    for start, end in (
-        (0x034F, 0x034F),
-        (0x115F, 0x1160),
-        (0x17B4, 0x17B5),
-        (0x180B, 0x180F),
-        (0x2800, 0x2800),
-        (0x3164, 0x3164),
-        (0xFE00, 0xFE0F),
-        (0xFFA0, 0xFFA0),
-        (0xE0000, 0xE0FFF),
-    )
-    for code in range(start, end + 1)
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
 """Characters that a person cannot see but a model reads, besides those with such a Unicode category."""
 
@@ -85,9 +74,8 @@ def _clean_value(value: object) -> object:
 def _is_visible(character: str) -> bool:
     if character in "\n\t":
         return True
-    return unicodedata.category(character) not in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp") and (
-        character not in _INVISIBLE
-    )
+    category = unicodedata.category(character)
+    return category not in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp") and not _INVISIBLE.match(character)
 
 
 LONGEST_NAME = 200
@@ -149,14 +137,16 @@ def data_of(where: str, result: types.CallToolResult, check: Checker | None) -> 
 
     :raises ToolFailure: if the result is an error or violates the tool's output schema.
     """
-    given: object = result.structured_content
-    data: dict[str, object] = given if is_object(given) else {} if given is None else {"result": given}
+    structured: object = result.structured_content
+    data: dict[str, object] = (
+        structured if is_object(structured) else {} if structured is None else {"result": structured}
+    )
     if result.is_error:
         raise _failure(where, result, data)
     if check is not None:
-        wrong = "there is none" if given is None else check(given)
-        if wrong:
-            message = f"{where}: the server's data isn't what its own schema says: {wrong}"
+        problem = "there is none" if structured is None else check(structured)
+        if problem:
+            message = f"{where}: the server's data isn't what its own schema says: {problem}"
             raise ToolFailure(ErrorKind.FAILED, message, data)
     return data
 
@@ -167,7 +157,7 @@ def _failure(where: str, result: types.CallToolResult, data: dict[str, object]) 
     detail: object = (result.meta or {}).get(ERROR_KEY)
     if is_mapping(detail):
         # An AgentFlow server includes the kind of the failure and the partial output.
-        kind = next((known for known in ErrorKind if known == detail.get("kind")), kind)
+        kind = next((member for member in ErrorKind if member == detail.get("kind")), kind)
         text = str(detail.get("message", text))
         if is_object(partial := detail.get("data")):
             data = partial

@@ -195,19 +195,19 @@ class MountedServer:
     def _take(self, listed: list[types.Tool]) -> None:
         """Take the tools the first time; later compare them."""
         now = {tool.name: tool for tool in listed}
-        known = self.tools
-        if known is None or (self.settings.changes == "accept" and known != now):
+        mounted = self.tools
+        if mounted is None or (self.settings.changes == "accept" and mounted != now):
             self.tools = now
             if self._on_change is not None:
                 self._on_change()
             return
         self._refused = {}
-        for name, tool in known.items():
+        for name, tool in mounted.items():
             if name not in now:
                 self._refused[name] = "its server no longer offers it"
             elif self.settings.changes == "refuse" and now[name] != tool:
                 self._refused[name] = "its server has changed it since it was mounted"
-        if more := len(now.keys() - known.keys()):
+        if more := len(now.keys() - mounted.keys()):
             logger.warning("mcp server %s: %d tools added later are ignored", self.name, more)
 
     async def call(
@@ -299,8 +299,8 @@ async def _reason_of(connection: _Connection, error: Exception) -> str:
 
 def _explained(error: Exception) -> str:
     text = one_line(str(error))
-    known = isinstance(error, AgentFlowError | MCPError)
-    return text if known and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    plain = isinstance(error, AgentFlowError | MCPError)
+    return text if plain and text else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 async def negotiate(client: ClientSession) -> None:

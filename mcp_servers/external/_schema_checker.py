@@ -85,13 +85,13 @@ def checker_of(schema: Mapping[str, object]) -> Checker:
     def check(value: object) -> str | None:
         steps.left = MAX_STEPS
         try:
-            wrong = next(iter(validator.iter_errors(value)), None)
+            error = next(iter(validator.iter_errors(value)), None)
         except Exception:  # boundary: any keyword of an invalid schema can fail in its own way
             return None
-        if wrong is None:
+        if error is None:
             return None
-        place = ".".join(str(step) for step in wrong.absolute_path)
-        message = " ".join(wrong.message.split())
+        place = ".".join(str(step) for step in error.absolute_path)
+        message = " ".join(error.message.split())
         message = message if len(message) <= MAX_LENGTH else f"{message[:MAX_LENGTH]} …"
         return f"{place}: {message}" if place else message
 

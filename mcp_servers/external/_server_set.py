@@ -44,7 +44,7 @@ class ServerSet:
     """The servers of one backend."""
 
     def __init__(self, servers: Mapping[str, MountSettings], start_instance: StartInstance | None) -> None:
-        self._mounts = {name: self._shared(name, one, start_instance) for name, one in servers.items()}
+        self._mounts = {name: self._shared(name, mount, start_instance) for name, mount in servers.items()}
         self.tools: tuple[Tool, ...] = ()
         """Tools of all servers that could be started."""
 
@@ -82,12 +82,12 @@ class ServerSet:
                 group.start_soon(mount.close)
 
     def _learn(self) -> None:
-        known = {
+        started = {
             name: (mount.settings, mount.tools)
             for name, mount in self._mounts.items()
             if mount.tools is not None
         }
-        self.tools = tools_of_servers(known, self._find)
+        self.tools = tools_of_servers(started, self._find)
 
     async def _find(self, name: str, session: Session | None) -> MountedServer:
         return self._mounts[name] if session is None else await session.get(SessionServers).use(name)
@@ -243,13 +243,13 @@ def _tool(
     except (ValueError, RecursionError) as error:
         logger.warning("mcp server %s: tool %s is left out: %s", server, one_line(listed.name, 64), error)
         return None
-    wanted = checker_of(listed.input_schema)
-    promised = None if output is None else checker_of(output)
+    check_arguments = checker_of(listed.input_schema)
+    check_data = None if output is None else checker_of(output)
     where = f"mcp:{name.verb}"
 
     def bind(arguments: Mapping[str, object]) -> dict[str, object]:
-        if wrong := wanted(dict(arguments)):
-            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{where}: {wrong}")
+        if problem := check_arguments(dict(arguments)):
+            raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{where}: {problem}")
         return {"arguments": arguments}
 
     async def invoke(
@@ -258,7 +258,7 @@ def _tool(
         mount = await find(server, session)
         result = await mount.call(listed.name, arguments, context)
         ContentPresenter(context, session, settings.output_characters).show(result)
-        return data_of(where, result, promised)
+        return data_of(where, result, check_data)
 
     title = (listed.annotations.title if listed.annotations else None) or listed.title or listed.name
     return Tool(
@@ -298,14 +298,14 @@ def _bounded(schema: Mapping[str, object]) -> dict[str, object]:
     return clean_schema(schema)
 
 
-def _hints(given: types.ToolAnnotations) -> Hints:
+def _hints(annotations: types.ToolAnnotations) -> Hints:
     """Convert the annotations, with the protocol's defaults for missing ones."""
-    read_only = bool(given.read_only_hint)
+    read_only = bool(annotations.read_only_hint)
     return Hints(
         read_only=read_only,
-        destructive=given.destructive_hint is not False and not read_only,
-        idempotent=bool(given.idempotent_hint),
-        open_world=given.open_world_hint is not False,
+        destructive=annotations.destructive_hint is not False and not read_only,
+        idempotent=bool(annotations.idempotent_hint),
+        open_world=annotations.open_world_hint is not False,
     )
 
 

@@ -145,12 +145,12 @@ class FilesBackend(Backend):
         """
         instance = await session.instance()
         with file_failures("files_list", path):
-            found = await instance.list(checked(path), recursive=recursive)
+            paths = await instance.list(checked(path), recursive=recursive)
         entries = [
             DirectoryEntry(path=short(info.path), kind=info.kind, size=info.size, target=info.target)
-            for info in found[:limit]
+            for info in paths[:limit]
         ]
-        return FolderListing(path=short(path), entries=entries, total=len(found))
+        return FolderListing(path=short(path), entries=entries, total=len(paths))
 
     @tool(title="Search files", read_only=True)
     async def search(
@@ -295,23 +295,18 @@ async def find(instance: Instance, request: dict[str, object], timeout: float | 
     )
     nothing = SearchMatches(matches=[], files_searched=0, truncated=True)
     check_outcome("files_search", done.outcome, done.detail, "", nothing)
-    answer = _read(done.stdout)
-    if answer is None:
-        told = done.stderr.decode("utf-8", "replace")[-300:]
-        raise ToolFailure(ErrorKind.FAILED, f"files_search: the search failed: {told or done.detail}")
+    try:
+        answer = _SearchAnswer.model_validate_json(done.stdout)
+    except ValidationError:
+        stderr = done.stderr.decode("utf-8", "replace")[-300:]
+        message = f"files_search: the search failed: {stderr or done.detail}"
+        raise ToolFailure(ErrorKind.FAILED, message) from None
     if answer.wrong is not None:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"files_search: {answer.wrong}.")
     if answer.found is None:
         raise OSError(answer.errno or 0, "the path cannot be searched")
     matches = [match.model_copy(update={"path": short(match.path)}) for match in answer.found.matches]
     return answer.found.model_copy(update={"matches": matches})
-
-
-def _read(output: bytes) -> _SearchAnswer | None:
-    try:
-        return _SearchAnswer.model_validate_json(output)
-    except ValidationError:
-        return None
 
 
 @cache

@@ -210,21 +210,21 @@ def replace_text(text: str, old: str, new: str, path: str, *, every: bool) -> tu
     """
     if old == new:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "files_edit: old_text and new_text are the same.")
-    found = text.count(old)
-    if found == 0:
+    count = text.count(old)
+    if count == 0:
         hint = " It does with other line ends (\\r\\n)." if old.replace("\n", "\r\n") in text else ""
         message = (
             f"files_edit: old_text does not occur in {path!r}.{hint} Read the file and copy the text exactly."
         )
         raise ToolFailure(ErrorKind.NOT_FOUND, message)
-    if found > 1 and not every:
+    if count > 1 and not every:
         lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in _places(text, old))
         message = (
-            f"files_edit: old_text occurs {found} times in {path!r} (lines {lines}{', …' if found > PLACES else ''}). "
+            f"files_edit: old_text occurs {count} times in {path!r} (lines {lines}{', …' if count > PLACES else ''}). "
             "Give more of the text around the place, or set replace_all."
         )
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
-    return text.replace(old, new), found
+    return text.replace(old, new), count
 
 
 def diff(before: str, after: str, path: str) -> str:
@@ -250,9 +250,9 @@ def _places(text: str, old: str) -> Iterator[int]:
         place = text.find(old, place + len(old))
 
 
-def _common(one: list[str], other: list[str]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
+def _common(left: list[str], right: list[str]) -> int:
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def _moved(line: str, by: int) -> str:

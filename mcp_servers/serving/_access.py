@@ -75,12 +75,12 @@ class BearerTokens:
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             return None
-        given = _digest(token.strip())
-        found: str | None = None
+        sent = _digest(token.strip())
+        owner: str | None = None
         for principal, digest in self._digests:
-            if hmac.compare_digest(given, digest):
-                found = principal
-        return found
+            if hmac.compare_digest(sent, digest):
+                owner = principal
+        return owner
 
 
 class Scopes:
@@ -95,8 +95,8 @@ class Scopes:
 
     def allow(self, principal: str, backend: str) -> bool:
         """Return true if the principal may use the backend; every principal may use the session tools."""
-        own = self._backends.get(principal)
-        return own is None or backend in own or backend == SESSIONS
+        allowed = self._backends.get(principal)
+        return allowed is None or backend in allowed or backend == SESSIONS
 
 
 class Origins:

@@ -1,6 +1,6 @@
 """HTTP endpoints of one tool table: all backends at `/mcp`, each backend at `/<backend>/mcp`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,7 @@ from mcp.server import Server
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Scope, Send
 
 from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.core._table import ToolTable
@@ -124,6 +124,19 @@ class TableEndpoints:
         while True:
             await anyio.sleep(EXPIRY_SECONDS)
             await self._table.sessions.expire()
+
+
+async def respond(
+    send: Send,
+    status: int,
+    content: bytes,
+    mime: bytes = b"application/json",
+    headers: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    """Send a whole response."""
+    plain = [(b"content-type", mime), (b"content-length", b"%d" % len(content))]
+    await send({"type": "http.response.start", "status": status, "headers": [*plain, *headers]})
+    await send({"type": "http.response.body", "body": content})
 
 
 def admit(scope: Scope, principal: str) -> None:

@@ -39,17 +39,17 @@ class FairLimiter:
     async def _wait(self, caller: str) -> None:
         if self._room == 0:
             raise ToolFailure(ErrorKind.BUSY, "too many calls are waiting; try again later.")
-        mine = anyio.Event()
+        turn = anyio.Event()
         queue = self._queues.setdefault(caller, deque())
-        queue.append(mine)
+        queue.append(turn)
         self._room -= 1
         try:
-            await mine.wait()
+            await turn.wait()
         except BaseException:
-            if mine.is_set():
+            if turn.is_set():
                 self._pass_on()
             else:
-                self._forget(caller, mine)
+                self._forget(caller, turn)
             raise
 
     def _pass_on(self) -> None:
@@ -63,9 +63,9 @@ class FairLimiter:
         if queue:
             self._queues[caller] = queue
 
-    def _forget(self, caller: str, mine: anyio.Event) -> None:
+    def _forget(self, caller: str, turn: anyio.Event) -> None:
         queue = self._queues[caller]
-        queue.remove(mine)
+        queue.remove(turn)
         self._room += 1
         if not queue:
             del self._queues[caller]

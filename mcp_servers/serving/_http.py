@@ -3,13 +3,12 @@
 import json
 import math
 import socket
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import uvicorn
-from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 from mcp.server import Server
 from mcp_types import INVALID_REQUEST
@@ -19,7 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, RateLimit, Scopes
-from mcp_servers.serving._endpoints import TableEndpoints, admit
+from mcp_servers.serving._endpoints import TableEndpoints, admit, respond
+
+if TYPE_CHECKING:
+    from mcp_servers.serving._workers import WorkerProcesses
 
 HEALTH = "/health"
 """Liveness; needs no token."""
@@ -32,30 +34,8 @@ CLOSE_SECONDS = 5.0
 """Time for the web server to close its connections after the last answer."""
 
 
-class HttpApplication(Protocol):
-    """An application behind a guarded port."""
-
-    by_path: Mapping[str, ASGIApp]
-    """ASGI application of each path."""
-
-    async def run(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
-        """Answer requests until `close`."""
-
-    async def warm(self, backends: Sequence[str], waiting: Callable[[Sequence[str]], object]) -> None:
-        """Warm backends up while calls to others are already answered; report those not ready yet to `waiting`."""
-
-    async def end_sessions(self) -> None:
-        """End every session."""
-
-    def close(self) -> None:
-        """End every stream, including those that only listen."""
-
-    def refused(self, status: int) -> None:
-        """Count a refused request."""
-
-    async def metrics_text(self) -> str:
-        """Return the metrics in Prometheus text format."""
-        ...
+HttpApplication: TypeAlias = "TableEndpoints | WorkerProcesses"
+"""The application behind a guarded port."""
 
 
 class Guard:
@@ -99,9 +79,8 @@ class Guard:
             challenge = [(b"www-authenticate", b"Bearer")]
             return await self._refuse(send, 401, "a valid bearer token is required", challenge)
         if path == METRICS:
-            return await _send(
-                send, 200, (await self._application.metrics_text()).encode(), b"text/plain; version=0.0.4"
-            )
+            text = await self._application.metrics_text()
+            return await respond(send, 200, text.encode(), b"text/plain; version=0.0.4")
         endpoint = self._application.by_path.get(path)
         if endpoint is None:
             return await self._refuse(
@@ -136,7 +115,7 @@ class Guard:
         return await _answer(send, 200, {"ready": True})
 
     async def _refuse(
-        self, send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None
+        self, send: Send, status: int, message: str, headers: Iterable[tuple[bytes, bytes]] = ()
     ) -> None:
         """Answer with a JSON-RPC error that has no request id."""
         self._application.refused(status)
@@ -145,17 +124,9 @@ class Guard:
 
 
 async def _answer(
-    send: Send, status: int, body: Mapping[str, object], headers: list[tuple[bytes, bytes]] | None = None
+    send: Send, status: int, body: Mapping[str, object], headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    await _send(send, status, json.dumps(body).encode(), b"application/json", headers)
-
-
-async def _send(
-    send: Send, status: int, content: bytes, mime: bytes, headers: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    plain = [(b"content-type", mime), (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": [*plain, *(headers or [])]})
-    await send({"type": "http.response.body", "body": content})
+    await respond(send, status, json.dumps(body).encode(), headers=headers)
 
 
 class GuardedServer:
@@ -186,8 +157,8 @@ class GuardedServer:
         """
         with ExitStack() as stack:
             try:
-                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                family, kind, protocol, _, address = found[0]
+                addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                family, kind, protocol, _, address = addresses[0]
                 listener = stack.enter_context(socket.socket(family, kind, protocol))
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(address)
@@ -217,7 +188,7 @@ class GuardedServer:
         :raises AgentFlowError: if a backend cannot be warmed up, or the application fails.
         """
         guard = Guard(self._application, self._options, self.port)
-        server = _Server(_config(self._with_cors(guard)))
+        server = _Server(self._with_cors(guard))
         async with anyio.create_task_group() as group:
             await group.start(self._run)
             group.start_soon(server.serve, [self._socket])
@@ -294,8 +265,17 @@ class HttpServer(GuardedServer):
 class _Server(uvicorn.Server):
     """Web server that leaves signals to the program and signals its end."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
         self.finished = anyio.Event()
 
     @contextmanager
@@ -307,14 +287,3 @@ class _Server(uvicorn.Server):
             await super().serve(sockets)
         finally:
             self.finished.set()
-
-
-def _config(app: ASGIApp) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,
-    )

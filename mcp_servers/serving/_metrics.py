@@ -69,11 +69,11 @@ class Metrics:
                 ),
             ),
         ]
-        own: Gauges = {
+        own_gauges: Gauges = {
             "agentflow_calls_running": ("Running and waiting calls.", self._running),
             "agentflow_uptime_seconds": ("Seconds since the start.", round(self._clock() - self._begun, 3)),
         }
-        for name, (about, value) in {**own, **gauges}.items():
+        for name, (about, value) in {**own_gauges, **gauges}.items():
             lines += _family(name, "gauge", about, [f"{name} {value}"])
         return "\n".join(lines) + "\n"
 

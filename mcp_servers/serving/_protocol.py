@@ -67,7 +67,7 @@ class McpAdapter:
         self._default = default
         self._limiters = limiters
         self._scopes = scopes or Scopes()
-        self._metrics = metrics
+        self._metrics = metrics or Metrics()
         self._backend = backend
         self._edition = -1
         self._known: dict[str, Tool] = {}
@@ -118,12 +118,14 @@ class McpAdapter:
         self._renew()
         if not self._scopes:
             return self._listing
-        mine = self._mine(self._principal(context))
-        return types.ListToolsResult(tools=[one for one in self._listing.tools if one.name in mine])
+        allowed = self._mine(self._principal(context))
+        return types.ListToolsResult(tools=[tool for tool in self._listing.tools if tool.name in allowed])
 
     def _mine(self, principal: str) -> dict[str, Tool]:
         """Return the tools that this principal may use."""
-        return {name: one for name, one in self._tools.items() if self._scopes.allow(principal, one.backend)}
+        return {
+            name: tool for name, tool in self._tools.items() if self._scopes.allow(principal, tool.backend)
+        }
 
     @property
     def _tools(self) -> dict[str, Tool]:
@@ -216,20 +218,18 @@ class McpAdapter:
     async def _call(
         self, context: RequestContext, params: types.CallToolRequestParams, progress: ProgressSink | None
     ) -> ToolResult:
-        if self._metrics is None:
-            return await self._answer(context, params, progress)
         with self._metrics.call(params.name if params.name in self._tools else "unknown") as ended:
             result = await self._answer(context, params, progress)
             ended(result)
             return result
 
     def _check_scope(self, principal: str, tool: Tool, arguments: Mapping[str, object]) -> None:
-        named = {tool.backend}
+        backends = {tool.backend}
         if tool.backend == SESSIONS:
             for argument in ("backends", "settings"):
-                given = arguments.get(argument)
-                named.update(map(str, given) if is_list(given) or is_object(given) else ())
-        for backend in sorted(named):
+                value = arguments.get(argument)
+                backends.update(map(str, value) if is_list(value) or is_object(value) else ())
+        for backend in sorted(backends):
             if not self._scopes.allow(principal, backend):
                 raise ToolFailure(ErrorKind.DENIED, f"this token may not use the backend {backend!r}.")
 

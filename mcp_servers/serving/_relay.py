@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import ToolResult
 from mcp_servers.serving._content import call_result
-from mcp_servers.serving._endpoints import PRINCIPAL
+from mcp_servers.serving._endpoints import PRINCIPAL, respond
 from mcp_servers.serving._shared_table import gone, worker_of
 from mcp_servers.serving._worker_messages import ForwardedRequest, HttpResponsePart
 from mcp_servers.serving._worker_rpc import ConnectionLost
@@ -184,7 +184,7 @@ class _Exchange:
             # As the protocol demands, the client then opens a new connection.
             status, answer["error"] = 404, {"code": INVALID_REQUEST, "message": "Session not found"}
         elif envelope.tool and envelope.id is not None:
-            answer["result"] = _failed(_loss(envelope))
+            answer["result"] = _lost_call(envelope)
         else:
             status, answer["error"] = 503, {"code": INTERNAL_ERROR, "message": LOST}
         if self._started:
@@ -194,24 +194,17 @@ class _Exchange:
                 await self._send({"type": "http.response.body", "body": event, "more_body": False})
                 self._ended = True
             return
-        content = json.dumps(answer).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
         self._started = self._ended = True
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": content})
+        await respond(self._send, status, json.dumps(answer).encode())
 
 
 LOST = "the worker process of this call has ended and may or may not have completed it: call again."
 
 
-def _loss(envelope: _Envelope) -> ToolFailure:
-    if worker_of(envelope.handle):
-        return gone(str(envelope.handle))
-    return ToolFailure(ErrorKind.UNAVAILABLE, LOST)
-
-
-def _failed(failure: ToolFailure) -> Mapping[str, object]:
-    """Return the result of a failed call in wire form."""
+def _lost_call(envelope: _Envelope) -> Mapping[str, object]:
+    """Return the result of a call whose worker has died in wire form."""
+    bound = worker_of(envelope.handle)
+    failure = gone(str(envelope.handle)) if bound else ToolFailure(ErrorKind.UNAVAILABLE, LOST)
     result = call_result(ToolResult.failed(failure))
     return {**result.model_dump(mode="json", by_alias=True, exclude_none=True), "resultType": "complete"}
 

@@ -169,7 +169,7 @@ class ServerSettings(Settings):
 
     def backend_settings(self) -> dict[str, dict[str, object]]:
         """Return the settings of each backend that has any."""
-        return {name: own for name, own in self.backends.items() if own}
+        return {name: settings for name, settings in self.backends.items() if settings}
 
     def http_options(self, tokens: Mapping[str, str] | None) -> HttpOptions:
         """Return the HTTP options with these tokens."""
@@ -217,14 +217,16 @@ def make_table(
         if name not in names:
             raise ConfigurationError(f"warmup: {name!r} is not served.{did_you_mean(name, names)}")
     backends = {name: load_backend(name) for name in names}
-    given = settings.backend_settings()
+    given_settings = settings.backend_settings()
     for name, backend in backends.items():
-        backend.check(given.get(name, {}))
+        backend.check(given_settings.get(name, {}))
     table = kind(
         backends.values(),
         runtime=runtime.get,
         spec=settings.sessions.spec(),
-        settings={backend.name: given[name] for name, backend in backends.items() if name in given},
+        settings={
+            backend.name: given_settings[name] for name, backend in backends.items() if name in given_settings
+        },
         limits=settings.table_limits(),
         handles=handles,
         archive=settings.sessions.files_kept(),

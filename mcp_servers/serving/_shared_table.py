@@ -47,8 +47,8 @@ def handles_of(worker: int) -> Callable[[], str]:
 
 def worker_of(handle: object) -> int:
     """Return the number of the worker that a handle names; 0 if none."""
-    found = _HANDLE.match(handle) if isinstance(handle, str) else None
-    return 0 if found is None else int(found[1])
+    match = _HANDLE.match(handle) if isinstance(handle, str) else None
+    return 0 if match is None else int(match[1])
 
 
 def gone(handle: str) -> ToolFailure:
@@ -111,7 +111,7 @@ class SharedTable(ToolTable):
 
     async def kept(self, principal: str) -> list[ResourceLink]:
         """Return links to the resources of the principal's sessions in all workers."""
-        links = self.sessions.links(principal)
+        links = list(self.sessions.links(principal))
         async with self._ask(Forward(ALL_OTHERS, ListResources(principal))) as items:
             async for item in items:
                 links += item.links if isinstance(item, ResourceList) else ()
@@ -119,8 +119,8 @@ class SharedTable(ToolTable):
 
     async def read(self, uri: str, principal: str) -> Resource | None:
         """Return a resource of one of the principal's sessions in any worker."""
-        found = _ADDRESS.match(uri)
-        worker = self._worker if found is None else int(found[1])
+        match = _ADDRESS.match(uri)
+        worker = self._worker if match is None else int(match[1])
         if worker not in self._others:
             return self.sessions.resource(uri, principal)
         try:

@@ -118,14 +118,14 @@ class TableWorker:
             case StartWorker():
                 self._start = request
                 self._begun.set()
-                async for told in self._told:
-                    await reply.answer(told)
+                async for status in self._told:
+                    await reply.answer(status)
             case ForwardedRequest():
                 await self._respond(request, reply)
             case ToolCallRequest():
                 await self._call(request, reply)
             case ListResources(principal):
-                await reply.answer(ResourceList(self._table.sessions.links(principal)))
+                await reply.answer(ResourceList([*self._table.sessions.links(principal)]))
             case ReadResource(principal, uri):
                 await reply.answer(ResourceContent(self._table.sessions.resource(uri, principal)))
             case MetricsRequest():

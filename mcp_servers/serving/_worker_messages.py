@@ -1,12 +1,10 @@
 """Messages between the front process of a server and its workers."""
 
-from collections.abc import Callable
-from dataclasses import astuple
-from typing import Any, Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
-from mcp_servers.core._call import Image, Part, ResourceLink, TextContent, ToolError, ToolResult
+from mcp_servers.core._call import Part, ResourceLink, ToolError, ToolResult
 from mcp_servers.core._session import Resource
 from mcp_servers.serving._content import sound, sound_text
 
@@ -107,20 +105,18 @@ class ToolCallResponse(msgspec.Struct, tag=True):
     """The data."""
     error: ToolError | None
     """The error of a failed call."""
-    parts: list[tuple[str, list[Any]]]
-    """Parts of the result: the type of each and its fields."""
+    parts: list[Part]
+    """Parts of the result."""
 
     @classmethod
     def of(cls, result: ToolResult) -> "ToolCallResponse":
         """Convert a result to a message, without values that JSON cannot represent."""
         error = result.error and ToolError(result.error.kind, sound_text(result.error.message))
-        parts = [(type(part).__name__, astuple(part)) for part in result.parts]
-        return cls(sound(result.data), error, [(kind, [*map(_sound, part)]) for kind, part in parts])
+        return cls(sound(result.data), error, [_sound_part(part) for part in result.parts])
 
     def unpacked(self) -> ToolResult:
         """Convert the message back to a result."""
-        parts = tuple(_PARTS[kind](*fields) for kind, fields in self.parts)
-        return ToolResult(self.error is None, self.data, self.error, parts)
+        return ToolResult(self.error is None, self.data, self.error, tuple(self.parts))
 
 
 class ListResources(msgspec.Struct, tag=True):
@@ -197,10 +193,8 @@ Message: TypeAlias = (
 )
 """All messages."""
 
-_PARTS: Final[dict[str, Callable[..., Part]]] = {
-    kind.__name__: kind for kind in (TextContent, Image, ResourceLink)
-}
 
-
-def _sound(field: object) -> object:
-    return sound_text(field) if isinstance(field, str) else field
+def _sound_part(part: Part) -> Part:
+    fields = msgspec.structs.asdict(part).items()
+    texts = {name: sound_text(value) for name, value in fields if isinstance(value, str)}
+    return msgspec.structs.replace(part, **texts)

@@ -190,10 +190,7 @@ class WorkerProcesses:
 
     async def end_sessions(self) -> None:
         """End every session of every worker."""
-        with anyio.move_on_after(END_SECONDS):
-            async with anyio.create_task_group() as group:
-                for worker in tuple(self._live.values()):
-                    group.start_soon(self._ask_all_of, worker, EndSessions())
+        await self._ask_all(EndSessions(), seconds=END_SECONDS)
 
     def close(self) -> None:
         """End every stream, then the workers."""
@@ -208,15 +205,8 @@ class WorkerProcesses:
         """Return the metrics of all workers, labelled by worker, and of this process, labelled `front`."""
         workers = {"agentflow_workers": ("Available workers.", len(self._live))}
         texts = {"front": self._counts.render({**workers, **own_usage()})}
-
-        async def ask(worker: WorkerHandle) -> None:
-            with anyio.move_on_after(ASK_SECONDS):
-                for item in await self._ask_all_of(worker, MetricsRequest()):
-                    texts[str(worker.number)] = item.text if isinstance(item, MetricsText) else ""
-
-        async with anyio.create_task_group() as group:
-            for worker in tuple(self._live.values()):
-                group.start_soon(ask, worker)
+        for worker, item in await self._ask_all(MetricsRequest()):
+            texts[str(worker.number)] = item.text if isinstance(item, MetricsText) else ""
         return together(dict(sorted(texts.items())))
 
     def worker(self, number: int) -> WorkerHandle | None:
@@ -234,12 +224,12 @@ class WorkerProcesses:
     def start_message(self, number: int) -> StartWorker:
         """Return the message that starts a worker, with its share of the server's limits."""
         settings = self._settings
-        given = settings.model_dump(mode="json", exclude_unset=True, exclude={"token", "tokens"})
-        sessions, calls = given.setdefault("sessions", {}), given.setdefault("calls", {})
+        share = settings.model_dump(mode="json", exclude_unset=True, exclude={"token", "tokens"})
+        sessions, calls = share.setdefault("sessions", {}), share.setdefault("calls", {})
         sessions["max_sessions"] = ceil(settings.sessions.max_sessions / self.size)
         calls["max_concurrent"] = ceil(settings.calls.max_concurrent / self.size)
         calls["max_waiting"] = ceil(settings.calls.max_waiting / self.size)
-        return StartWorker(settings=given, scopes=settings.scopes(), number=number, workers=self.size)
+        return StartWorker(settings=share, scopes=settings.scopes(), number=number, workers=self.size)
 
     def serves(self, worker: WorkerHandle) -> None:
         """Record that the worker answers requests."""
@@ -270,23 +260,23 @@ class WorkerProcesses:
                 await reply.answer(item)
 
     async def ask_others(self, origin: WorkerHandle, request: Forward, reply: RpcRequest[Message]) -> None:
-        """Forward a request to all workers but its sender; a worker that does not answer in time is left out."""
+        """Forward a request to all workers but its sender."""
+        for _, item in await self._ask_all(request.request, but=origin):
+            await reply.answer(item)
+
+    async def _ask_all(
+        self, request: Message, *, but: WorkerHandle | None = None, seconds: float = ASK_SECONDS
+    ) -> list[tuple[WorkerHandle, Message]]:
+        """Return the items of the workers' answers; a worker that is gone or does not finish in time is left out."""
+        answers: list[tuple[WorkerHandle, Message]] = []
 
         async def ask(worker: WorkerHandle) -> None:
-            with anyio.move_on_after(ASK_SECONDS):
-                for item in await self._ask_all_of(worker, request.request):
-                    await reply.answer(item)
+            with anyio.move_on_after(seconds), suppress(ConnectionLost):
+                async with worker.ask(request) as items:
+                    answers.extend([(worker, item) async for item in items])
 
         async with anyio.create_task_group() as group:
             for worker in tuple(self._live.values()):
-                if worker is not origin:
+                if worker is not but:
                     group.start_soon(ask, worker)
-
-    @staticmethod
-    async def _ask_all_of(worker: WorkerHandle, request: Message) -> list[Message]:
-        """Return a worker's whole answer; empty if the worker is gone."""
-        try:
-            async with worker.ask(request) as items:
-                return [item async for item in items]
-        except ConnectionLost:
-            return []
+        return answers
