@@ -4,7 +4,7 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -196,7 +196,7 @@ def is_index(folder: Path) -> bool:
 def index_in_memory(source: Path) -> WordIndex:
     """Index the documents of a source in memory."""
     index = open_index(None)
-    _Update(index, {}, {}, _SMALL_HEAP, 1, lambda: None).run(files_of(source))
+    _Update(index, [], {}, _SMALL_HEAP, 1, lambda: None).run(files_of(source))
     return WordIndex(index)
 
 
@@ -231,22 +231,15 @@ def update_index(source: Path, folder: Path, *, checkpoint: Callable[[], None]) 
         # Until the update is complete, the manifest lists only unchanged files.
         _write_manifest(folder, _IndexManifest(FORMAT, same))
         heap, threads = (_LARGE_HEAP, 2) if many else (_SMALL_HEAP, 1)
-        update = _Update(index, _known(WordIndex(index)), same, heap, threads, checkpoint)
+        update = _Update(index, list(WordIndex(index).entries()), same, heap, threads, checkpoint)
         if update.run(files) and len(WordIndex(index)) <= _REBUILT_UP_TO:
             # Removed documents affect word weights until their segment is merged.
             _clear(folder)
             _write_manifest(folder, _IndexManifest(FORMAT))
             index = open_index(folder)
-            _Update(index, {}, {}, heap, 1, checkpoint).run(files)
+            _Update(index, [], {}, heap, 1, checkpoint).run(files)
         _write_manifest(folder, _IndexManifest(FORMAT, stamps))
     return WordIndex(index)
-
-
-def _known(index: WordIndex) -> dict[str, dict[str, str]]:
-    known: dict[str, dict[str, str]] = {}
-    for name, file, digest in index.entries():
-        known.setdefault(file, {})[name] = digest
-    return known
 
 
 def _stamp_of(path: Path) -> tuple[int, int]:
@@ -289,17 +282,15 @@ class _Update:
     def __init__(
         self,
         index: Index,
-        known: Mapping[str, Mapping[str, str]],
+        entries: Sequence[tuple[str, str, str]],
         unchanged: Mapping[str, object],
         heap: int,
         threads: int,
         checkpoint: Callable[[], None],
     ) -> None:
         self._writer: IndexWriter = index.writer(heap, threads)
-        self._known = {
-            name: (digest, file) for file, entries in known.items() for name, digest in entries.items()
-        }
-        self._kept = {name: file for file in unchanged for name in known.get(file, ())}
+        self._known = {name: (digest, file) for name, file, digest in entries}
+        self._kept = {name: file for name, file, _ in entries if file in unchanged}
         self._unchanged = unchanged
         self._documents = self._characters = 0
         self._removed = self._read = 0

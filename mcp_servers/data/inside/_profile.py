@@ -30,47 +30,32 @@ _NO_KEYS = ("BOOLEAN", "FLOAT", "DOUBLE", "DECIMAL", "TIMESTAMP", "DATE", "TIME"
 
 
 class ColumnFacts(TypedDict):
-    """Statistics of a column."""
+    """Statistics of a column: a `ColumnProfile` of the results, and values for finding links."""
 
     name: str
-    """Name of the column."""
     type: str
-    """DuckDB type."""
     nulls: int
-    """Number of missing values."""
     distinct: int | None
-    """Number of distinct values."""
     min: object
-    """Minimum."""
     max: object
-    """Maximum."""
     mean: float | None
-    """Mean of numeric values."""
     top: list[dict[str, object]]
-    """Most frequent values, each with its `count`."""
     values: list[str]
-    """Hashes of values, for finding links."""
+    """Hashes of values."""
     unique: bool
     """All values are distinct and included in `values`."""
 
 
 class TableFacts(TypedDict):
-    """Statistics of a table."""
+    """Statistics of a table: a `TableProfile` of the results."""
 
     sheet: str | None
-    """Sheet of a workbook."""
     note: str
-    """Note on how the file was read."""
     row_count: int
-    """Number of rows."""
     profiled_rows: int
-    """Number of rows, from the first, used for the statistics."""
     column_count: int
-    """Number of columns."""
     columns: list[ColumnFacts]
-    """Statistics of the first columns."""
     sample: list[list[object]]
-    """First rows."""
 
 
 Named = tuple[str, TableFacts]

@@ -33,6 +33,8 @@ class SqlEngineError(Exception):
 
     kind = "failed"
     """Error kind in the reply."""
+    type = ""
+    """Error type of the engine, if it rejected the query."""
 
 
 class QueryRejected(SqlEngineError):
@@ -43,7 +45,6 @@ class QueryRejected(SqlEngineError):
     def __init__(self, type: str, message: str) -> None:
         super().__init__(message)
         self.type = type
-        """Error type of the engine."""
 
 
 class StatementDenied(SqlEngineError):
@@ -72,44 +73,33 @@ class StatementResult:
 
 @dataclass(slots=True)
 class EngineColumn:
-    """One column of a table."""
+    """One column of a table: a `SchemaColumn` of the results."""
 
     name: str
-    """Name of the column."""
     type: str
-    """Declared type."""
     nullable: bool = True
-    """The column accepts null."""
 
 
 @dataclass(slots=True)
 class EngineForeignKey:
-    """Columns that refer to rows of another table."""
+    """Columns that refer to rows of another table: a `ForeignKey` of the results."""
 
     columns: list[str]
-    """Referring columns."""
     table: str
-    """Referred table."""
     referred_columns: list[str]
-    """Referred columns."""
 
 
 @dataclass(slots=True)
 class EngineTable:
-    """A table or view."""
+    """A table or view: a `SchemaTable` of the results."""
 
     name: str
-    """Name to use in queries."""
     quoted: str
     """The name as an SQL identifier."""
     kind: str
-    """`table` or `view`."""
     columns: list[EngineColumn] = field(default_factory=list[EngineColumn])
-    """Columns in order."""
     primary_key: list[str] = field(default_factory=list[str])
-    """Columns of the primary key."""
     foreign_keys: list[EngineForeignKey] = field(default_factory=list[EngineForeignKey])
-    """References to other tables."""
 
 
 class SqlEngine:

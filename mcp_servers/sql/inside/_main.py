@@ -145,10 +145,8 @@ def _guarded(work: Callable[[], dict[str, Any] | str], at_end: Callable[[], obje
         finally:
             if at_end is not None:
                 at_end()
-    except QueryRejected as error:
-        return _failure(error.kind, str(error), error.type)
     except SqlEngineError as error:
-        return _failure(error.kind, str(error))
+        return _failure(error.kind, str(error), error.type)
     except MemoryError:
         return _failure("out_of_memory", "")
     except InterruptedError:

@@ -1,6 +1,6 @@
 """State of a household: positions and states of everything."""
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -84,7 +84,7 @@ class House:
 
     def here(self) -> list[Furniture]:
         """Return the furniture of this room."""
-        return [one for one in self.furniture.values() if one.room == self.room]
+        return [piece for piece in self.furniture.values() if piece.room == self.room]
 
     def front(self) -> Furniture | None:
         """Return the furniture within reach."""
@@ -104,8 +104,15 @@ def build(random: Random) -> House:
     others = random.sample([room for room in ROOMS if room != "kitchen"], random.randint(2, 4))
     rooms = ["kitchen", *others]
     random.shuffle(rooms)
-    furniture = _numbered((kind, room) for room in rooms for kind in _furnished(random, room))
-    places = [one.name for one in furniture.values() if not one.able.lights]
+    furniture: dict[str, Furniture] = {}
+    count = Counter[str]()
+    for room in rooms:
+        for kind in ROOMS[room]:
+            for _ in range(random.randint(1, FURNITURE[kind].most)):
+                count[kind] += 1
+                name = f"{kind} {count[kind]}"
+                furniture[name] = Furniture(name, kind, room)
+    places = [piece.name for piece in furniture.values() if not piece.able.lights]
     things: dict[str, Thing] = {}
     for kind in sorted(THINGS):
         for number in range(1, random.randint(1, THINGS_OF_A_KIND) + 1):
@@ -113,20 +120,6 @@ def build(random: Random) -> House:
             name = f"{kind} {number}"
             things[name] = Thing(name, kind, random.choice(places), dirty=dirty)
     return House(_doors(random, rooms), furniture, things, random.choice(rooms))
-
-
-def _furnished(random: Random, room: str) -> list[str]:
-    return [kind for kind in ROOMS[room] for _ in range(random.randint(1, FURNITURE[kind].most))]
-
-
-def _numbered(placed: Iterable[tuple[str, str]]) -> dict[str, Furniture]:
-    count: dict[str, int] = {}
-    numbered: dict[str, Furniture] = {}
-    for kind, room in placed:
-        count[kind] = count.get(kind, 0) + 1
-        name = f"{kind} {count[kind]}"
-        numbered[name] = Furniture(name, kind, room)
-    return numbered
 
 
 def _doors(random: Random, rooms: list[str]) -> dict[str, tuple[str, ...]]:
