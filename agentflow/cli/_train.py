@@ -139,13 +139,13 @@ def training_of(config: "SynthesisConfig") -> TrainConfig:
         "tips": config.sampling_tips,
         "task_description": config.seed_description,
     }
-    said = {
+    settings = {
         "output_dir": str(config.output),
         **learner,
         "growth": growth | _section(learner, "growth"),
         "episodes": shared | _section(learner, "episodes"),
     }
-    return load_train_config(None, (), said)
+    return load_train_config(None, (), settings)
 
 
 def tasks_of(config: "SynthesisConfig") -> list[Task]:

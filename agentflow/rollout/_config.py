@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
+from agentflow._typeguards import is_list
 from agentflow.errors import ConfigurationError
 from agentflow.runs import Prose, RoleModel, RunConfig
 from agentflow.settings import load_settings
@@ -33,7 +34,7 @@ TEAM: Final = ("analyst", "planner", "executor", "verifier", "generator")
 
 
 def _texts(value: object) -> object:
-    return [str(one) if isinstance(one, int) else one for one in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType] - pydantic checks what it is
+    return [str(id) if isinstance(id, int) else id for id in value] if is_list(value) else value
 
 
 Ids = Annotated[list[str], BeforeValidator(_texts)]
@@ -144,24 +145,23 @@ class RolloutConfig(RunConfig):
         return self
 
     def _problems(self) -> Iterator[str]:
-        said = self.model_fields_set
+        given = self.model_fields_set
         if self.agent == "single":
             for name in ("verify", "short_prompts", *(f"{role}_model" for role in TEAM)):
-                if name in said and getattr(self, name) != type(self).model_fields[name].default:
+                if name in given and getattr(self, name) != type(self).model_fields[name].default:
                     yield f"{name}: a single agent has no such role; remove it, or set agent=team"
         if self.verify == "merged" and self.verifier_model != RoleModel():
             yield "verifier_model: with verify=merged the planner verifies; remove it, or set verify=separate"
-        if "parallel" in said and "max_workers" in said and self.parallel != (self.max_workers > 1):
+        if "parallel" in given and "max_workers" in given and self.parallel != (self.max_workers > 1):
             yield f"parallel: contradicts max_workers={self.max_workers}; remove one of them"
         if self.system_prompt and self.system_prompt_file:
             yield "system_prompt_file: system_prompt is set, too; remove one of them"
         if self.trajectory_only and not self.save_results:
             yield "trajectory_only: results are not saved; remove it, or set save_results=true"
         if not self.evaluate_results:
-            for name in sorted(
-                name for name in said if name.startswith(("evaluation_", "evaluator_", "metric_"))
-            ):
-                if getattr(self, name) != _default(name):
+            for name in sorted(given):
+                scoring = name.startswith(("evaluation_", "evaluator_", "metric_"))
+                if scoring and getattr(self, name) != _default(name):
                     yield f"{name}: nothing is scored; remove it, or set evaluate_results=true"
         if self.tool_model != RoleModel() and not self.model_tools:
             yield f"tool_model: no tool uses a model; name one of {', '.join(MODEL_TOOLS)} in available_tools"

@@ -48,7 +48,9 @@ class SandboxPool:
                     await self._more.wait()
                     self._more = anyio.Event()
         finally:
-            await self._close_unused()
+            with anyio.CancelScope(shield=True):
+                while self._ready:
+                    await _close(self._ready.popleft())
 
     @asynccontextmanager
     async def fresh(self) -> AsyncGenerator[Sandbox]:
@@ -90,11 +92,6 @@ class SandboxPool:
             raise
         self._ready.append(made)
         self._available.release()
-
-    async def _close_unused(self) -> None:
-        with anyio.CancelScope(shield=True):
-            while self._ready:
-                await _close(self._ready.popleft())
 
 
 async def _close(made: Sandbox | ToolFailure | None) -> None:

@@ -91,13 +91,12 @@ async def open_models(
 ) -> dict[str, OpenModel]:
     """Open an engine per role as children of the supervisor; roles with equal settings share one."""
     endpoints = ModelEndpoints()
-    made: list[tuple[ModelSettings, OpenModel]] = []
     opened: dict[str, OpenModel] = {}
     for role, settings in models.items():
-        model = next((model for known, model in made if known == settings), None)
-        if model is None:
-            opens = partial(make_model, settings, accounts, endpoints=endpoints)
-            model = await open_supervised(supervisor, f"model of the {role}", opens)
-            made.append((settings, model))
-        opened[role] = model
+        twin = next((other for other in opened if models[other] == settings), None)
+        if twin is not None:
+            opened[role] = opened[twin]
+            continue
+        opens = partial(make_model, settings, accounts, endpoints=endpoints)
+        opened[role] = await open_supervised(supervisor, f"model of the {role}", opens)
     return opened

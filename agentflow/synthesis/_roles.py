@@ -1,5 +1,6 @@
 """The generator that synthesis needs, and all roles behind the pause gate."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from agentflow.growth import ExecutorPort, PlannerPort, VerifierPort
@@ -38,48 +39,40 @@ class QuestionGenerator(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
 class GatedRoles:
     """All roles, each effect behind the pause gate."""
 
-    def __init__(
-        self,
-        gate: PauseGate,
-        *,
-        planner: PlannerPort,
-        executor: ExecutorPort,
-        verifier: VerifierPort,
-        generator: QuestionGenerator,
-    ) -> None:
-        self._gate = gate
-        self._planner = planner
-        self._executor = executor
-        self._verifier = verifier
-        self._generator = generator
+    gate: PauseGate
+    planner: PlannerPort
+    executor: ExecutorPort
+    verifier: VerifierPort
+    generator: QuestionGenerator
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
         """See `PlannerPort`."""
-        return await self._gate.run(self._planner.plan, request)
+        return await self.gate.run(self.planner.plan, request)
 
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         """See `ExecutorPort`."""
-        return await self._gate.run(self._executor.act, sandbox, action)
+        return await self.gate.run(self.executor.act, sandbox, action)
 
     def by_rule(self, request: JudgementRequest) -> Judgement | None:
         """See `VerifierPort`. It has no effect and passes the gate."""
-        return self._verifier.by_rule(request)
+        return self.verifier.by_rule(request)
 
     async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
         """See `VerifierPort`."""
-        return await self._gate.run(self._verifier.judge, request)
+        return await self.gate.run(self.verifier.judge, request)
 
     async def write(self, request: WriteRequest) -> Reply[Draft]:
         """See `QuestionGenerator`."""
-        return await self._gate.run(self._generator.write, request)
+        return await self.gate.run(self.generator.write, request)
 
     async def look(self, request: LookRequest) -> Reply[Look]:
         """See `QuestionGenerator`."""
-        return await self._gate.run(self._generator.look, request)
+        return await self.gate.run(self.generator.look, request)
 
     async def answer(self, request: AnswerRequest) -> Reply[Answer]:
         """See `QuestionGenerator`."""
-        return await self._gate.run(self._generator.answer, request)
+        return await self.gate.run(self.generator.answer, request)

@@ -65,19 +65,14 @@ def load_seeds(
 
     :raises ConfigurationError: one line with file and line, if a seed can't be used.
     """
-    if isinstance(seeds_or_path, str | Path):
-        found = _from_text(seeds_or_path)
+    if isinstance(seeds_or_path, Path) or (isinstance(seeds_or_path, str) and _names_file(seeds_or_path)):
+        seeds = list(_from_file(Path(seeds_or_path)))
+    elif isinstance(seeds_or_path, str):
+        seeds = [_seed(seeds_or_path, "seeds")]
     else:
-        found = [_seed(seed, f"seeds[{index}]") for index, seed in enumerate(seeds_or_path)]
-    _refuse_twins(found)
-    return found
-
-
-def _from_text(text: str | Path) -> list[dict[str, Any]]:
-    path = Path(text)
-    if isinstance(text, Path) or _names_file(text):
-        return list(_from_file(path))
-    return [_seed(text, "seeds")]
+        seeds = [_seed(seed, f"seeds[{index}]") for index, seed in enumerate(seeds_or_path)]
+    _refuse_twins(seeds)
+    return seeds
 
 
 def _names_file(text: str) -> bool:
@@ -122,8 +117,8 @@ def _table(path: Path, text: str) -> Iterator[tuple[str, object]]:
                 f"{place}: has more fields than the first line names; quote those with commas"
             )
         kwargs = {name: value for name, value in row.items() if name not in {"content", "id"} and value}
-        own = {"id": row["id"]} if row.get("id") else {}
-        yield place, {"content": row["content"], "kwargs": kwargs, **own}
+        named = {"id": row["id"]} if row.get("id") else {}
+        yield place, {"content": row["content"], "kwargs": kwargs, **named}
 
 
 def _seed(seed: object, place: str) -> dict[str, Any]:
@@ -147,8 +142,8 @@ def _seed(seed: object, place: str) -> dict[str, Any]:
 def _refuse_twins(seeds: Sequence[Mapping[str, Any]]) -> None:
     seen: dict[str, int] = {}
     for number, seed in enumerate(seeds, 1):
-        own = seed.get("id")
-        if own is not None and seen.setdefault(own, number) != number:
+        id = seed.get("id")
+        if id is not None and seen.setdefault(id, number) != number:
             raise ConfigurationError(
-                f"seeds {seen[own]} and {number} both have the id {own}; give each its own"
+                f"seeds {seen[id]} and {number} both have the id {id}; give each its own"
             )

@@ -182,7 +182,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
     def _seed_worker(self, run: Run, sandbox: Sandbox, team: Team) -> "_TreeWorker":
         sandboxes = BranchSandboxes(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)
         roles = GatedRoles(
-            self._gate,
+            gate=self._gate,
             planner=team.planner,
             executor=team.executor,
             verifier=team.verifier,

@@ -159,16 +159,16 @@ def _verifying(runs: Sequence[AnalysedRun]) -> AnalysisTable:
 
 def _both(*runs: AnalysedRun) -> Iterator[tuple[str, ...]]:
     for run in runs:
-        said = run.summary
+        summary = run.summary
         yield (
-            said.benchmark,
+            summary.benchmark,
             run.model,
-            str(said.max_turns),
-            said.verify,
-            with_interval(said),
-            f"{said.turns.mean:.2f}",
-            f"{sum(said.calls_per_task.values()):.1f} ({_calls(said)})",
-            f"{said.tokens / max(1, said.results):,.0f}",
+            str(summary.max_turns),
+            summary.verify,
+            with_interval(summary),
+            f"{summary.turns.mean:.2f}",
+            f"{sum(summary.calls_per_task.values()):.1f} ({_calls(summary)})",
+            f"{summary.tokens / max(1, summary.results):,.0f}",
         )
 
 
@@ -202,28 +202,38 @@ def render_summary(summary: RolloutSummary) -> "Table":
     return report_table(_rows(summary))
 
 
-def _rows(said: RolloutSummary) -> list[tuple[str, str]]:
-    several = f", {said.samples} samples each" if said.samples > 1 else ""
+def _rows(summary: RolloutSummary) -> list[tuple[str, str]]:
+    several = f", {summary.samples} samples each" if summary.samples > 1 else ""
     rows = [
-        ("engine", role_names(said.models)),
-        ("tasks", f"{said.tasks} of {said.benchmark}{several}; failed: {counts_text(said.failures)}"),
+        ("engine", role_names(summary.models)),
+        (
+            "tasks",
+            f"{summary.tasks} of {summary.benchmark}{several}; failed: {counts_text(summary.failures)}",
+        ),
     ]
-    if said.metric is not None:
-        unjudged = f", {said.unjudged} could not be judged" if said.unjudged else ""
-        rows.append((said.metric, f"{with_interval(said)}, {said.perfect} with full marks{unjudged}"))
-    if said.samples > 1 and said.metric is not None:
-        rows.append(("pass@k", ", ".join(f"{k}: {share:.1%}" for k, share in said.pass_at.items()) or "none"))
-        rows.append(("majority", f"{said.majority:.1%}; best by verifier {said.best_by_verifier:.1%}"))
+    if summary.metric is not None:
+        unjudged = f", {summary.unjudged} could not be judged" if summary.unjudged else ""
+        rows.append(
+            (summary.metric, f"{with_interval(summary)}, {summary.perfect} with full marks{unjudged}")
+        )
+    if summary.samples > 1 and summary.metric is not None:
+        rows.append(
+            ("pass@k", ", ".join(f"{k}: {share:.1%}" for k, share in summary.pass_at.items()) or "none")
+        )
+        rows.append(("majority", f"{summary.majority:.1%}; best by verifier {summary.best_by_verifier:.1%}"))
     rows += [
-        ("endings", counts_text(said.endings)),
-        ("turns", _spread(said.turns, "{:.1f}")),
-        ("seconds", _spread(said.seconds, "{:.2f}")),
-        ("tools", f"{said.tool_calls} calls, {said.tool_error_rate:.1%} failed; {_tool_shares(said)}"),
-        ("calls per task", _calls(said) or "none"),
-        ("usage", f"{said.tokens:,} tokens{_cost(said)}"),
+        ("endings", counts_text(summary.endings)),
+        ("turns", _spread(summary.turns, "{:.1f}")),
+        ("seconds", _spread(summary.seconds, "{:.2f}")),
+        (
+            "tools",
+            f"{summary.tool_calls} calls, {summary.tool_error_rate:.1%} failed; {_tool_shares(summary)}",
+        ),
+        ("calls per task", _calls(summary) or "none"),
+        ("usage", f"{summary.tokens:,} tokens{_cost(summary)}"),
     ]
-    rows += [("tool dropped", f"{name}: {why}") for name, why in said.dropped_tools.items()]
-    return rows + [(f"failed {task.task_id}", task.why) for task in said.failed_tasks]
+    rows += [("tool dropped", f"{name}: {why}") for name, why in summary.dropped_tools.items()]
+    return rows + [(f"failed {task.task_id}", task.why) for task in summary.failed_tasks]
 
 
 def _spread(spread: Spread, form: str) -> str:
@@ -231,12 +241,12 @@ def _spread(spread: Spread, form: str) -> str:
     return f"mean {mean}, median {half}, 95th percentile {most}"
 
 
-def _tool_shares(said: RolloutSummary) -> str:
-    return ", ".join(f"{tool} {use.share:.0%}" for tool, use in said.tool_use.items()) or "none used"
+def _tool_shares(summary: RolloutSummary) -> str:
+    return ", ".join(f"{tool} {use.share:.0%}" for tool, use in summary.tool_use.items()) or "none used"
 
 
-def _cost(said: RolloutSummary) -> str:
-    return f", cost {sum(said.cost.values()):.4f}" if said.cost else ""
+def _cost(summary: RolloutSummary) -> str:
+    return f", cost {sum(summary.cost.values()):.4f}" if summary.cost else ""
 
 
 _ROW = 26
@@ -287,16 +297,16 @@ def _axis(height: int) -> list[str]:
 
 
 def _bar(run: AnalysedRun, y: int, colour: str) -> list[str]:
-    said = run.summary
-    score = said.score or 0.0
-    label = f"{said.benchmark} · {run.model} · {run.setting} · {said.max_turns} turns"
+    summary = run.summary
+    score = summary.score or 0.0
+    label = f"{summary.benchmark} · {run.model} · {run.setting} · {summary.max_turns} turns"
     lines = [
         _svg_text(_LABELS - 8, y + 15, label, anchor="end"),
         f'<rect x="{_LABELS}" y="{y + 3}" width="{_SCALE * score:.1f}" height="{_ROW - 9}" fill="{colour}"/>',
-        _svg_text(_LABELS + _SCALE + 10, y + 15, f"{score:.1%}, {said.turns.mean:.1f} turns on average"),
+        _svg_text(_LABELS + _SCALE + 10, y + 15, f"{score:.1%}, {summary.turns.mean:.1f} turns on average"),
     ]
-    if said.interval is not None:
-        low, high = (_LABELS + _SCALE * end for end in (said.interval.low, said.interval.high))
+    if summary.interval is not None:
+        low, high = (_LABELS + _SCALE * end for end in (summary.interval.low, summary.interval.high))
         middle = y + 3 + (_ROW - 9) / 2
         lines.append(
             f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="black" stroke-width="1.5"/>'
@@ -304,5 +314,5 @@ def _bar(run: AnalysedRun, y: int, colour: str) -> list[str]:
     return lines
 
 
-def _svg_text(x: float, y: float, said: str, *, anchor: str = "start", weight: str = "normal") -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}">{escape(said)}</text>'
+def _svg_text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
