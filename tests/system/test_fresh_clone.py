@@ -55,7 +55,8 @@ def test_make_run_in_a_fresh_clone_installs_and_makes_a_dataset(clone: Path) -> 
     assert status == b""
 
 
-@pytest.mark.timeout(600)
+# The suite itself runs this way wherever it is run in a fresh clone.
+@pytest.mark.soak
 @pytest.mark.promise("project:test")
 def test_make_test_in_a_fresh_clone_installs_what_the_tests_need(clone: Path) -> None:
     run = make(clone, "test", "TESTS=tests/behaviour/test_promises.py tests/behaviour/test_plain_user.py")
