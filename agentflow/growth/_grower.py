@@ -1,6 +1,7 @@
 """Growth of one tree, level by level, so that timing has no effect on the result."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
@@ -65,6 +66,7 @@ class _Child(NamedTuple):
     request: JudgementRequest
 
 
+@dataclass(frozen=True, slots=True)
 class Grower:
     """Grows any number of trees concurrently; they share the roles and the sandbox pool.
 
@@ -75,37 +77,21 @@ class Grower:
         tree = await grower.grow(seed, page)
     """
 
-    def __init__(
-        self,
-        settings: GrowthSettings,
-        *,
-        run: str,
-        planner: PlannerPort,
-        executor: ExecutorPort,
-        verifier: VerifierPort,
-        sandboxes: BranchSandboxes,
-        observer: NodeObserver = lambda seed, node: None,
-    ) -> None:
-        """Create a grower.
-
-        :param run: key of the run, from which ids are derived.
-        :param sandboxes: the sandboxes of the run.
-        :param observer: called with every completed node.
-        """
-        self.settings = settings
-        """Shape and rules of the trees."""
-        self.run = run
-        """Key of the run."""
-        self.planner = planner
-        """Proposes actions."""
-        self.executor = executor
-        """Runs actions."""
-        self.verifier = verifier
-        """Judges observations."""
-        self.sandboxes = sandboxes
-        """Sandboxes of the run."""
-        self.observer = observer
-        """Called with every completed node."""
+    settings: GrowthSettings
+    """Shape and rules of the trees."""
+    _: KW_ONLY
+    run: str
+    """Key of the run, from which ids are derived."""
+    planner: PlannerPort
+    """Proposes actions."""
+    executor: ExecutorPort
+    """Runs actions."""
+    verifier: VerifierPort
+    """Judges observations."""
+    sandboxes: BranchSandboxes
+    """Sandboxes of the run."""
+    observer: NodeObserver = lambda seed, node: None
+    """Called with every completed node."""
 
     async def grow(self, seed: Seed, page: Page) -> Tree:
         """Grow the tree of a seed. Effects recorded on the page are not repeated.

@@ -3,8 +3,7 @@
 Everything but the tools runs in the main thread, so breakpoints work in rewards, in tools that await, and here.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
 import aiohttp
@@ -17,6 +16,7 @@ from agentflow.learner._engine import policy_at
 from agentflow.learner._episode_runner import open_episode_runner
 from agentflow.learner._group_rollout import GroupRollout
 from agentflow.learner._groups import EpisodeResult, Group, Sample
+from agentflow.learner._rows import Row
 from agentflow.learner._task_order import TaskDraw, TaskOrder
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
 from agentflow.models import OFFLINE, ModelSettings
@@ -49,7 +49,18 @@ async def debug_rollouts(
     size = _count(schedule.model_fields_set, "episodes_per_task", schedule.episodes_per_task)
     tasks = _count(schedule.model_fields_set, "tasks_per_step", schedule.tasks_per_step)
     figures: dict[str, float] = {}
-    async with _rollout(config, assignment, metric) as rollout:
+    rules = config.episodes
+    models = await _models(config)
+    async with open_episode_runner(config, assignment, models, metric) as runner:
+        rollout = GroupRollout(
+            runner,
+            trained=rules.trained_roles,
+            temperature=rules.temperature_in_training,
+            seed=config.seed,
+            at_once=1,
+            seconds=rules.episode_seconds,
+            tries=1,
+        )
         order = TaskOrder(assignment.tasks, seed=config.seed, epochs=schedule.epochs)
         for step in range(1, (schedule.steps or 1) + 1):
             groups = [await _group(rollout, draw, size, say) for draw in order.take(tasks)]
@@ -59,24 +70,6 @@ async def debug_rollouts(
                 step, [sample for group in groups for sample in group.samples], config.loss, say
             )
     return figures
-
-
-@asynccontextmanager
-async def _rollout(
-    config: TrainConfig, assignment: Assignment, metric: Metric | None
-) -> AsyncGenerator[GroupRollout]:
-    rules = config.episodes
-    models = await _models(config)
-    async with open_episode_runner(config, assignment, models, metric) as runner:
-        yield GroupRollout(
-            runner,
-            trained=rules.trained_roles,
-            temperature=rules.temperature_in_training,
-            seed=config.seed,
-            at_once=1,
-            seconds=rules.episode_seconds,
-            tries=1,
-        )
 
 
 async def _models(config: TrainConfig) -> dict[str, ModelSettings]:
@@ -169,22 +162,19 @@ def _report(
     if find_spec("torch") is None:
         say(f"step {step}: torch is missing, so there is no loss; pip install 'agentflow[train]'")
         return figures
-    return figures | _loss(step, samples, loss, say)
+    return figures | _loss(step, rows, loss, say)
 
 
-def _loss(
-    step: int, samples: Sequence[Sample], loss: LossSettings, say: Callable[[str], None]
-) -> dict[str, float]:
+def _loss(step: int, rows: Sequence[Row], loss: LossSettings, say: Callable[[str], None]) -> dict[str, float]:
     """Return the loss at the sampling weights, where every ratio is 1."""
     import torch
 
-    # There are no weights here, so no reference log-probabilities either.
-    rows = rows_of(samples, loss.model_copy(update={"kl_coef": 0.0}))
-    width = max(len(row.behaviour) for row in rows)
-    log_prob = torch.zeros(len(rows), width)
-    for place, row in enumerate(rows):
-        log_prob[place, : len(row.behaviour)] = torch.from_numpy(row.behaviour)  # pyright: ignore[reportUnknownMemberType] - torch is typed in part
-    value, figures = loss_of(log_prob, rows, loss.model_copy(update={"kl_coef": 0.0, "entropy": 0.0}))
+    log_prob = torch.nn.utils.rnn.pad_sequence(
+        [torch.from_numpy(row.behaviour) for row in rows],  # pyright: ignore[reportUnknownMemberType] - torch is typed in part
+        batch_first=True,
+    )
+    # There are no weights here, so no reference log-probabilities and no entropy either.
+    value, figures = loss_of(log_prob, rows, loss.model_copy(update={"kl_coef": 0.0, "entropy_coef": 0.0}))
     say(f"step {step}: {loss.name} is {value.item():+.6f} over {len(rows)} calls")
     return {**figures, "step/loss": value.item()}
 

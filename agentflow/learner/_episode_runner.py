@@ -74,7 +74,11 @@ class _EpisodeTeam:
     """The models and roles of one episode at a time."""
 
     def __init__(
-        self, models: Mapping[str, OpenModel], policy: frozenset[str], images: Mapping[str, bytes]
+        self,
+        rules: "EpisodeRules",
+        models: Mapping[str, OpenModel],
+        policy: frozenset[str],
+        images: Mapping[str, bytes],
     ) -> None:
         self.models: dict[str, Model] = {
             role: EpisodeSeededModel(model, role) if role in policy else model
@@ -83,6 +87,19 @@ class _EpisodeTeam:
         self.blobs = MemoryBlobStore(images)
         """Images of the episode; those of its task are readable, too."""
         self.team: Team | None = None
+        if rules.agent == "team":
+            self.team = Team(
+                analyst=self.models["analyst"],
+                planner=self.models["planner"],
+                executor=self.models["executor"],
+                verifier=self.models.get("verifier"),
+                generator=self.models["generator"],
+                put_blob=self.blobs.put,
+                blob=self.blobs.read,
+                short_prompts=rules.short_prompts,
+                # An episode asks its roles in turn; its growing memory is summarised concurrently.
+                workers=2,
+            )
 
     def begin(self, seed: str, temperature: float | None) -> None:
         """Start another episode."""
@@ -204,32 +221,8 @@ async def open_episode_runner(
         await start_child(supervisor, spec)
         policy = frozenset(role for role, model in models.items() if model.tokens or model.name == POLICY)
         images = {image.hash: data for image, data in assignment.pictures.items()}
-        make = partial(_new_team, rules, opened, frozenset(policy), images)
+        make = partial(_EpisodeTeam, rules, opened, policy, images)
         yield SandboxEpisodeRunner(supervisor, rules.episode, sandboxes, tools, scored, make, opened, sandbox)
-
-
-def _new_team(
-    rules: "EpisodeRules",
-    models: Mapping[str, OpenModel],
-    seeded: frozenset[str],
-    images: Mapping[str, bytes],
-) -> _EpisodeTeam:
-    members = _EpisodeTeam(models, seeded, images)
-    if rules.agent == "team":
-        own = members.models
-        members.team = Team(
-            analyst=own["analyst"],
-            planner=own["planner"],
-            executor=own["executor"],
-            verifier=own.get("verifier"),
-            generator=own["generator"],
-            put_blob=members.blobs.put,
-            blob=members.blobs.read,
-            short_prompts=rules.short_prompts,
-            # An episode asks its roles in turn; its growing memory is summarised concurrently.
-            workers=2,
-        )
-    return members
 
 
 def _metric(config: "TrainConfig", assignment: Assignment, judge: OpenModel | None) -> Metric:

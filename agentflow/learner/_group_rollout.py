@@ -7,6 +7,7 @@ from typing import Final, Protocol, TypeVar
 
 import anyio
 
+from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ModelFailureKind, RunStopped, StopCause, error_line
 from agentflow.learner._config import ValidationSettings
 from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample, sample_of
@@ -240,30 +241,30 @@ class Validation:
 
         A failed episode (engine, time, reward) is counted and left out; so is a task without any other.
         """
-        results: dict[tuple[int, int], EpisodeResult] = {}
-
-        async def one(place: int, sample: int) -> None:
-            results[place, sample] = await self._rollout.one(
+        settings = self._settings
+        keys = [(place, sample) for place in range(len(self._tasks)) for sample in range(settings.samples)]
+        jobs = [
+            partial(
+                self._rollout.one,
                 self._tasks[place],
                 ("validation", place, sample),
-                temperature=self._settings.temperature,
-                max_turns=self._settings.max_turns,
+                temperature=settings.temperature,
+                max_turns=settings.max_turns,
             )
-
-        async with anyio.create_task_group() as group:
-            for place in range(len(self._tasks)):
-                for sample in range(self._settings.samples):
-                    group.start_soon(partial(one, place, sample))
-        return self._figures(results)
+            for place, sample in keys
+        ]
+        return self._figures(dict(zip(keys, await together(jobs), strict=True)))
 
     def _figures(self, results: dict[tuple[int, int], EpisodeResult]) -> dict[str, float]:
         by_task: dict[int, list[EpisodeResult]] = {}
-        for place, one in sorted(results.items()):
-            if one.failure is None:
-                by_task.setdefault(place[0], []).append(one)
-        means = [fmean(one.reward for one in ones) for ones in by_task.values()]
+        for (place, _), result in results.items():
+            if result.failure is None:
+                by_task.setdefault(place, []).append(result)
+        means = [fmean(result.reward for result in group) for group in by_task.values()]
         interval = bootstrap(means)
-        finished = [one.episode for ones in by_task.values() for one in ones if one.episode is not None]
+        finished = [
+            result.episode for group in by_task.values() for result in group if result.episode is not None
+        ]
         turns = [turn for episode in finished for turn in episode.turns]
         figures = {
             "validation/score": fmean(means) if means else 0.0,
@@ -272,17 +273,20 @@ class Validation:
             "validation/tasks": float(len(means)),
             "validation/lost": float(len(results) - len(finished)),
             "validation/turns": len(turns) / len(finished) if finished else 0.0,
-            "validation/answered": fmean([one.failure is None for one in finished]) if finished else 0.0,
+            "validation/answered": fmean([episode.failure is None for episode in finished])
+            if finished
+            else 0.0,
             "validation/tool_errors": float(
                 sum(turn.failure is not None or bool(turn.trouble) for turn in turns)
             ),
             "validation/tool_calls": float(sum(turn.action is not None for turn in turns)),
         }
-        whole = [ones for ones in by_task.values() if len(ones) == self._settings.samples]
-        for k in range(2, self._settings.samples + 1):
-            counts = [sum(one.reward >= _RIGHT for one in ones) for ones in whole]
+        samples = self._settings.samples
+        whole = [group for group in by_task.values() if len(group) == samples]
+        counts = [sum(result.reward >= _RIGHT for result in group) for group in whole]
+        for k in range(2, samples + 1):
             if counts and not k & (k - 1):
                 figures[f"validation/pass@{k}"] = fmean(
-                    pass_at(k, right=count, samples=self._settings.samples) for count in counts
+                    pass_at(k, right=count, samples=samples) for count in counts
                 )
         return figures

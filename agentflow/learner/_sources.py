@@ -132,12 +132,9 @@ def refuse_empty(step: int, groups: Sequence[Group]) -> None:
     if any(group.samples for group in groups):
         return
     reasons = [failure for group in groups for failure in group.failures]
-    kinds = [failure.kind for failure in reasons]
-    kind = max(dict.fromkeys(kinds), key=kinds.count)
+    [(kind, count)] = Counter(failure.kind for failure in reasons).most_common(1)
     example = next(failure.message for failure in reasons if failure.kind == kind)
-    message = (
-        f"step {step}: all {len(reasons)} episodes failed, {kinds.count(kind)} of them with {kind}: {example}"
-    )
+    message = f"step {step}: all {len(reasons)} episodes failed, {count} of them with {kind}: {example}"
     raise RunStopped(StopCause.MODEL, f"{message}; fix that, then run the same command to resume")
 
 

@@ -5,9 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
-
-from agentflow.actors import Supervisor
+from agentflow.actors import Supervisor, together
 from agentflow.errors import ConfigurationError
 from agentflow.growth import BranchSandboxes, Grower, plans_of
 from agentflow.journal import MemoryPage
@@ -159,28 +157,22 @@ class TreeGroupRollout(GroupRollout):
             if reply.failure is not None and reply.failure.kind in UNREACHABLE:
                 lost = Failure(FailureCause.MODEL, f"planner: {reply.failure.message}")
                 return Group(number=draw.number, name=draw.group, failures=(lost,))
-        rewards: dict[str, float] = {}
-        failures: list[Failure] = []
-
-        async def score(leaf: Node) -> None:
-            reply = await self._trees.answer(draw.task, tree.path(leaf.id))
-            if reply.failure is not None and reply.failure.kind in UNREACHABLE:
-                failures.append(Failure(FailureCause.MODEL, f"generator: {reply.failure.message}"))
-                return
-            answer = "" if reply.value is None else reply.value.answer
-            reward, failure = await self._reward(answer, draw.task)
-            if failure is not None:
-                failures.append(failure)
-            else:
-                rewards[leaf.id] = reward
-
-        async with anyio.create_task_group() as tasks:
-            for leaf in tree.leaves():
-                tasks.start_soon(score, leaf)
+        leaves = list(tree.leaves())
+        scored = await together([partial(self._score_leaf, draw.task, tree.path(leaf.id)) for leaf in leaves])
+        failures = [failure for _, failure in scored if failure is not None]
+        rewards = {
+            leaf.id: reward for leaf, (reward, failure) in zip(leaves, scored, strict=True) if failure is None
+        }
         samples = samples_of_tree(
             tree, plans, rewards, group=draw.group, temperature=self._temperature, version=version
         )
         return Group(number=draw.number, name=draw.group, samples=tuple(samples), failures=tuple(failures))
+
+    async def _score_leaf(self, task: Task, path: Sequence[Node]) -> tuple[float, Failure | None]:
+        reply = await self._trees.answer(task, path)
+        if reply.failure is not None and reply.failure.kind in UNREACHABLE:
+            return 0.0, Failure(FailureCause.MODEL, f"generator: {reply.failure.message}")
+        return await self._reward("" if reply.value is None else reply.value.answer, task)
 
 
 @asynccontextmanager

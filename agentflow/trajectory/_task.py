@@ -3,6 +3,7 @@
 An episode is its exchanges in order: they contain everything that was asked and answered.
 """
 
+from collections import Counter
 from enum import StrEnum
 from typing import Any, Generic, Literal
 
@@ -321,15 +322,12 @@ class Episode(Struct, frozen=True, kw_only=True):
     @property
     def usage(self) -> dict[str, Usage]:
         """Usage by role."""
-        found: dict[str, Usage] = {}
+        usage: dict[str, Usage] = {}
         for exchange in self.exchanges:
-            found[exchange.role] = found.get(exchange.role, Usage()) + exchange.usage
-        return found
+            usage[exchange.role] = usage.get(exchange.role, Usage()) + exchange.usage
+        return usage
 
     @property
     def calls(self) -> dict[str, int]:
         """Number of model calls by role."""
-        found: dict[str, int] = {}
-        for exchange in self.exchanges:
-            found[exchange.role] = found.get(exchange.role, 0) + 1
-        return found
+        return dict(Counter(exchange.role for exchange in self.exchanges))

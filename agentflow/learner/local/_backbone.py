@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ class LocalBackbone:
         # Sharded weights are held in float32 and computed in the other precision.
         dtype = torch.float32 if self._ranks.count > 1 else self._dtype
         policy = load_policy(self.folder, self.settings, self._device, dtype)
-        layers = [module for module in policy.modules() if _is_layer(module)]
+        layers = [module for module in policy.modules() if isinstance(module, GradientCheckpointingLayer)]
         self._ranks.shard(policy, layers, self._dtype)
         return policy
 
@@ -295,24 +296,23 @@ class LocalBackbone:
             yield self._policy
 
     def _export(self, folder: Path, adapters: bool) -> Path:
-        plain = self._policy.plain
         if adapters:
-            weights = adapter_weights(self.model, self._dtype)
-            self._write_together(weights, lambda weights: write_adapters(folder, self.model, weights))
-        else:
-            weights = merged_weights(plain, self._dtype)
-            self._write_together(
-                weights, lambda weights: write_model(folder, self.folder, plain, weights, self.settings)
+            weights, write = (
+                adapter_weights(self.model, self._dtype),
+                partial(write_adapters, folder, self.model),
             )
+        else:
+            plain = self._policy.plain
+            weights = merged_weights(plain, self._dtype)
+            write = partial(write_model, folder, self.folder, plain, self.settings)
+        self._write_together(weights, write)
         return folder
 
     def _save(self, folder: Path, position: dict[str, object]) -> Path:
         state = BackboneState(
             version=self._version, skipped=self._skipped, randomness=randomness(), position=position
         )
-        self._write_together(
-            state_tensors(self._optimizer), lambda tensors: write_state(folder, state, tensors)
-        )
+        self._write_together(state_tensors(self._optimizer), partial(write_state, folder, state))
         return folder
 
     def _write_together(
@@ -345,10 +345,6 @@ class LocalBackbone:
         set_randomness(state.randomness)
         self._version, self._skipped = state.version, state.skipped
         return state.position
-
-
-def _is_layer(module: nn.Module) -> bool:
-    return isinstance(module, GradientCheckpointingLayer)
 
 
 def _enumerated(numbers: list[int]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from pydantic import Field
 
@@ -88,7 +89,8 @@ def fine_tune(
     if not any(lesson.completion for conversation in conversations for lesson in conversation):
         raise ConfigurationError("conversations: there are no completions to train on; add some")
     loss = LossSettings(name="cross_entropy")
-    done = _position(checkpoints.load(backbone) if checkpoints else None)
+    position = (checkpoints.load(backbone) if checkpoints else None) or {}
+    done = msgspec.convert(position.get("step", 0), int)
     losses, measured = list[float](), list[tuple[int, float]]()
     total = settings.steps(len(conversations))
     for step, chosen in _batches(conversations, settings, done):
@@ -185,9 +187,3 @@ def _batches(
             step += 1
             if step > done:
                 yield step, [conversations[number] for number in order[begin : begin + settings.batch_size]]
-
-
-def _position(found: Mapping[str, object] | None) -> int:
-    step = (found or {}).get("step", 0)
-    assert isinstance(step, int), "as it was saved"
-    return step

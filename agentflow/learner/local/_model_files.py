@@ -211,8 +211,8 @@ def write_model(
     folder: Path,
     origin: Path,
     plain: Any,  # noqa: ANN401 - transformers' models have no common type that is whole
-    weights: Iterable[tuple[str, Tensor]],
     settings: PolicySettings,
+    weights: Iterable[tuple[str, Tensor]],
 ) -> None:
     """Write weights in the model's format, with the other files of the initial model.
 

@@ -93,7 +93,7 @@ class Ranks:
             dist.destroy_process_group()
             self._own = False
 
-    def shard(self, policy: nn.Module, layers: list[nn.Module], dtype: torch.dtype) -> None:
+    def shard(self, policy: nn.Module, layers: Sequence[nn.Module], dtype: torch.dtype) -> None:
         """Shard the weights over the ranks (FSDP): shards in float32, computation in `dtype`."""
         if self._mesh is None:
             return

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from agentflow.errors import LossFailure
 from agentflow.learner._rows import Row, longest_trained
-from agentflow.learner.losses._policy import sum_by_unit
+from agentflow.learner.losses._policy import LIMIT, sum_by_unit
 from agentflow.learner.losses._registry import TokenBatch, TokenLosses, find_loss
 from agentflow.learner.losses._settings import LossSettings
 
@@ -21,8 +21,6 @@ COUNT = "loss/tokens"
 """Number of tokens that the other figures average over."""
 LARGEST = "_max"
 """Suffix of figures that are merged by maximum."""
-LIMIT = 20.0
-"""Log-ratios are clamped to it before the exponential."""
 
 
 def loss_of(
@@ -50,12 +48,13 @@ def loss_of(
     mask = pad([np.ones(len(row.units), np.bool_) for row in rows])
     exact = log_prob.double().where(mask, 0.0)
     behaviour = pad([row.behaviour for row in rows])
+    units, number_of_units = _numbered(rows)
     batch = TokenBatch(
         log_prob=exact,
         old=pad([row.behaviour if row.proximal is None else row.proximal for row in rows]),
         advantages=pad([row.advantages for row in rows]),
         mask=mask,
-        units=pad(_numbered([row.units for row in rows])).where(mask, _number_of_units(rows)),
+        units=pad(units).where(mask, number_of_units),
     )
     loss = find_loss(settings.name)
     losses = loss.tokens(batch, settings)
@@ -194,14 +193,10 @@ def _padding(rows: Sequence[Row], like: "Tensor") -> "Callable[[Sequence[NDArray
     return pad
 
 
-def _numbered(units: Sequence[NDArray[np.int32]]) -> list[NDArray[np.generic]]:
-    """Renumber the units of a part of a step from 0."""
-    _, numbers = np.unique(np.concatenate(units), return_inverse=True)
-    return np.split(numbers.astype(np.int64), np.cumsum([len(one) for one in units])[:-1])
-
-
-def _number_of_units(rows: Sequence[Row]) -> int:
-    return len(np.unique(np.concatenate([row.units for row in rows])))
+def _numbered(rows: Sequence[Row]) -> tuple[list[NDArray[np.generic]], int]:
+    """Return the units of a part of a step, renumbered from 0, and their number."""
+    known, numbers = np.unique(np.concatenate([row.units for row in rows]), return_inverse=True)
+    return np.split(numbers.astype(np.int64), np.cumsum([len(row.units) for row in rows])[:-1]), len(known)
 
 
 def _references(rows: Sequence[Row]) -> list[NDArray[np.float32]]:
