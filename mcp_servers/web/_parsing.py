@@ -91,11 +91,9 @@ def _html(body: PageBody) -> ParsedPage:
     document = _DECLARATION.sub("", _decoded(body))
     if not document.strip():
         return ParsedPage(title="", text="")
-    lxml_html = import_module("lxml.html")
     trafilatura = import_module("trafilatura")
-    try:
-        tree: _Element = lxml_html.document_fromstring(document)
-    except lxml_html.etree.ParserError:
+    tree = _element(document)
+    if tree is None:
         return ParsedPage(title="", text="")
     title = " ".join((tree.findtext(".//title") or tree.findtext(".//h1") or "").split())
     links = list(_links(tree, body.url))
@@ -109,9 +107,25 @@ def _html(body: PageBody) -> ParsedPage:
         favor_recall=True,
     )
     if text is None or len(text) < MIN_ARTICLE_CHARS:
-        whole = trafilatura.html2txt(lxml_html.document_fromstring(document))
+        whole = trafilatura.html2txt(_element(document))
         text = whole if len(whole) > len(text or "") else text
     return ParsedPage(title=title[:MAX_TITLE_CHARS], text=_tidy(text or ""), links=links)
+
+
+def _element(document: str) -> _Element | None:
+    """Return the root element of an HTML document; `None` if it is empty.
+
+    :raises MemoryError: also if memory ran out inside libxml2, which reports it as a syntax error.
+    """
+    lxml_html = import_module("lxml.html")
+    try:
+        return lxml_html.document_fromstring(document)
+    except lxml_html.etree.ParserError:
+        return None
+    except lxml_html.etree.XMLSyntaxError as error:
+        if error.code == lxml_html.etree.ErrorTypes.ERR_NO_MEMORY:
+            raise MemoryError from None
+        raise
 
 
 def _pdf(body: PageBody) -> ParsedPage:
