@@ -3,8 +3,9 @@
 PYTHON ?= python3
 TESTS ?=
 ARGS ?=
-# Number of processes that run the tests. A file's tests stay in one process; slow folders come first (`testpaths`).
-WORKERS ?= logical
+# Number of processes that run the tests: two for each core, as half of the time a test waits. A file's tests stay in one
+# process; slow folders come first (`testpaths`).
+WORKERS ?= $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 BIN := .venv/bin
