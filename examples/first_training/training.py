@@ -76,6 +76,10 @@ async def first_training(plan: Plan, folder: Path, seed: int = 0, *, say: Say = 
         "guesser": await _judge(site, "guesser", "held_out", Guesser(seed)),
         "teacher": await _judge(site, "teacher", "held_out", Teacher(plan.teacher, seed)),
     }
+    trained = ["fine_tuned", "flow", *(["single"] if plan.single else [])]
+    finished = {name: known for name in trained if (known := _known(site, f"{name}-held_out")) is not None}
+    if len(finished) == len(trained):
+        return {**judged, **finished}
     checkpoints = await _fine_tuned(site, await _demonstrations(site))
     async with _served(site, checkpoints[-1]) as server:
         best = await _best(site, server, checkpoints)

@@ -286,6 +286,8 @@ async def test_a_killed_server_restarts_with_the_newest_weights_and_accepts_othe
         assert len(ended) == 1
 
 
+# Starts a server of its own twice; the stale cache above is detected by the same comparison.
+@pytest.mark.soak
 @pytest.mark.promise("weights:stale")
 async def test_a_stale_head_is_detected_and_our_server_is_restarted(
     vllm: ModelServer, tmp_path: Path
