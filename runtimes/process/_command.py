@@ -225,9 +225,9 @@ class RunningCommand:
         deadline = time.monotonic() + _GRACE
         while not self.exited.done() and time.monotonic() < deadline:
             with contextlib.suppress(RuntimeFailure, OSError):
-                since, age = self._started, _processes.uptime() - self._started
+                since, now = self._started, _processes.uptime()
                 await self._client.ask(
-                    "kill_run", sandbox=self._sandbox_id, pid=self._pid, since=since, age=age
+                    "kill_run", sandbox=self._sandbox_id, pid=self._pid, since=since, now=now
                 )
             await asyncio.wait({self.exited}, timeout=0.02)
         if not self.exited.done():

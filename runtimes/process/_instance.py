@@ -28,7 +28,7 @@ from runtimes.process._channel import RequestChannel
 from runtimes.process._command import CommandStream, RunningCommand
 from runtimes.process._sessions import PythonSession, ShellSession
 from runtimes.process._workspace import WorkspaceFiles, new_name
-from runtimes.process.linux import _cgroups
+from runtimes.process.linux import _cgroups, _processes
 from runtimes.process.trusted._confine import LIBRARY_SETTINGS
 from runtimes.process.trusted._wire import WireMessage
 
@@ -339,7 +339,9 @@ class ProcessInstance(WorkspaceFiles):
                 await self._client.ask("check_archive", [fd], sandbox=self._id)
                 await self._python.end()
                 await self._shell.end()
-                await self._client.ask("kill_run", sandbox=self._id, pid=0, since=0.0, age=1e9)
+                await self._client.ask(
+                    "kill_run", sandbox=self._id, pid=0, since=0.0, now=_processes.uptime()
+                )
                 await self._client.ask("unpack", [fd], sandbox=self._id, mounts=dict(self._spec.mounts))
             except RuntimeFailure as error:
                 raise ValueError(str(error)) from None

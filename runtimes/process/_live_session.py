@@ -355,9 +355,9 @@ class LiveSession(ABC, Generic[ReplyT]):
 
     async def _kill_since(self, started: float) -> None:
         with contextlib.suppress(RuntimeFailure, OSError):
-            age = _processes.uptime() - started
+            now = _processes.uptime()
             await self._client.ask(
-                "kill_run", sandbox=self._sandbox_id, pid=self._pid, since=started, age=age
+                "kill_run", sandbox=self._sandbox_id, pid=self._pid, since=started, now=now
             )
 
     async def _signal(self, number: int) -> None:

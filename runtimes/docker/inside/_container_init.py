@@ -53,12 +53,31 @@ class _ContainerReactor(Reactor):
         return super().fork(expendable)
 
 
+class ServerClock:
+    """Conversion of the server's boot time to that of this kernel: gVisor's counts from the start of its container."""
+
+    def __init__(self, uptime: Callable[[], float] = _processes.uptime) -> None:
+        self._uptime = uptime
+        self._offset = 0.0
+
+    def convert(self, moment: float, sent: float) -> float:
+        """Return a moment of the server in this kernel's time.
+
+        :param sent: time of the server when it sent the request. A late request must not make the moment late, because
+            processes started in between would be missed; so the request that took least time determines the offset, and a
+            shared clock, which is never behind the server's, has none.
+        """
+        self._offset = min(self._offset, self._uptime() - sent)
+        return moment + self._offset
+
+
 class _ContainerProcessRequests(ProcessRequests):
     """Process requests of a container: every process but this one and its helpers."""
 
     def __init__(self, reactor: _ContainerReactor, config: _spawn.RuntimeConfig) -> None:
         super().__init__(reactor, config, None)
         self._helpers = reactor.helpers
+        self._server_clock = ServerClock()
 
     def _placement(self, sandbox: SandboxRecord) -> _spawn.ProcessPlacement:
         limits = _spawn.rlimits(sandbox.limits, grouped=sandbox.group.memory >= 0)
@@ -100,8 +119,7 @@ class _ContainerProcessRequests(ProcessRequests):
         yield from ()
 
     def _run_start(self, fields: _wire.Fields) -> float:
-        # gVisor's kernel counts time from the start of its container.
-        return _processes.uptime() - fields["age"]
+        return self._server_clock.convert(fields["since"], fields["now"])
 
     def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
         own = {os.getpid(), *self._helpers}
