@@ -3,9 +3,9 @@
 PYTHON ?= python3
 TESTS ?=
 ARGS ?=
-# Number of processes that run the tests: two for each core, as half of the time a test waits. A file's tests stay in one
-# process; slow folders come first (`testpaths`).
-WORKERS ?= $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
+# Number of processes that run the tests: three for two cores, as tests often wait. A file's tests stay in one process; slow
+# folders come first (`testpaths`).
+WORKERS ?= $(shell expr 3 '*' $$(getconf _NPROCESSORS_ONLN) / 2)
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 BIN := .venv/bin
