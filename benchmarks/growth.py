@@ -69,7 +69,7 @@ PARTS = {
     "tool": ("/agentflow/sandbox/", "/mcp_servers/", "/runtimes/", "/pydantic", "/tantivy/"),
     "journal": ("/agentflow/journal/", "/sqlalchemy/", "/sqlite3/"),
     "growth": ("/agentflow/growth/", "/agentflow/team/", "/agentflow/trajectory/", "/agentflow/actors/", "/rapidfuzz/"),
-    "questions and files": ("/agentflow/synthesis/",),
+    "questions and files": ("/agentflow/synthesis/", "/agentflow/runs/", "/agentflow/text/"),
 }  # fmt: skip
 """Parts of the CPU profile, by source folder."""
 
