@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,6 +14,7 @@ from agentflow.cli._display import RunView, progress_table
 from agentflow.cli._output import Exit, print_json
 from agentflow.cli._program import watch_run
 from agentflow.errors import ConfigurationError
+from agentflow.extras import missing_extra
 from agentflow.learner import TrainConfig, TrainOutcome, TrainRun, TrainStatus, load_train_config
 from agentflow.runs import RunConfig, render_config
 from agentflow.synthesis import load_seeds
@@ -29,6 +31,9 @@ def run_train(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: one line, if it fails.
     """
+    # Said before anything else is: another extra may have the libraries that the settings need.
+    if not find_spec("torch"):
+        raise ConfigurationError(missing_extra("agentflow train", "train"))
     config = load_train_config(
         given.config, given.settings, {"backbone": given.backbone} if given.backbone else {}
     )
