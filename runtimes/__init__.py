@@ -10,7 +10,9 @@ if TYPE_CHECKING:
         FrameDecoder,
         FrameError,
         FrameReader,
+        JsonLimits,
         LineDecoder,
+        check_json,
         decode_object,
         pack_frame,
         read_frame,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         Snapshot,
         Stream,
     )
+    from runtimes._untrusted import decode_untrusted
 
 __all__ = [
     "MAX_FRAME_BYTES",
@@ -54,6 +57,7 @@ __all__ = [
     "FrameReader",
     "Instance",
     "InstanceSpec",
+    "JsonLimits",
     "Language",
     "Limits",
     "LineDecoder",
@@ -69,7 +73,9 @@ __all__ = [
     "Snapshot",
     "Stream",
     "Window",
+    "check_json",
     "decode_object",
+    "decode_untrusted",
     "pack_frame",
     "read_frame",
     "write_frame",
@@ -80,12 +86,15 @@ _FRAMING = [
     "FrameDecoder",
     "FrameError",
     "FrameReader",
+    "JsonLimits",
     "LineDecoder",
+    "check_json",
     "decode_object",
     "pack_frame",
     "read_frame",
     "write_frame",
 ]
+_UNTRUSTED = ["decode_untrusted"]
 _MACHINE = ["Button", "Machine", "MachineRuntime", "Screen", "Window"]
 
 # Programs inside sandboxes import this package and start in milliseconds.
@@ -94,6 +103,7 @@ __getattr__ = lazy_exports(
     {
         "._framing": _FRAMING,
         "._machine": _MACHINE,
-        "._protocol": [name for name in __all__ if name not in (*_FRAMING, *_MACHINE)],
+        "._protocol": [name for name in __all__ if name not in (*_FRAMING, *_MACHINE, *_UNTRUSTED)],
+        "._untrusted": _UNTRUSTED,
     },
 )
