@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import codecs
 import difflib
 import errno
 import os
@@ -20,6 +19,8 @@ from runtimes import FileInfo, Instance
 
 CHUNK = 1024 * 1024
 COUNTED = 8 * CHUNK
+MAX_SKIPPED = 1024 * CHUNK
+"""Bytes before the first requested line that are searched for line ends."""
 SNIFFED = 8192
 """Number of leading bytes from which a file's type is determined."""
 
@@ -152,39 +153,67 @@ class Lines:
 async def read_lines(
     instance: Instance, path: str, size: int, *, first: int, count: int, characters: int
 ) -> Lines:
-    """Read up to `count` lines from line `first`, within the character limit. Counts the lines of small files."""
-    kept: list[str] = []
-    room, number, stopped = characters, 0, False
-    async with aclosing(_lines(instance, path)) as lines:
-        async for line in lines:
-            number += 1
-            if number < first or stopped:
+    """Read up to `count` lines from line `first`, within the character limit. Counts the lines of small files.
+
+    Each chunk of the file is read once; only the bytes of the result are kept and decoded.
+
+    :raises ToolFailure: `bad_arguments` if line `first` does not begin in the first GiB.
+    """
+    # A character has at most four bytes. One character more shows that the text is truncated.
+    room = 4 * (characters + 1)
+    kept, skip, ends, read, last = bytearray(), first - 1, 0, 0, b""
+    total: int | None = None
+    async with aclosing(_chunks(instance, path)) as chunks:
+        async for last in chunks:
+            read += len(last)
+            found = last.count(b"\n")
+            ends += found
+            if skip > found:
+                skip -= found
+                if read > MAX_SKIPPED:
+                    message = (
+                        f"files_read: line {first} of {path!r} does not begin in the first GiB. Use bash_run."
+                    )
+                    raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
                 continue
-            stopped = len(kept) == count or (len(line) > room and bool(kept))
-            if not stopped:
-                kept.append(line[:room])
-                room -= len(kept[-1])
-                if len(kept[-1]) < len(line):
-                    return Lines("".join(kept), number, None, True, True)
-            elif size > COUNTED:
-                return Lines("".join(kept), first - 1 + len(kept), None, True, False)
-    return Lines("".join(kept), first - 1 + len(kept), number, stopped, False)
+            start = _after(last, skip)
+            skip = 0
+            kept += last[start : start + room - len(kept)]
+            if size > COUNTED and (len(kept) >= room or kept.count(b"\n") > count):
+                break
+        else:
+            total = ends + bool(last and not last.endswith(b"\n"))
+    return _fitting(kept.decode("utf-8", "replace"), first, count, characters, total)
 
 
-async def _lines(instance: Instance, path: str) -> AsyncGenerator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    offset, rest = 0, ""
-    while True:
-        chunk = await instance.read(path, offset=offset, length=CHUNK)
+def _after(chunk: bytes, ends: int) -> int:
+    """Return the position after this number of line ends."""
+    position = 0
+    for _ in range(ends):
+        position = chunk.index(b"\n", position) + 1
+    return position
+
+
+def _fitting(text: str, first: int, count: int, room: int, total: int | None) -> Lines:
+    """Return the lines at the beginning of the text that are within the limits."""
+    kept: list[str] = []
+    for line in _LINE.findall(text):
+        if len(kept) == count or (kept and len(line) > room):
+            return Lines("".join(kept), first - 1 + len(kept), total, True, False)
+        kept.append(line[:room])
+        room -= len(kept[-1])
+        if len(kept[-1]) < len(line):
+            return Lines("".join(kept), first - 1 + len(kept), None, True, True)
+    return Lines("".join(kept), first - 1 + len(kept), total, False, False)
+
+
+async def _chunks(instance: Instance, path: str) -> AsyncGenerator[bytes]:
+    offset = 0
+    while chunk := await instance.read(path, offset=offset, length=CHUNK):
+        yield chunk
+        if len(chunk) < CHUNK:
+            return
         offset += len(chunk)
-        last = len(chunk) < CHUNK
-        *whole, rest = (rest + decoder.decode(chunk, last)).split("\n")
-        for line in whole:
-            yield line + "\n"
-        if last:
-            break
-    if rest:
-        yield rest
 
 
 CONTEXT = 3

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import tracemalloc
 from pathlib import Path
 from typing import cast
 
@@ -54,6 +55,31 @@ async def test_a_huge_file_is_read_without_counting_its_lines(live: Live) -> Non
     data = await live.data("files_read", path="huge", offset=1_500_000, limit=3)
     assert data["content"] == "some line\n" * 3
     assert (data["total_lines"], data["next_offset"]) == (None, 1_500_003)
+
+
+@pytest.mark.promise("files:read:bounded")
+@pytest.mark.parametrize("offset", [1, 2, 3])
+async def test_a_huge_line_is_read_with_little_memory(live: Live, offset: int) -> None:
+    await live.bash("(head -c 48M /dev/zero | tr '\\0' x; echo; echo end) > line")
+    tracemalloc.start()
+    try:
+        data = await live.data("files_read", path="line", offset=offset)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * 1024 * 1024
+    assert str(data["content"])[-4:] == {1: "xxxx", 2: "end\n", 3: ""}[offset]
+    assert data["note"] == {1: "Line 1 is too long and is cut.", 2: "", 3: "The file has 2 lines."}[offset]
+
+
+@pytest.mark.promise("files:read:bounded")
+async def test_a_line_far_into_a_file_is_refused(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_servers.files._content.MAX_SKIPPED", 2_000_000)
+    await live.bash("(head -c 9M /dev/zero | tr '\\0' x; echo; echo end) > line")
+    assert (await live.data("files_read", path="line"))["next_offset"] == 2
+    kind, message = await live.failure("files_read", path="line", offset=2)
+    assert kind == "bad_arguments"
+    assert message == "files_read: line 2 of 'line' does not begin in the first GiB. Use bash_run."
 
 
 @pytest.mark.promise("files:read:binary")
