@@ -107,6 +107,7 @@ class _ContainerProcessRequests(ProcessRequests):
             _confine.set_standard_streams(None, stdout, stderr)
             os.dup2(control, _session_loop.CONTROL_FD)
             _confine.close_from(3, keep=[_session_loop.CONTROL_FD])
+            _confine.open_to_user()
             os.chdir(HOME)
             os.environ.clear()
             os.environ.update(env)

@@ -139,8 +139,8 @@ def become_user(uid: int, gid: int) -> None:
         if not kept & 1 << capability:
             sc.drop_bounding(capability)
     os.setresuid(uid, uid, uid)
+    sc.prctl(sc.PR_SET_DUMPABLE, 0)
     sc.capset(effective=kept, permitted=kept)
-    sc.prctl(sc.PR_SET_DUMPABLE, 1)
 
 
 def set_limits(limits: Mapping[str, int | None]) -> None:
@@ -154,8 +154,13 @@ def set_limits(limits: Mapping[str, int | None]) -> None:
 
 
 def drop_privileges(identity: Identity, *, keep_for_fork: bool = False) -> None:
-    """Drop the runtime's identity and all capabilities (except the permitted four, with `keep_for_fork`)."""
+    """Drop the runtime's identity and all capabilities (except the permitted four, with `keep_for_fork`).
+
+    Other processes of the new user can't open this one's memory until it executes a program or calls `open_to_user`:
+    they could rewrite it while it has no filter yet and still holds descriptors of trusted processes.
+    """
     sc.drop_bounding_set()
+    sc.prctl(sc.PR_SET_DUMPABLE, 0)
     if identity.own_user_namespace:
         sc.capset(effective=0, permitted=0)
         return
@@ -176,6 +181,12 @@ def drop_privileges(identity: Identity, *, keep_for_fork: bool = False) -> None:
         sc.prctl(sc.PR_SET_KEEPCAPS, 0)
     else:
         sc.capset(effective=0, permitted=0)
+    # The kernel's setting for a changed user may be another one.
+    sc.prctl(sc.PR_SET_DUMPABLE, 0)
+
+
+def open_to_user() -> None:
+    """Make this process an ordinary one of its user; the last step, after the filter and after closing descriptors."""
     sc.prctl(sc.PR_SET_DUMPABLE, 1)
 
 

@@ -142,7 +142,8 @@ class SandboxTable:
         self._reactor = reactor
         self._host_monitor = host_monitor
         self._config = config
-        self._kill_helper = KillHelper(reactor.fork)
+        # A runtime with a single user has no forks, so every sandbox ends with its pid namespace.
+        self._kill_helper = None if config.single_user else KillHelper(reactor.fork)
         self._sandboxes: dict[str, SandboxRecord] = {}
         self._fresh_uids = iter(range(_FIRST_UID, _LAST_UID, _confine.IDS))
         self._used_uids: list[int] = []
@@ -266,7 +267,7 @@ class SandboxTable:
                 os.kill(pid, signal.SIGKILL)
         self._release(sandbox)
         fork_group = sandbox.fork_group
-        if fork_group.members and fork_group.pid_namespace >= 0:
+        if self._kill_helper is not None and fork_group.members and fork_group.pid_namespace >= 0:
             self._kill_helper.kill(
                 range(sandbox.uid, sandbox.uid + (_confine.IDS if sandbox.root_prepared else 1))
             )

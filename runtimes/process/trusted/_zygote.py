@@ -115,6 +115,7 @@ class _Zygote:
             _wire.send(self._init_socket, {"listener": True}, [listener])
         self._init_socket.close()
         _confine.close_from(3, keep=[_session_loop.CONTROL_FD])
+        _confine.open_to_user()
         os.chdir("/home/agent")
         os.environ.clear()
         os.environ.update(env)
