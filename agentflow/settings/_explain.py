@@ -14,6 +14,8 @@ from agentflow.settings._renamed import aliases, renames
 from agentflow.settings._schema import fields, sections
 
 _MAX_LISTED: Final = 80
+_MAX_KEY: Final = 100
+"""Characters of a key that a message repeats."""
 UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument", "no_such_attribute")
 """Types of pydantic's errors for an unknown key."""
 
@@ -87,12 +89,17 @@ def _path(problem: ErrorDetails, model: type[object]) -> tuple[str, ...]:
     """Return the keys to a problem, without the names of a union's members."""
     path: tuple[str, ...] = ()
     annotation: object = model
-    for step in map(str, problem["loc"]):
+    for step in map(_shortened, problem["loc"]):
         if step in {section.__name__ for section in sections(annotation)}:
             continue
         path = (*path, step)
         annotation = fields(_section(path[:-1], model)).get(step, annotation)
     return path
+
+
+def _shortened(step: str | int) -> str:
+    text = str(step)
+    return text if len(text) <= _MAX_KEY else f"{text[:_MAX_KEY]}…"
 
 
 def _describe(problem: ErrorDetails, path: tuple[str, ...], model: type[BaseModel]) -> str:

@@ -1,4 +1,3 @@
-import json
 import logging
 import os
 import re
@@ -9,7 +8,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from dotenv import dotenv_values
 from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource, SettingsError
@@ -20,6 +18,7 @@ from agentflow.settings._explain import Source, explain
 from agentflow.settings._model import Settings
 from agentflow.settings._references import find_near
 from agentflow.settings._renamed import KeyRenamer, aliases
+from agentflow.settings._yaml import parse_json, parse_yaml
 
 logger = logging.getLogger(__name__)
 AnySettings = TypeVar("AnySettings", bound=Settings)
@@ -51,6 +50,30 @@ def load_settings(
     :param arguments: values that the program itself passes; they win over all sources.
     :raises ConfigurationError: if a source can't be read, or a key or value is not valid.
     """
+    try:
+        return _load(model, file, overrides, dotenv, arguments)
+    except ConfigurationError as error:
+        raise ConfigurationError(_printable(str(error))) from None
+    except RecursionError:
+        raise ConfigurationError("settings: a value is nested too deeply; write it flatter") from None
+
+
+def _printable(message: str) -> str:
+    """Return a message on one line of bounded length: it may repeat a key of the source."""
+    text = "".join(letter if letter.isprintable() else "�" for letter in message[:_MAX_MESSAGE])
+    return text if len(message) <= _MAX_MESSAGE else f"{text} …"
+
+
+_MAX_MESSAGE = 2_000
+
+
+def _load(
+    model: type[AnySettings],
+    file: str | PathLike[str] | None,
+    overrides: Iterable[str],
+    dotenv: Path | str | None,
+    arguments: Mapping[str, object] | None,
+) -> AnySettings:
     renamer = KeyRenamer(model)
     if file:
         find_near(Path(file))
@@ -66,8 +89,10 @@ def load_settings(
         ]
     except SettingsError as error:
         raise ConfigurationError(f"environment: {error}; write a list or mapping as JSON") from None
+    except RecursionError:
+        raise ConfigurationError("environment: a value is nested too deeply; write it flatter") from None
     sources = [Source(name, renamer.values(values, name)) for name, values in sources]
-    renamer.warn(stacklevel=2)
+    renamer.warn(stacklevel=3)
     for name, meant in misspelt_variables(model, read_environment(dotenv)).items():
         _warn_misspelt(name, meant)
     merged: dict[str, object] = {}
@@ -153,17 +178,12 @@ def read_file(path: str | PathLike[str], environment: Mapping[str, str]) -> dict
     path = Path(path)
     with report_read_errors(path):
         text = _shipped(path).read_text(encoding="utf-8-sig")
+    parse = parse_json if path.suffix == ".json" else parse_yaml
+    content = parse(text, str(path))
     try:
-        content = _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
         return _filled(path, content, environment)
-    except json.JSONDecodeError as error:
-        raise ConfigurationError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path}{_line(error)}: not YAML: {_problem(error)}") from None
     except RecursionError:
-        raise ConfigurationError(
-            f"{path}: nested too deeply; write it flatter, without recursive aliases"
-        ) from None
+        raise ConfigurationError(f"{path}: nested too deeply; write it flatter") from None
 
 
 def _shipped(path: Path) -> Path:
@@ -179,61 +199,12 @@ def _shipped(path: Path) -> Path:
 _CONFIGS = "configs"
 
 
-def _parse_yaml(path: Path, text: str) -> object:
-    """Parse YAML; a key that is given twice in one mapping is an error, as one of its values would be ignored."""
-    root: yaml.Node | None = yaml.SafeLoader(text).get_single_node()
-    waiting: list[yaml.Node] = [] if root is None else [root]
-    seen: set[int] = set()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:  # an alias
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            waiting.extend(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            names = [key.value for key in keys]
-            for place, key in enumerate(keys):
-                if key.value in names[:place]:
-                    raise _given_twice(f"{path}:{key.start_mark.line + 1}", key.value)
-            waiting.extend(value for _, value in node.value)
-    return yaml.safe_load(text)
-
-
-def _parse_json(path: Path, text: str) -> object:
-    """Parse JSON; a key that is given twice in one object is an error."""
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        names = [name for name, _ in pairs]
-        if len(set(names)) < len(names):
-            raise _given_twice(str(path), next(name for name in names if names.count(name) > 1))
-        return dict(pairs)
-
-    return json.loads(text, object_pairs_hook=unique)
-
-
-def _given_twice(where: str, key: str) -> ConfigurationError:
-    return ConfigurationError(f"{where}: {key} is given twice; remove one of them")
-
-
 def _filled(path: Path, content: object, environment: Mapping[str, str]) -> dict[str, object]:
     if content is None:
         return {}
     if not is_object(content):
         raise ConfigurationError(f"{path}: holds no mapping; write `key: value` lines")
     return _fill_all(content, str(path), (), environment)
-
-
-def _line(error: yaml.YAMLError) -> str:
-    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-    return f":{mark.line + 1}" if mark else ""
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else None
-    text = " ".join((problem or str(error)).split())
-    return "a tab indents a line; use spaces" if "'\\t'" in text else text
 
 
 def _fill(value: object, file: str, place: tuple[str, ...], environment: Mapping[str, str]) -> object:
@@ -282,22 +253,19 @@ def parse_overrides(words: Iterable[str]) -> dict[str, object]:
         if not equals or not all(steps):
             raise ConfigurationError(f"{word}: not an override; write key=value or section.key=value")
         *sections, last = steps
-        nested: dict[str, object] = {last: _value(word, text)}
+        nested: dict[str, object] = {last: _value(key, text)}
         for step in reversed(sections):
             nested = {step: nested}
         values = merge(values, nested)
     return values
 
 
-def _value(word: str, text: str) -> object:
+def _value(key: str, text: str) -> object:
     if text == "null":
         return None
     if not text.startswith(("[", "{")):
         return text
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigurationError(f"{word}: {text} is neither a list [a, b] nor a mapping {{a: 1}}") from None
+    return parse_yaml(text, key, inline=True)
 
 
 def merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:

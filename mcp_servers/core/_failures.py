@@ -43,6 +43,8 @@ def did_you_mean(wrong: str, right: Iterable[str]) -> str:
     import difflib  # only needed for error messages
 
     names = sorted(right)
+    if len(wrong) > _MAX_NAME:  # comparing takes time proportional to both lengths
+        return ""
     near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
     if near:
         return f" Did you mean {near[0]!r}?"
@@ -63,5 +65,16 @@ def quoted(name: str) -> str:
 
 def _line(error: Exception) -> str:
     """Return the exception's message on one line of bounded length."""
-    text = " ".join(str(error).split())
+    return one_line(str(error))
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line of bounded length.
+
+    Example::
+
+        one_line("first\\nsecond")  # "first second"
+    """
+    # The rest of a long text is not looked at.
+    text = " ".join(text[: 2 * _MAX_MESSAGE].split())
     return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + " …"

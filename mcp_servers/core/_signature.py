@@ -2,8 +2,9 @@
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -12,7 +13,7 @@ from pydantic.fields import FieldInfo
 from agentflow._typeguards import is_list, is_mapping, is_object
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import CallContext
-from mcp_servers.core._failures import did_you_mean
+from mcp_servers.core._failures import did_you_mean, one_line, quoted
 from mcp_servers.core._session import Session
 
 Arguments: TypeAlias = Mapping[str, object]
@@ -35,6 +36,9 @@ REQUIRED_SESSION_SCHEMA: dict[str, object] = {
     "This connection has no session of its own: call session_start first.",
 }
 """Schema of that argument where every call must name a session."""
+
+MAX_PROBLEMS = 5
+"""Problems with arguments that an error message describes; it counts the others."""
 
 _NAMED = ("properties", "$defs")
 """Keywords whose members are user-defined names, so that `title` among them is not a keyword."""
@@ -96,12 +100,16 @@ class Signature:
         validate = self.model.__pydantic_validator__.validate_python
         argument_names = [*self.model.model_fields, *([SESSION_ARGUMENT] if self.session_parameter else [])]
 
+        known = self.model.model_fields.keys()
+
         def bind(arguments: Arguments) -> dict[str, object]:
+            extra = max(len(arguments) - len(known) - MAX_PROBLEMS, 0)
             try:
-                return validate(arguments).__dict__
+                # Each unknown argument costs the validator more than the parser: pass on a few of many.
+                return validate(_some(arguments, known) if extra else arguments).__dict__
             except ValidationError as error:
                 raise ToolFailure(
-                    ErrorKind.BAD_ARGUMENTS, f"{tool}: {_explain(error, argument_names)}"
+                    ErrorKind.BAD_ARGUMENTS, f"{tool}: {_explain(error, argument_names, extra)}"
                 ) from None
 
         return bind
@@ -162,20 +170,33 @@ def as_object(value: object) -> dict[str, object]:
     return value
 
 
-def _explain(error: ValidationError, argument_names: list[str]) -> str:
-    """Describe all argument errors in one line."""
+def _some(arguments: Arguments, known: Collection[str]) -> Arguments:
+    """Return the known arguments and some of the unknown ones."""
+    unknown = ((name, value) for name, value in arguments.items() if name not in known)
+    given = {name: arguments[name] for name in known if name in arguments}
+    # Every known argument that is missing leaves room for an unknown one.
+    return {**given, **dict(islice(unknown, len(known) + MAX_PROBLEMS - len(given)))}
+
+
+def _explain(error: ValidationError, argument_names: list[str], extra: int) -> str:
+    """Describe the first argument errors in one line, and count the others.
+
+    :param extra: unknown arguments that were not passed to the validator.
+    """
     problems: list[str] = []
-    for detail in error.errors(include_url=False, include_context=False, include_input=False):
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    for detail in details[:MAX_PROBLEMS]:
         path = ".".join(str(step) for step in detail["loc"])
         if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
-            problems.append(f"unknown argument {path!r}.{did_you_mean(path, argument_names)}")
+            problems.append(f"unknown argument {quoted(path)}.{did_you_mean(path, argument_names)}")
         elif detail["type"] == "missing":
-            problems.append(f"argument {path!r} is missing.")
+            problems.append(f"argument {quoted(path)} is missing.")
         elif path:
-            problems.append(f"argument {path!r}: {detail['msg']}.")
+            problems.append(f"argument {quoted(path)}: {one_line(detail['msg'])}.")
         else:
             problems.append("arguments must be an object.")
-    return " ".join(problems)
+    more = len(details) - len(problems) + extra
+    return " ".join([*problems, *([f"And {more} more problems."] if more else [])])
 
 
 def portable(schema: Mapping[str, object], *, keep_null: bool = False) -> dict[str, object]:

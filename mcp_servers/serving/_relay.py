@@ -216,5 +216,5 @@ def _lost_call(envelope: _Envelope, number: int) -> Mapping[str, object]:
 def _read(body: bytes) -> _Envelope:
     try:
         return _DECODER.decode(body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return _UNREADABLE  # any worker reports the error

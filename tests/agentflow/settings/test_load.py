@@ -1,5 +1,6 @@
 """Settings are read from all their sources, and problems are reported in one line."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -53,6 +54,14 @@ class Titled(Program):
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def bomb() -> bytes:
+    """Return YAML whose aliases stand for a million values, from line 6 on."""
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    for above, name in zip("abcde", "bcdef", strict=True):
+        lines.append(f"{name}: &{name} [{', '.join([f'*{above}'] * 10)}]")
+    return "\n".join(lines).encode()
 
 
 def write(name: str, text: str) -> Path:
@@ -178,7 +187,18 @@ def test_a_message_does_not_repeat_a_value_that_may_be_a_secret() -> None:
         ("run.yaml", b"name: a: b\n", "run.yaml:1: not YAML: mapping values are not allowed here"),
         ("run.yaml", b"name: \0\n", "run.yaml: not YAML: unacceptable character #x0000"),
         ("run.yaml", b"name: !!python/object:os.system {}\n", "run.yaml:1: not YAML: could not determine"),
-        ("run.yaml", b"tags: &all [*all]\n", "run.yaml: nested too deeply"),
+        ("run.yaml", b"tags: &all [*all]\n", "run.yaml:1: a value contains itself; write it out"),
+        ("run.yaml", b"limits: &all\n  depth: {a: *all}\n", "run.yaml:1: a value contains itself"),
+        ("run.yaml", b"limits: &all\n  <<: *all\n", "run.yaml:1: a value contains itself"),
+        ("run.yaml", bomb(), "run.yaml:5: more than 100,000 values; remove some, or use fewer aliases"),
+        ("run.yaml", b"name: 2020-13-45\n", "run.yaml: not YAML: a number or date is not valid"),
+        ("run.yaml", b"name: !!timestamp x\n", "run.yaml: not YAML: a number or date is not valid"),
+        ("run.yaml", b"limits: {depth: " + b"9" * 5000 + b"}\n", "run.yaml: not YAML: a number or date"),
+        (
+            "run.json",
+            b'{"limits": {"depth": ' + b"9" * 5000 + b"}}",
+            "run.json: not JSON: a number is too long",
+        ),
         ("run.yaml", b"{" * 5000, "run.yaml: nested too deeply"),
         ("run.yaml", b"max_depth=3\n", "run.yaml: holds no mapping; write `key: value` lines"),
         ("run.json", b"", "run.json:1: not JSON: "),
@@ -199,6 +219,44 @@ def test_a_file_that_cannot_be_read_gives_one_line(name: str, data: bytes | None
         load_settings(Program, name)
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.promise("settings:one_line")
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("[&all [*all]]", "a value contains itself"),
+        ("[" * 5000, "nested too deeply"),
+        ("{a: 2020-13-45}", "not YAML: a number or date is not valid"),
+        (bomb().decode().replace("\n", ", ").join("{}"), "more than 100,000 values"),
+    ],
+    ids=["cycle", "open", "date", "aliases"],
+)
+def test_an_override_that_cannot_be_used_gives_one_line(value: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(Program, overrides=[f"tags={value}"])
+    assert str(refused.value).startswith(f"tags: {problem}")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.promise("settings:one_line")
+@pytest.mark.parametrize("key", ["a\nb", "a\x1b[2Jb", "a\u2028b", "x" * 100_000])
+@pytest.mark.parametrize("where", ["file", "override"])
+def test_a_refused_key_is_repeated_on_one_short_line(key: str, where: str) -> None:
+    file = write("run.json", json.dumps({key: 1})) if where == "file" else None
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(Program, file, [] if file else [f"{key}=1"])
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 3_000
+
+
+@pytest.mark.promise("settings:one_line")
+def test_a_variable_that_is_nested_too_deeply_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTFLOW_TAGS", "[" * 10_000)
+    with pytest.raises(
+        ConfigurationError, match=r"^environment: a value is nested too deeply; write it flatter$"
+    ):
+        load_settings(Program)
 
 
 @pytest.mark.promise("settings:sources")

@@ -23,6 +23,14 @@ class Answer(Output):
     """The text."""
 
 
+Numbers = Annotated[list[int], Field(description="Numbers.")]
+ByName = Annotated[dict[str, int], Field(description="Numbers by name.")]
+
+
+async def gather(text: Text, many: Numbers = [], named: ByName = {}) -> None:  # noqa: B006
+    """Tool with arguments that hold several values."""
+
+
 async def everything(session: Session, context: CallContext, text: Text, number: Number = None) -> Answer:
     """Tool with every kind of argument."""
     return Answer(text=f"{session}{context}{text}{number}")
@@ -64,6 +72,31 @@ def test_an_unknown_argument_is_refused_with_a_suggestion() -> None:
     assert "unknown argument 'tex'. Did you mean 'text'?" in failure.message
     assert "argument 'text' is missing." in failure.message
     assert "\n" not in failure.message
+
+
+@pytest.mark.promise("mcp:tool:many_problems")
+@pytest.mark.parametrize(
+    ("arguments", "described"),
+    [
+        ({f"unknown{number}": 0 for number in range(200_000)}, "unknown argument 'unknown3'"),
+        ({"text": "x", **{f"unknown{number}": 0 for number in range(200_000)}}, "argument 'unknown4'"),
+        ({"text": "x", "many": ["x"] * 200_000}, "argument 'many.4': Input should be a valid integer"),
+        ({"text": "x", "z" * 1_000_000: 0}, "unknown argument 'zzz"),
+        ({"text": "x", "named": {"z" * 1_000_000: "x"}}, "argument 'named.zzz"),
+    ],
+    ids=["many unknown", "all but one unknown", "many wrong", "long name", "long nested name"],
+)
+def test_the_first_five_of_many_problems_are_described_and_the_others_counted(
+    arguments: dict[str, object], described: str
+) -> None:
+    with pytest.raises(ToolFailure) as caught:
+        Signature.of(gather).binder("a_tool")(arguments)
+    message = caught.value.message
+    assert described in message
+    assert len(message) < 1000
+    if len(arguments) > 100 or "many" in arguments:
+        assert message.count("argument '") == 5
+        assert message.endswith(f"And {200_000 - 5 + ('text' not in arguments)} more problems.")
 
 
 def test_a_wrong_type_and_a_value_out_of_range_are_refused_by_name() -> None:

@@ -29,7 +29,7 @@ from mcp_servers.serving._workers import WorkerProcesses
 from tests._processes import commands
 from tests.mcp_servers._counter import noise
 from tests.mcp_servers._program import COUNTER, program
-from tests.mcp_servers._serving import LEGACY, connected, opened, post, request
+from tests.mcp_servers._serving import LEGACY, connected, headers_of, opened, post, request
 from tests.mcp_servers.serving.test_command import address
 
 TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "carol": "token-of-carol"}
@@ -191,6 +191,27 @@ async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: TwoWorkerServ
             assert broken.status_code == 400
             alone = crew.url.replace("/mcp", "/counter/mcp")
             assert (await post(http, alone, request("tools/list"), bearer)).status_code == 200
+
+
+@pytest.mark.promise("mcp:http:bad_input")
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"params":' * 9_000,
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"session":' + b"[" * 9_000,
+    ],
+    ids=["objects", "lists"],
+)
+async def test_a_deeply_nested_message_is_a_parse_error_in_any_worker(
+    crew: TwoWorkerServer, content: bytes, era: str
+) -> None:
+    async with httpx2.AsyncClient(timeout=30, headers={"Authorization": f"Bearer {TOKENS['alice']}"}) as http:
+        message = request("tools/list")
+        headers = headers_of(message) if era == "modern" else await opened(http, crew.url)
+        headers["Content-Type"] = "application/json"
+        response = await http.post(crew.url, content=content, headers=headers)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, -32700)
 
 
 @pytest.mark.promise("mcp:workers:cancelled")
