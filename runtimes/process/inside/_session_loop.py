@@ -5,15 +5,13 @@ this process sends.
 
 A fork moves from its parent's sandbox into its own. Memory is copied by the fork. Everything else that would lead back
 to the parent is replaced: open files are reopened by path at their offsets, deleted files and shared memory are copied,
-pipes and sockets are closed and reported.
+mapped files are mapped anew, pipes and sockets are closed and reported.
 """
 
 import array
 import contextlib
-import ctypes
 import fcntl
 import json
-import mmap
 import os
 import random
 import re
@@ -26,8 +24,8 @@ from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 from runtimes._framing import read_frame, write_frame
+from runtimes.process.inside import _memory
 from runtimes.process.inside._evaluate import PythonEvaluator, new_stream
-from runtimes.process.linux import _mappings
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _seccomp_broker
 
@@ -44,9 +42,6 @@ _HANGS_AFTER_FORK = {"polars": "polars", "grpc": "grpc"}
 _HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full")
 _NEW_FLAGS = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW
 _F_DUPFD_QUERY = 1027
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _FORK_SAFE_LIBRARY = re.compile(r"/[^/]*(arrow|parquet|duckdb|jemalloc)[^/]*\.so[^/]*$")
 _STACK_BYTES = 1 << 14
 
@@ -191,10 +186,10 @@ def move(uid: int, control: int) -> list[str]:
     files = [file for fd in fds if fd > 2 and fd != control and (file := _describe(fd))]
     files = [_made_readable(file) for file in files]
     duplicates = _shared_descriptions(files)
-    shared = _mappings.shared_mappings("self")
+    mappings = _memory.mappings_to_replace()
     _enter_new_sandbox(uid)
     null = os.open("/dev/null", os.O_RDWR)
-    left_behind: list[str] = [line for mapping in shared if (line := _remap(mapping))]
+    left_behind = [line for mapping in mappings if (line := _memory.replace(mapping))]
     for fd in (0, 1, 2, control):
         os.dup2(null, fd)
     for file in files:
@@ -320,31 +315,6 @@ def _copy_unnamed(file: _OpenFile) -> int:
 def _kind(file: _OpenFile) -> str:
     kinds = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe", stat.S_IFREG: "a file that is gone"}
     return kinds.get(stat.S_IFMT(file.mode), file.path)
-
-
-def _remap(mapping: _mappings.Mapping) -> str:
-    """Replace a shared mapping by the new sandbox's file, or by a copy of its content."""
-    address, length, protection, offset, _, path = mapping
-    fd = -1
-    flags = mmap.MAP_SHARED | 0x10
-    if path and not path.endswith(b" (deleted)"):
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDWR if protection & mmap.PROT_WRITE else os.O_RDONLY)
-    if fd >= 0:
-        _libc.mmap(address, length, protection, flags, fd, offset)
-        os.close(fd)
-        return ""
-    if not protection & mmap.PROT_READ:
-        _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(length))
-        return f"shared memory at {address:#x}"
-    content = ctypes.string_at(address, length)
-    # A file of the new sandbox, so the broker can verify that the memory is not shared with another one.
-    fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR, 0o600)
-    os.truncate(fd, length)
-    _libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
-    os.close(fd)
-    ctypes.memmove(address, content, length)
-    return ""
 
 
 def unknown_threads() -> int:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
-from runtimes.process.inside import _session_loop
+from runtimes.process.inside import _memory, _session_loop
 from runtimes.process.inside._evaluate import PythonEvaluator
 from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
@@ -85,6 +85,7 @@ class _Zygote:
         if len(os.listdir("/proc/self/task")) > 1:
             raise OSError("a preloaded module started threads: " + ", ".join(self._loaded))
         self._evaluator = PythonEvaluator()
+        _memory.skip_present_mappings()
         forget_own_modules()
         gc.collect()
         gc.freeze()

@@ -1,4 +1,4 @@
-"""Shared memory mappings of a process are found through every kernel interface."""
+"""Mappings of a process that lead out of it are found through every kernel interface."""
 
 import mmap
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimes.process.linux._mappings import Mapping, parse_maps, shared_mappings
+from runtimes.process.linux._mappings import Mapping, PrivateMappings, own_pages, parse_maps, shared_mappings
 
 
 def find(mappings: list[Mapping], path: Path) -> list[Mapping]:
@@ -44,3 +44,44 @@ def test_a_process_that_has_ended_has_no_mappings() -> None:
     os.waitpid(child, 0)
     with pytest.raises(FileNotFoundError):
         shared_mappings(child)
+
+
+def test_private_mappings_of_files_are_found_unless_they_were_there_before(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4 * mmap.PAGESIZE))
+    search = PrivateMappings()
+    search.skip_present()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ):
+        (found,) = find(search.of([str(tmp_path)]), path)
+        assert not found.shared and found.length == 4 * mmap.PAGESIZE
+        search.skip_present()
+        assert find(search.of([str(tmp_path)]), path) == []
+
+
+def test_older_kernels_find_the_same_private_mappings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ):
+        asked = PrivateMappings().of([str(tmp_path)])
+        # A request that the kernel does not know.
+        monkeypatch.setattr("runtimes.process.linux._mappings._PROCMAP_QUERY", 0x6601)
+        search = PrivateMappings()
+        search.skip_present()
+        assert find(search.of([str(tmp_path)]), path) == find(asked, path) != []
+
+
+def test_the_written_pages_of_a_private_mapping_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8 * mmap.PAGESIZE))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as memory:
+        assert memory[5 * mmap.PAGESIZE] == 0
+        for page in (1, 2, 6):
+            memory[page * mmap.PAGESIZE] = 1
+        (found,) = find(PrivateMappings().of([str(tmp_path)]), path)
+        offsets = [
+            ((start - found.start) // mmap.PAGESIZE, size // mmap.PAGESIZE)
+            for start, size in own_pages(found)
+        ]
+    assert offsets == [(1, 2), (6, 1)]
