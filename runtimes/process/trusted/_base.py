@@ -113,6 +113,8 @@ def write_id_map(idmap: IdMap, pid: int) -> None:
     else:
         _write_proc(pid, "uid_map", f"0 {idmap.first} {_ID_RANGE_SIZE}")
         _write_proc(pid, "gid_map", f"0 {idmap.first} {_ID_RANGE_SIZE}")
+    # The first process of the namespace that writes this map needs no capability, so sandboxes could leave messages in it.
+    _write_proc(pid, "projid_map", "0 0 1")
 
 
 def _write_proc(pid: int, name: str, text: str) -> None:
