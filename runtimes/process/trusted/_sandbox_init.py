@@ -29,10 +29,10 @@ class SandboxInit:
     ) -> None:
         self._reactor = Reactor(server)
         self._sandboxes = SandboxTable(self._reactor, host_monitor, config)
-        self._zygote = ZygoteClient(self._reactor, config, self._sandboxes.forget_process)
-        self._processes = ProcessRequests(self._reactor, config, self._zygote)
+        zygote = ZygoteClient(self._reactor, config, self._sandboxes.forget_process)
+        self._processes = ProcessRequests(self._reactor, config, zygote)
         files = FileRequests(self._reactor, _namespaces.SAVED_FOLDERS)
-        self._reactor.on_exit = self._child_ended
+        self._reactor.on_exit = self._sandboxes.forget_process
         self._requests: dict[str, Callable[[SandboxRecord, _wire.WireMessage], PendingRequest]] = {
             "check_archive": files.check_archive,
             "copy": self._sandboxes.copy,
@@ -63,11 +63,6 @@ class SandboxInit:
             return self._processes.warm(message)
         sandbox = self._sandboxes.find(message.fields["sandbox"])
         return _unless_ended(sandbox, self._requests[op](sandbox, message))
-
-    def _child_ended(self, pid: int) -> None:
-        if pid == self._zygote.pid:
-            self._zygote.died()
-        self._sandboxes.forget_process(pid)
 
     def _move_python(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         return self._processes.move_python(sandbox, self._sandboxes.find(message.fields["to"]), message)

@@ -2,9 +2,14 @@
 
 It has imported the modules that sessions commonly need and has run nothing untrusted. Each session is a fork of it
 that drops all its rights before its first line runs.
+
+A session can read all memory that it inherits. So no zygote is a copy of the sandbox init process as it is after its first
+request, with names and paths of sandboxes in its memory: each is a copy of the zygote starter, which was forked before.
 """
 
 import contextlib
+import fcntl
+import functools
 import gc
 import importlib
 import linecache
@@ -12,6 +17,7 @@ import os
 import random
 import select
 import selectors
+import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
@@ -22,10 +28,19 @@ from runtimes.process.inside._evaluate import PythonEvaluator
 from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _namespaces, _wire
-from runtimes.process.trusted._reactor import Reactor, check_report, child_exit_wakeup, ended_children
+from runtimes.process.trusted._reactor import (
+    Reactor,
+    SandboxRequestError,
+    check_report,
+    child_exit_wakeup,
+    ended_children,
+)
 from runtimes.process.trusted._spawn import RuntimeConfig, run_child
 
 _FIRST_USE = {"pandas": "import pandas\npandas.DataFrame({'a': [1, 2, 3]})['a'].sum()"}
+_ROOT_BYTES = 64 << 20
+_ROOT_FILES = 10_000
+_LOWEST_FD = _session_loop.CONTROL_FD + 1
 _OWN = ("runtimes", "agentflow", "mcp_servers")
 
 
@@ -148,7 +163,7 @@ def forget_own_modules() -> None:
 
 
 def main(init: socket.socket, config: RuntimeConfig, plan: _namespaces.NamespacePlan) -> NoReturn:
-    """Run as a child of the sandbox init process."""
+    """Run as a child of the zygote starter."""
     for fd in _namespaces.build(plan, None, []):
         os.close(fd)
     _confine.enter_root()
@@ -161,21 +176,43 @@ def main(init: socket.socket, config: RuntimeConfig, plan: _namespaces.Namespace
     os._exit(0)
 
 
-_ROOT_BYTES = 64 << 20
-_ROOT_FILES = 10_000
+def _serve_starts(
+    requests: socket.socket, config: RuntimeConfig, plan: _namespaces.NamespacePlan
+) -> NoReturn:
+    """Run as the zygote starter: fork a zygote for each socket that arrives."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    _confine.close_from(
+        3, keep=[fd for fd in (requests.fileno(), config.restrictions.ruleset) if fd is not None]
+    )
+    with open("/proc/self/comm", "r+", encoding="utf-8") as file:
+        name = file.read().strip()
+        file.write("zygote-starter")
+    while (message := _wire.receive(requests)) is not None:
+        if os.fork() == 0:
+            requests.close()
+            with open("/proc/self/comm", "w", encoding="utf-8") as file:
+                file.write(name)
+            # A session puts its control socket at a low number, where this one must not be.
+            init = socket.socket(fileno=fcntl.fcntl(message.fds[0], fcntl.F_DUPFD_CLOEXEC, _LOWEST_FD))
+            run_child(functools.partial(main, init, config, plan))
+        os.close(message.fds[0])
+    os._exit(0)
 
 
 class ZygoteClient:
     """Connection of the sandbox init process to the zygote, which is started on first use and again if it dies."""
 
     def __init__(self, reactor: Reactor, config: RuntimeConfig, on_exit: Callable[[int], None]) -> None:
+        """Start the zygote starter. Called before the first request, whose data it must not contain."""
         self._reactor = reactor
-        self._config = config
         self._on_exit = on_exit
         self._socket: socket.socket | None = None
-        self.pid = 0
-        """Pid of the zygote; 0 before its first start."""
         self._waiting: dict[int, tuple[socket.socket, socket.socket]] = {}
+        paths = config.tree_paths
+        plan = _namespaces.NamespacePlan(0, 0, _ROOT_BYTES, _ROOT_FILES, paths, locked_etc=False)
+        self._starter, requests = _wire.socket_pair()
+        reactor.fork(lambda: _serve_starts(requests, config, plan))
+        requests.close()
 
     def ask(
         self, fields: _wire.Fields, fds: list[int]
@@ -200,17 +237,20 @@ class ZygoteClient:
 
     def _start(self) -> socket.socket:
         ours, theirs = _wire.socket_pair()
-        paths = self._config.tree_paths
-        plan = _namespaces.NamespacePlan(0, 0, _ROOT_BYTES, _ROOT_FILES, paths, locked_etc=False)
-        self.pid = self._reactor.fork(lambda: main(theirs, self._config, plan))
-        theirs.close()
+        with theirs:
+            try:
+                _wire.send(self._starter, {}, [theirs.fileno()])
+            except ConnectionError:
+                ours.close()
+                # A copy of this process, instead, would show data of all sandboxes to each session.
+                raise SandboxRequestError("the zygote starter process died: restart the runtime") from None
         self._socket = ours
         self._reactor.selector.register(ours, selectors.EVENT_READ, lambda: self._receive(ours))
         return ours
 
     def _receive(self, sock: socket.socket) -> None:
         if sock is not self._socket:
-            # The end of this zygote has just been noticed by the other signal.
+            # The end of this zygote has just been noticed by a request.
             return
         message = _wire.receive(sock)
         if message is None:

@@ -25,18 +25,28 @@ class Trusted:
 
     @property
     def zygote(self) -> int:
-        """The zygote: with the kill helper the only child of the sandbox init process in the same pid namespace."""
-        return next(pid for pid in self._helpers if _name(pid) != "kill-helper")
+        """The zygote: the only child of the zygote starter."""
+        [zygote] = children(self.zygote_starter)
+        return zygote
+
+    @property
+    def zygote_starter(self) -> int:
+        """The process that forks the zygote."""
+        return self._helper("zygote-starter")
 
     @property
     def kill_helper(self) -> int:
         """The process that kills all processes of a sandbox's user."""
-        return next(pid for pid in self._helpers if _name(pid) == "kill-helper")
+        return self._helper("kill-helper")
 
-    @property
-    def _helpers(self) -> list[int]:
+    def _helper(self, name: str) -> int:
+        """Return a child of the sandbox init process in the same pid namespace."""
         depth = len(_status(self.sandbox_init, "NSpid"))
-        return [pid for pid in children(self.sandbox_init) if len(_status(pid, "NSpid")) == depth]
+        return next(
+            pid
+            for pid in children(self.sandbox_init)
+            if _name(pid) == name and len(_status(pid, "NSpid")) == depth
+        )
 
     @property
     def inits(self) -> list[int]:
@@ -124,7 +134,11 @@ def holdings(trusted: Trusted) -> Holdings:
         "mount_helper": trusted.mount_helper,
         "sandbox_init": trusted.sandbox_init,
     }
-    own |= {"zygote": trusted.zygote, "kill_helper": trusted.kill_helper}
+    own |= {
+        "zygote_starter": trusted.zygote_starter,
+        "zygote": trusted.zygote,
+        "kill_helper": trusted.kill_helper,
+    }
     everything = [*own.values(), *trusted.sandboxed()]
     namespaces = {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in everything for kind in _KINDS}
     namespaces |= {link for pid in own.values() for link in _links(pid) if link.split(":")[0] in _KINDS}

@@ -278,6 +278,22 @@ async def test_a_zygote_killed_during_a_request_is_an_error(instance: ProcessIns
     assert (await instance.run("python", "1 + 1")).value == "2"
 
 
+@pytest.mark.promise("kill:zygote")
+async def test_without_a_zygote_starter_a_new_zygote_is_refused_in_one_line(
+    instance: ProcessInstance,
+) -> None:
+    trusted = trusted_processes()
+    zygote = trusted.zygote
+    await kill(trusted.zygote_starter)
+    assert (await instance.run("python", "1 + 1")).value == "2"
+    await kill(zygote)
+    # Its sessions may have ended with it.
+    await instance.run("python", "import os\nos._exit(0)")
+    with pytest.raises(AgentFlowError, match="zygote starter process died: restart the runtime"):
+        await instance.run("python", "1")
+    assert (await instance.run("bash", "echo $x")).stdout == "1\n"
+
+
 async def stop(pid: int) -> None:
     """Stop a process and wait until it is stopped."""
     os.kill(pid, signal.SIGSTOP)
