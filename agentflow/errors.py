@@ -22,11 +22,14 @@ to the code that records it.
 """
 
 import os
+import sys
 import traceback
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
+from agentflow._secrets import mask_text
+from agentflow._terminal import printable
 from agentflow.extras import extra_of, missing_extra
 
 if TYPE_CHECKING:
@@ -287,7 +290,12 @@ def error_line(error: Exception) -> str:
     'ValueError: no such seed'
     """
     error = unwrap_group(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+    return f"{type(error).__name__}: {_one_line(error)}"[:500]
+
+
+def _one_line(error: Exception) -> str:
+    """Return the message of an error as one line, without secrets and control characters."""
+    return printable(mask_text(" ".join(str(error).split())))
 
 
 class ExitReport(NamedTuple):
@@ -314,7 +322,7 @@ def exit_report(error: BaseException, *, what: str = "this", extra: str = "") ->
     if not isinstance(error, Exception):
         return ExitReport("", _INTERRUPTED)
     error = unwrap_group(error)
-    line = " ".join(str(error).split())
+    line = _one_line(error)
     match error:
         case ConfigurationError():
             return ExitReport(line, 2)
@@ -332,7 +340,7 @@ def exit_report(error: BaseException, *, what: str = "this", extra: str = "") ->
             return ExitReport(f"{error.object!r} is not UTF-8 text; rename it", 2)
         case _:
             if os.environ.get("AGENTFLOW_TRACEBACK"):
-                traceback.print_exception(error)
+                sys.stderr.write(mask_text("".join(traceback.format_exception(error))))
             return ExitReport(
                 f"unexpected {error_line(error)} (AGENTFLOW_TRACEBACK=1 shows the traceback)", 1
             )

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 import anyio
 
 from agentflow._arguments import CommandParser
+from agentflow._secrets import hide_arguments
 from agentflow.errors import AgentFlowError, ConfigurationError, exit_report
 from agentflow.settings import load_settings
 from mcp_servers.core._backend import BACKENDS
@@ -27,6 +28,8 @@ OWNER = "owner"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a server until it is stopped. Return the exit status: 0, 1 after a failure, 2 for invalid settings."""
+    if arguments is None:
+        hide_arguments(sys.argv)
     options = _parser().parse_intermixed_args(arguments)
     try:
         settings = load_settings(ServerSettings, options.config, _overrides(options))
@@ -56,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", help="serve streamable HTTP on this port; 0: any free port")
     parser.add_argument("--workers", metavar="N", help="number of worker processes that share the port")
     parser.add_argument(
-        "--token", help="the bearer token; 'none': no token (loopback only); default: a generated token"
+        "--token",
+        help="the bearer token; 'none': no token (loopback only); default: a generated token; "
+        "AGENTFLOW_SERVER_TOKEN gives it unseen by other users",
     )
     parser.add_argument(
         "--no-structured-content",

@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from agentflow import __version__
 from agentflow._arguments import CommandParser
+from agentflow._secrets import hide_arguments
 from agentflow.cli._output import EXITS, Exit
 from agentflow.errors import ConfigurationError, exit_report
 
@@ -21,6 +22,8 @@ _HOMES = {"eval": "evaluate"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `agentflow COMMAND …` and return the exit status."""
+    if arguments is None:
+        hide_arguments(sys.argv)
     parser = command_parser()
     given = _parsed(parser, arguments)
     if given.command is None:
@@ -59,6 +62,8 @@ def command_parser() -> argparse.ArgumentParser:
 
 def synth(arguments: Sequence[str] | None = None, *, prog: str = "agentflow synth") -> int:
     """Run `agentflow synth …` and return the exit status."""
+    if arguments is None:
+        hide_arguments(sys.argv)
     what = "Grow seeds into question-answer pairs. Without arguments, the offline engine explores the bundled corpus."
     parser = CommandParser(prog=prog, **_described(what))
     _describe_synth(parser)

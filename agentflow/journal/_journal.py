@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import Connection, select
 
+from agentflow._secrets import mask_settings
 from agentflow._typeguards import is_object
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Clock, Supervisor
 from agentflow.errors import ConfigurationError
@@ -92,25 +93,25 @@ class Journal:
             return connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name)).one()
 
         number, kept = await self._inbox.change(open_or_make)
-        _check_same(name, kept, wanted)
+        before: object = msgspec.json.decode(kept)
+        _check_same(name, before, settings)
         return Run(
             self._database,
             self._inbox,
             number=number,
-            key=digest(settings, 16),
+            key=digest(before, 16),
             lease_seconds=lease_seconds,
             user=f"{this_process()}#{next(_users)}",
             now=self._now,
         )
 
 
-def _check_same(run: str, before: bytes, now: bytes) -> None:
-    """Refuse settings other than those the run was created with.
+def _check_same(run: str, before: object, now: object) -> None:
+    """Refuse settings other than those the run was created with. Secrets that an earlier version stored are ignored.
 
     :raises ConfigurationError: one line that names each difference.
     """
-    if before != now:
-        differences = "; ".join(_differences("", msgspec.json.decode(before), msgspec.json.decode(now)))
+    if differences := "; ".join(_differences("", mask_settings(before), mask_settings(now))):
         raise ConfigurationError(
             f"run {run!r} was made with other settings ({differences}); choose another output_dir or run_name, "
             "or go back to the old settings"

@@ -365,7 +365,7 @@ class TrainRun:
         if not there and self._resume == "always":
             raise ConfigurationError(f"resume: {output} contains no run to resume; check output_dir")
         with self._writable():
-            output.mkdir(parents=True, exist_ok=True)
+            output.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _write_settings(self) -> None:
         with self._writable():

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from agentflow._secrets import remember_secrets
 from agentflow.errors import ConfigurationError
 from agentflow.models._answer_format import AnswerFormat
 from agentflow.models._apis import (
@@ -168,6 +169,7 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Mod
     own = bool(settings.base_url)
     url = _address(settings, provider, environment)
     key = settings.api_key.get_secret_value() or provider.key(environment)
+    remember_secrets(key, "key")
     if not key and not is_loopback(url):
         raise ConfigurationError(
             f"model {settings.name}: no key for {url}; set {provider.key_variable} or the setting api_key"

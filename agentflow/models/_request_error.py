@@ -7,6 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
+from agentflow._secrets import mask_text
+from agentflow._terminal import printable
 from agentflow._typeguards import is_object
 from agentflow.errors import ModelFailureKind
 
@@ -51,6 +53,10 @@ class RequestError(Exception):
     body: bytes = b""
     attempts: int = 0
     """Number of attempts, including this one."""
+
+    def __post_init__(self) -> None:
+        # An endpoint may repeat the key, and what it sends ends up in journals and on terminals.
+        self.message = printable(mask_text(self.message))
 
     def __str__(self) -> str:
         return self.message

@@ -1,14 +1,14 @@
 """Settings that all runs share (tools, models, budgets, journal), and their output without secrets."""
 
-import re
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 
 import yaml
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from agentflow._typeguards import is_list, is_list_or_tuple, is_object
+from agentflow._secrets import mask_settings
+from agentflow._typeguards import is_list, is_object
 from agentflow.models import RENAMED_MODEL_KEYS, ApiName, Prices, StructuredOutput, TokenMode
 from agentflow.settings import EndpointUrl, Section, Settings, SettingsByName, load_settings, read_environment
 
@@ -254,7 +254,10 @@ class RunConfig(Settings):
     def identity(self) -> dict[str, object]:
         """Return what affects the content of the files: no keys, addresses, limits, budgets or directories."""
         left_out = _NOT_CONTENT | self.NOT_CONTENT | {f"{role}_model" for role in self.role_models}
-        content = _masked_entries(self.model_dump(mode="json", exclude=set(left_out)))
+        content = {
+            name: mask_settings(value, name)
+            for name, value in self.model_dump(mode="json", exclude=set(left_out)).items()
+        }
         stored = {new: old for old, new in type(self).renamed.items()}  # journals have the old names
         models = {role: self._model_identity(own) for role, own in self.role_models.items()}
         return {**{stored.get(name, name): value for name, value in content.items()}, "models": models}
@@ -263,7 +266,7 @@ class RunConfig(Settings):
         if self.offline:
             return {"model_name": "offline"}
         stored = {new: old for old, new in RENAMED_MODEL_KEYS.items()}
-        return {stored.get(name, name): masked(self._shared(own, name)) for name in _ANSWER_KEYS}
+        return {stored.get(name, name): mask_settings(self._shared(own, name), name) for name in _ANSWER_KEYS}
 
 
 _OFFLINE: Final = "offline"
@@ -290,43 +293,5 @@ _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 def render_config(config: Settings) -> str:
     """Return the settings as YAML, secrets masked. See docs/synthesis.md."""
-    said = masked(config.model_dump())
+    said = mask_settings(config.model_dump())
     return yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
-
-
-_SECRET_NAMES: Final = re.compile(
-    r"(?:(?:api_?key|secret|password|passwd|credential|authorization)s?|token|.+tokens)$", re.IGNORECASE
-)
-"""A key named `tokens` is a setting, not a secret."""
-
-
-_PASSWORD: Final = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
-
-
-_MASK: Final = "***"
-
-
-def masked(value: object) -> object:
-    """Return the value with every secret in it as `***`: secret strings, entries with names of secrets, passwords in URLs.
-
-    Paths become texts.
-    """
-    if isinstance(value, SecretStr):
-        return _MASK if value.get_secret_value() else ""
-    if is_object(value):
-        return _masked_entries(value)
-    if is_list_or_tuple(value):
-        return [masked(entry) for entry in value]
-    if isinstance(value, str):
-        return _PASSWORD.sub(rf"\1:{_MASK}@", value)
-    return str(value) if isinstance(value, PurePath) else value
-
-
-def _masked_entries(entries: Mapping[str, object]) -> dict[str, object]:
-    return {name: _entry(name, entry) for name, entry in entries.items()}
-
-
-def _entry(name: str, value: object) -> object:
-    if isinstance(value, str) and value and _SECRET_NAMES.search(name):
-        return _MASK
-    return masked(value)

@@ -68,7 +68,7 @@ class RunDirectory:
         if self._config.journal is None and not self._own_journal.exists():
             self.check(exists=False)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
                 f"output_dir: {self.folder} can't be created: {error.strerror}; name another"

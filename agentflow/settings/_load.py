@@ -12,12 +12,15 @@ from dotenv import dotenv_values
 from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource, SettingsError
 
+from agentflow._secrets import remember_secrets, remember_variables
 from agentflow._typeguards import is_list, is_mapping, is_object
 from agentflow.errors import ConfigurationError
+from agentflow.settings._dotenv import check_dotenv
 from agentflow.settings._explain import Source, explain
 from agentflow.settings._model import Settings
 from agentflow.settings._references import find_near
 from agentflow.settings._renamed import KeyRenamer, aliases
+from agentflow.settings._unmask import unmask
 from agentflow.settings._yaml import parse_json, parse_yaml
 
 logger = logging.getLogger(__name__)
@@ -30,7 +33,9 @@ def read_environment(dotenv: Path | str | None = ".env") -> dict[str, str]:
     See docs/settings.md.
     """
     in_dotenv = {key: value for key, value in dotenv_values(dotenv).items() if value} if dotenv else {}
-    return {**in_dotenv, **os.environ}
+    environment = {**in_dotenv, **os.environ}
+    remember_variables(environment)
+    return environment
 
 
 def load_settings(
@@ -92,12 +97,18 @@ def _load(
     except RecursionError:
         raise ConfigurationError("environment: a value is nested too deeply; write it flatter") from None
     sources = [Source(name, renamer.values(values, name)) for name, values in sources]
+    if dotenv:
+        check_dotenv(model, sources[3].values, str(dotenv), model.model_config.get("env_prefix", ""))
     renamer.warn(stacklevel=3)
     for name, meant in misspelt_variables(model, read_environment(dotenv)).items():
         _warn_misspelt(name, meant)
     merged: dict[str, object] = {}
     for source in reversed(sources):
         merged = merge(merged, source.values)
+    merged = unmask(
+        merged, read_environment(dotenv), model.model_config.get("env_prefix", ""), fspath(file or "")
+    )
+    remember_secrets(merged)
     try:
         return model.model_validate(merged)
     except ValidationError as error:
@@ -251,7 +262,9 @@ def parse_overrides(words: Iterable[str]) -> dict[str, object]:
         key, equals, text = word.partition("=")
         steps = key.strip().split(".")
         if not equals or not all(steps):
-            raise ConfigurationError(f"{word}: not an override; write key=value or section.key=value")
+            # The value may be a secret.
+            text = f"{key}=…" if equals else word
+            raise ConfigurationError(f"{text}: not an override; write key=value or section.key=value")
         *sections, last = steps
         nested: dict[str, object] = {last: _value(key, text)}
         for step in reversed(sections):

@@ -2,10 +2,11 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, model_validator
 
+from agentflow._secrets import remember_secrets
 from agentflow._typeguards import is_list_or_tuple, is_mapping
 from agentflow.errors import ConfigurationError
 from agentflow.settings._schema import fields, members
@@ -27,6 +28,12 @@ class RenamedKeys(BaseModel):
     def known_keys(cls) -> frozenset[str]:
         """Return all keys that are accepted: fields, their aliases and old names."""
         return frozenset({*cls.model_fields, *aliases(cls), *renames(cls)})
+
+    @model_validator(mode="after")
+    def _remember_secrets(self) -> Self:
+        """Remember the secrets in these settings, so that no text of this process shows them."""
+        remember_secrets(vars(self))
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -1,5 +1,4 @@
 import logging
-import re
 import sys
 from collections.abc import MutableMapping
 from enum import StrEnum
@@ -9,8 +8,9 @@ import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 from structlog.typing import Processor
 
-_SECRET = re.compile(r"(^|[_-])(token|api_?key|secret|password|authorization|cookie)$", re.IGNORECASE)
-_MASK = "***"
+from agentflow._secrets import MASK, is_secret_name, mask_settings, mask_text
+from agentflow._terminal import printable
+from agentflow._typeguards import is_list_or_tuple, is_mapping
 
 
 class Level(StrEnum):
@@ -54,8 +54,11 @@ def configure_logging(
     """
     output: TextIO = stream or sys.stderr
     lines = not output.isatty() if json is None else json
-    renderer = structlog.processors.JSONRenderer() if lines else structlog.dev.ConsoleRenderer()
-    last: list[Processor] = [structlog.processors.format_exc_info, renderer] if lines else [renderer]
+    # A traceback is plain text, without the values of variables: they may be secrets.
+    last: list[Processor] = [structlog.processors.format_exc_info, _mask_secrets]
+    last += (
+        [structlog.processors.JSONRenderer()] if lines else [_strip_controls, structlog.dev.ConsoleRenderer()]
+    )
     handler = logging.StreamHandler(output)
     handler.setFormatter(
         ProcessorFormatter(
@@ -69,10 +72,29 @@ def configure_logging(
 
 
 def _mask_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Mask the value of every field with the name of a secret."""
-    for field in event:
-        if _SECRET.search(field):
-            event[field] = _MASK
+    """Mask the value of every field with the name of a secret, and secrets in the other texts."""
+    for field, value in event.items():
+        if isinstance(value, int | float | None):
+            continue
+        if field != "key" and is_secret_name(field):
+            event[field] = MASK
+        else:
+            event[field] = mask_text(value) if isinstance(value, str) else _masked(value)
+    return event
+
+
+def _masked(value: object) -> object:
+    """Return a value of another type as it is logged, masked: JSON values with their structure, others as text."""
+    return mask_settings(value) if is_mapping(value) or is_list_or_tuple(value) else mask_text(repr(value))
+
+
+def _strip_controls(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Remove control characters, which a terminal would obey."""
+    for field, value in event.items():
+        if isinstance(value, str):
+            event[field] = printable(value)
     return event
 
 
@@ -81,5 +103,4 @@ _SHARED: list[Processor] = [
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
-    _mask_secrets,
 ]

@@ -9,6 +9,7 @@ import anyio
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
+from agentflow._secrets import has_secrets, mask_data, mask_remembered, mask_text
 from agentflow.errors import ErrorKind, ToolFailure
 
 ERROR_KEY: Final = "agentflow/error"
@@ -95,6 +96,17 @@ class ToolResult:
     """The reason for a failure; `None` if `ok`."""
     parts: tuple[Part, ...] = ()
     """Images, links and texts, in the order in which they were shown."""
+
+    def without_secrets(self) -> "ToolResult":
+        """Return the result with the remembered secrets of this process as `***`."""
+        if self.error is None and not has_secrets():
+            return self
+        error = self.error and ToolError(self.error.kind, mask_text(self.error.message))
+        parts = tuple(
+            TextContent(mask_remembered(part.text)) if isinstance(part, TextContent) else part
+            for part in self.parts
+        )
+        return ToolResult(self.ok, mask_data(self.data), error, parts)
 
     @classmethod
     def failed(cls, failure: ToolFailure, parts: tuple[Part, ...] = ()) -> "ToolResult":

@@ -211,11 +211,12 @@ class ToolTable:
                 keywords[tool.context_parameter] = context
             run = self._run(tool, backend, keywords, principal, session if handle is None else handle)
             value = await (run if deadline is None else _until(deadline, tool, run))
-            return ToolResult(True, tool.dump(value), None, tuple(context.parts))
+            return ToolResult(True, tool.dump(value), None, tuple(context.parts)).without_secrets()
         except (
             Exception
         ) as error:  # boundary: any exception of a backend becomes a typed failure of this call
-            return ToolResult.failed(failure_of(error, name), tuple(context.parts) if context else ())
+            parts = tuple(context.parts) if context else ()
+            return ToolResult.failed(failure_of(error, name), parts).without_secrets()
 
     async def _run(
         self, tool: Tool, backend: Backend, keywords: dict[str, object], principal: str, session_of: object

@@ -15,7 +15,7 @@ class Jsonl:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut(path, after)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Write a line."""

@@ -1,0 +1,20 @@
+"""Removal of control characters from data that is shown on a terminal."""
+
+import re
+from typing import Final
+
+_CONTROLS: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # ESC, BEL, CR and the others of C0 and C1, but not tab and line feed
+    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"  # direction, invisible text
+)
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters: a terminal obeys none of it, and it reads in the order of its letters.
+
+    Tabs, line feeds and all visible characters stay.
+
+    >>> printable("a\\x1b]0;title\\x07b\\u202ec")
+    'a]0;titlebc'
+    """
+    return text if text.isascii() and text.isprintable() else _CONTROLS.sub("", text)
