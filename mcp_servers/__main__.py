@@ -20,10 +20,7 @@ from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._access import made_token, token_path
 from mcp_servers.serving._client_profiles import ClientProfiles
-from mcp_servers.serving._settings import NO_TOKEN, ServerSettings, make_table, set_up_logging
-
-OWNER = "owner"
-"""Principal of the only token."""
+from mcp_servers.serving._settings import NO_TOKEN, OWNER, ServerSettings, make_table, set_up_logging
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

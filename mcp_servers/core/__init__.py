@@ -29,6 +29,7 @@ from mcp_servers.core._runtimes import (
 )
 from mcp_servers.core._session import Resource, Session
 from mcp_servers.core._sessions import DefaultSession, Sessions, TableLimits
+from mcp_servers.core._shares import ClientQuota
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.core._tool import CARD_KEY, UNUSABLE_KEY, Hints, Tool, tool
 
@@ -42,6 +43,7 @@ __all__ = [
     "UNUSABLE_KEY",
     "Backend",
     "CallContext",
+    "ClientQuota",
     "DefaultSession",
     "Hints",
     "Image",

@@ -4,7 +4,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -14,6 +14,7 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import ResourceLink
 from mcp_servers.core._failures import did_you_mean, quoted
 from mcp_servers.core._session import Resource, ResourceStore, Session
+from mcp_servers.core._shares import ClientQuota, Shares
 from runtimes import MIB, Instance, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ class TableLimits:
     """Maximum bytes of outputs and images kept per session."""
     end_seconds: float = 10.0
     """Time for each backend of an ending session to clean up, and for its instance to stop."""
+    clients: Mapping[str, ClientQuota] = field(default_factory=dict[str, ClientQuota])
+    """Clients among whom the sessions are divided, each with its quota."""
 
 
 def new_handle() -> str:
@@ -64,6 +67,8 @@ class Sessions:
         self._handles = handles
         self._archive = archive
         self._sessions: dict[str, Session] = {}
+        quotas = {client: quota.sessions for client, quota in limits.clients.items()}
+        self._shares = Shares(limits.sessions, quotas)
         self._kept: dict[str, _KeptResults] = {}
         self._closed = False
 
@@ -81,6 +86,10 @@ class Sessions:
             raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, message)
         self.touch(session)
         return session
+
+    def full(self, principal: str) -> bool:
+        """Return true if the principal can start no more sessions."""
+        return self._shares.full(principal) is not None
 
     def touch(self, session: Session) -> None:
         """Record that the session was used now."""
@@ -262,7 +271,8 @@ class Sessions:
         if session.ended:
             return
         session.ended = True
-        self._sessions.pop(session.handle, None)
+        if self._sessions.pop(session.handle, None) is not None:
+            self._shares.give(session.owner)
         session.cancel_calls()
         # Shielded: an interrupted cleanup would leave processes and files behind.
         with anyio.CancelScope(shield=True):
@@ -307,8 +317,8 @@ class Sessions:
     ) -> Session:
         if self._closed:
             raise ToolFailure(ErrorKind.UNAVAILABLE, "the server is stopping and starts no more sessions.")
-        limit = self._limits.sessions
-        if limit is not None and len(self._sessions) >= limit:
+        limit = self._shares.full(owner)
+        if limit is not None:
             message = f"all {limit} sessions are in use: end one with session_end, or try again later."
             raise ToolFailure(ErrorKind.BUSY, message)
 
@@ -326,6 +336,7 @@ class Sessions:
             parent=parent.handle if parent else None,
         )
         self._sessions[session.handle] = session
+        self._shares.take(owner)
         return session
 
     async def _fork_instance(self, session: Session, forked: Session) -> tuple[str, ...]:

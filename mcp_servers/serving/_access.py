@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agentflow.errors import ConfigurationError
 from mcp_servers.core._session_tools import SESSIONS
+from mcp_servers.core._shares import ClientQuota
 from mcp_servers.serving._client_profiles import ClientProfile
 from runtimes import MIB
 
@@ -37,6 +38,8 @@ class HttpOptions:
     """Bearer token of each principal; `None`: no token needed, which only a loopback address allows."""
     scopes: Mapping[str, Sequence[str]] = field(default_factory=dict[str, "Sequence[str]"])
     """Backends of each principal that may not use all."""
+    quotas: Mapping[str, ClientQuota] = field(default_factory=dict[str, ClientQuota])
+    """Principals among whom the server is divided, each with its quota; by default those that have a token."""
     allowed_origins: tuple[str, ...] = ()
     """Further origins of web pages that may use the server."""
     allowed_hosts: tuple[str, ...] = ()
@@ -53,6 +56,10 @@ class HttpOptions:
     """Maximum waiting calls per backend; one more is refused as `busy`."""
     grace_seconds: float = 10.0
     """Time for running calls to finish when the server stops."""
+
+    def clients(self) -> Mapping[str, ClientQuota]:
+        """Return the principals among whom the server is divided."""
+        return self.quotas or dict.fromkeys(self.tokens or (), ClientQuota())
 
     def check(self) -> None:
         """Check that only authorized clients can reach the server.

@@ -122,8 +122,9 @@ class TableEndpoints:
 
     def _adapters(self) -> dict[str, McpAdapter]:
         # One limiter per backend: a blocked backend must not delay the others.
+        quotas = {principal: quota.calls for principal, quota in self._options.clients().items()}
         limiters = {
-            name: FairLimiter(self._options.max_concurrent_calls, self._options.max_waiting_calls)
+            name: FairLimiter(self._options.max_concurrent_calls, self._options.max_waiting_calls, quotas)
             for name in self._table.backends
         }
         scopes = Scopes(self._options.scopes)

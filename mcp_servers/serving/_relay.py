@@ -22,6 +22,9 @@ from mcp_servers.serving._worker_rpc import ConnectionLost
 if TYPE_CHECKING:
     from mcp_servers.serving._workers import WorkerProcesses
 
+STARTING = ("session_start", "session:start")
+"""The tool that starts a session, in any worker."""
+
 _NUMBERED = re.compile(rb"(.+)-(\d{1,4})\Z")
 
 
@@ -123,7 +126,8 @@ class _Exchange:
         connection = _NUMBERED.match(self._headers.get(CONNECTION, b""))
         number = int(connection[2]) if connection else worker_of(self._envelope.handle)
         if not 1 <= number <= self._workers.size:
-            worker = self._workers.least_busy(sessions=self._envelope.tool == "session_start")
+            starts = self._envelope.tool in STARTING
+            worker = self._workers.least_busy(starting=self._scope[PRINCIPAL] if starts else None)
         else:
             worker = self._workers.worker(number)
         sent = False
@@ -136,6 +140,7 @@ class _Exchange:
                     async for item in items:
                         if isinstance(item, HttpResponsePart):
                             worker.sessions = item.sessions
+                            worker.note_full(self._scope[PRINCIPAL], full=item.full)
                             await self._pass_on(item, worker.number)
                 return
             except ConnectionLost:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Self, TypeVar
 
@@ -16,6 +17,7 @@ from mcp_servers.core._backend import BACKENDS, check_known, load_backend
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._runtimes import RuntimeChoice, RuntimeHost
 from mcp_servers.core._sessions import TableLimits, new_handle
+from mcp_servers.core._shares import ClientQuota
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._access import HttpOptions
 from mcp_servers.serving._client_profiles import ClientProfile
@@ -23,6 +25,9 @@ from runtimes import MIB, InstanceSpec, Limits
 
 NO_TOKEN = "none"
 """Value of `token` that disables tokens."""
+
+OWNER = "owner"
+"""Principal of `token`."""
 
 
 class ArchiveSettings(Section):
@@ -91,6 +96,10 @@ class ClientSettings(Section):
     """Its bearer token."""
     backends: list[str] | None = None
     """Backends that it may use; by default all."""
+    max_sessions: PositiveInt | None = None
+    """Maximum number of its live sessions; by default only the server's limit applies."""
+    max_concurrent: PositiveInt | None = None
+    """Maximum number of its concurrent calls per backend; by default only the server's limit applies."""
 
 
 class ServerSettings(Settings):
@@ -115,7 +124,8 @@ class ServerSettings(Settings):
     tokens: dict[str, Annotated[SecretStr, Field(min_length=1)] | ClientSettings] = Field(
         default_factory=dict[str, "SecretStr | ClientSettings"]
     )
-    """Several clients by name, each with its token or `{token, backends}`; each sees only its own sessions."""
+    """Several clients by name, each with its token or `{token, backends, max_sessions, max_concurrent}`; each sees only its
+    own sessions."""
     allowed_origins: list[str] = Field(default_factory=list[str])
     """Further origins of web pages that may use the server."""
     allowed_hosts: list[str] = Field(default_factory=list[str])
@@ -178,6 +188,18 @@ class ServerSettings(Settings):
             if isinstance(client, ClientSettings) and client.backends is not None
         }
 
+    def quotas(self) -> dict[str, ClientQuota]:
+        """Return the clients among whom the server is divided, each with its quota; none if every token is generated."""
+        clients: list[tuple[str, SecretStr | ClientSettings]] = [*self.tokens.items()]
+        if self.token is not None and self.token.get_secret_value() != NO_TOKEN:
+            clients.append((OWNER, self.token))
+        return {
+            name: ClientQuota(sessions=client.max_sessions, calls=client.max_concurrent)
+            if isinstance(client, ClientSettings)
+            else ClientQuota()
+            for name, client in clients
+        }
+
     def backend_settings(self) -> dict[str, dict[str, object]]:
         """Return the settings of each backend that has any."""
         return {name: settings for name, settings in self.backends.items() if settings}
@@ -189,6 +211,7 @@ class ServerSettings(Settings):
             port=self.port,
             tokens=tokens,
             scopes=self.scopes(),
+            quotas=self.quotas(),
             profiles=self.client_profiles,
             allowed_origins=tuple(self.allowed_origins),
             allowed_hosts=tuple(self.allowed_hosts),
@@ -206,6 +229,7 @@ class ServerSettings(Settings):
             idle_seconds=self.sessions.idle_seconds,
             call_seconds=self.calls.max_seconds,
             kept_bytes=self.sessions.kept_bytes,
+            clients=self.quotas(),
         )
 
 
@@ -217,9 +241,11 @@ def make_table(
     runtime: RuntimeHost,
     kind: type[T],
     handles: Callable[[], str] = new_handle,
+    quotas: Mapping[str, ClientQuota] | None = None,
 ) -> tuple[T, list[str]]:
     """Return the tool table that the settings describe, and the names of the backends to warm up before it is ready.
 
+    :param quotas: clients among whom the sessions are divided; by default those of the settings.
     :raises ConfigurationError: if the settings are invalid.
     """
     names = list(settings.backends)
@@ -239,7 +265,9 @@ def make_table(
         settings={
             backend.name: given_settings[name] for name, backend in backends.items() if name in given_settings
         },
-        limits=settings.table_limits(),
+        limits=settings.table_limits()
+        if quotas is None
+        else replace(settings.table_limits(), clients=quotas),
         handles=handles,
         archive=settings.sessions.files_kept(),
     )

@@ -99,10 +99,14 @@ class TableWorker:
     async def _serve_table(
         self, settings: ServerSettings, start_message: StartWorker, runtime: RuntimeHost
     ) -> None:
-        self._table, warmup = make_table(settings, runtime, SharedTable, handles_of(start_message.number))
+        self._table, warmup = make_table(
+            settings, runtime, SharedTable, handles_of(start_message.number), start_message.quotas
+        )
         self._table.join(start_message.number, start_message.workers, self._connection.ask)
         options = settings.http_options(None)
-        self._endpoints = TableEndpoints(self._table, replace(options, scopes=start_message.scopes))
+        self._endpoints = TableEndpoints(
+            self._table, replace(options, scopes=start_message.scopes, quotas=start_message.quotas)
+        )
         async with anyio.create_task_group() as group:
             await group.start(self._endpoints.run)
             try:
@@ -171,6 +175,7 @@ class TableWorker:
                 body=message.get("body", b""),
                 more=message.get("more_body", False),
                 sessions=len(self._table.sessions),
+                full=self._table.sessions.full(request.principal),
             )
             headers = []
             await reply.answer(item)

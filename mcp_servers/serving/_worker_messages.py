@@ -6,6 +6,7 @@ import msgspec
 
 from mcp_servers.core._call import Part, ResourceLink, ToolError, ToolResult
 from mcp_servers.core._session import Resource
+from mcp_servers.core._shares import ClientQuota
 from mcp_servers.serving._content import sound, sound_text
 
 
@@ -16,6 +17,8 @@ class StartWorker(msgspec.Struct, tag=True, kw_only=True):
     """The server's settings, without its tokens."""
     scopes: dict[str, list[str]]
     """Backends of each restricted principal."""
+    quotas: dict[str, ClientQuota]
+    """Principals among whom the worker is divided, each with its quota in this worker."""
     number: int
     """Number of the worker, counted from 1."""
     workers: int
@@ -68,6 +71,8 @@ class HttpResponsePart(msgspec.Struct, tag=True, kw_only=True):
     """True if more parts follow."""
     sessions: int
     """Number of the worker's sessions."""
+    full: bool
+    """True if the worker has no session left for the sender of the request."""
 
 
 class ToolCallRequest(msgspec.Struct, tag=True, kw_only=True):

@@ -25,6 +25,7 @@ from agentflow.actors import (
 )
 from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers.core._session_tools import SESSIONS
+from mcp_servers.core._shares import ClientQuota
 from mcp_servers.serving._metrics import Metrics, own_usage, together
 from mcp_servers.serving._relay import Relay
 from mcp_servers.serving._settings import ServerSettings
@@ -65,6 +66,8 @@ class WorkerHandle:
         """Requests that it is answering, without streams that only listen."""
         self.sessions = 0
         """Number of its sessions when it last answered."""
+        self.full_for: set[str] = set()
+        """Clients for which it had no session left when it last answered them."""
         self.served = 0
         """Number of requests sent to it so far."""
         self.waiting: Sequence[str] = ()
@@ -107,6 +110,10 @@ class WorkerHandle:
         """Send a request; the block iterates over the answer."""
         self.served += 1
         return self._connection.ask(request)
+
+    def note_full(self, client: str, *, full: bool) -> None:
+        """Record whether the worker has a session left for a client."""
+        (self.full_for.add if full else self.full_for.discard)(client)
 
     async def _talk(self, ours: socket.socket, *, task_status: TaskStatus[None]) -> None:
         try:
@@ -213,11 +220,15 @@ class WorkerProcesses:
         """Return the worker of that number, if it is available."""
         return self._live.get(number)
 
-    def least_busy(self, *, sessions: bool) -> WorkerHandle | None:
-        """Return the worker with the fewest requests, or sessions; `None` if none is available."""
+    def least_busy(self, *, starting: str | None) -> WorkerHandle | None:
+        """Return the worker with the fewest requests; `None` if none is available.
 
-        def load(worker: WorkerHandle) -> tuple[int, int]:
-            return (worker.sessions + worker.active if sessions else worker.active), worker.served
+        :param starting: client that starts a session; the worker with the fewest sessions that has one left for it.
+        """
+
+        def load(worker: WorkerHandle) -> tuple[bool, int, int]:
+            sessions = 0 if starting is None else worker.sessions
+            return starting in worker.full_for, sessions + worker.active, worker.served
 
         return min(self._live.values(), key=load, default=None)
 
@@ -229,7 +240,18 @@ class WorkerProcesses:
         sessions["max_sessions"] = ceil(settings.sessions.max_sessions / self.size)
         calls["max_concurrent"] = ceil(settings.calls.max_concurrent / self.size)
         calls["max_waiting"] = ceil(settings.calls.max_waiting / self.size)
-        return StartWorker(settings=share, scopes=settings.scopes(), number=number, workers=self.size)
+        quotas = {client: self._share(quota) for client, quota in settings.quotas().items()}
+        return StartWorker(
+            settings=share, scopes=settings.scopes(), quotas=quotas, number=number, workers=self.size
+        )
+
+    def _share(self, quota: ClientQuota) -> ClientQuota:
+        """Return the part of a client's quota that one worker grants, rounded up."""
+        sessions, calls = quota.sessions, quota.calls
+        return ClientQuota(
+            sessions=None if sessions is None else ceil(sessions / self.size),
+            calls=None if calls is None else ceil(calls / self.size),
+        )
 
     def serves(self, worker: WorkerHandle) -> None:
         """Record that the worker answers requests."""

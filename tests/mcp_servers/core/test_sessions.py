@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers import Backend, Session, ToolTable
+from mcp_servers import Backend, ClientQuota, Session, TableLimits, ToolTable
 from mcp_servers.core._sessions import new_handle
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._now import Now
@@ -109,6 +109,24 @@ async def test_a_session_beyond_the_limit_is_refused_as_busy(table: ToolTable) -
     assert failure(await table.call("session_fork", {"session": handles[0]}))[0] is ErrorKind.BUSY
     await table.call("session_end", {"session": handles[0]})
     assert (await table.call("session_start")).ok
+
+
+@pytest.mark.promise("mcp:quota:reserves")
+async def test_a_client_that_takes_all_sessions_leaves_those_reserved_for_the_others() -> None:
+    limits = TableLimits(sessions=8, clients={"a": ClientQuota(), "b": ClientQuota(sessions=1)})
+    async with ToolTable([Counter()], limits=limits) as table:
+        handles = [(await table.call("session_start", principal="a")).data["session"] for _ in range(7)]
+        refused = await table.call("session_start", principal="a")
+        assert failure(refused)[0] is ErrorKind.BUSY
+        assert (await table.call("session_start", principal="b")).ok
+        beyond = await table.call("session_start", principal="b")
+        assert (
+            failure(beyond)[1] == "all 1 sessions are in use: end one with session_end, or try again later."
+        )
+        forked = await table.call("session_fork", {"session": handles[0]}, principal="a")
+        assert failure(forked)[0] is ErrorKind.BUSY
+        await table.call("session_end", {"session": handles[0]}, principal="a")
+        assert (await table.call("session_start", principal="a")).ok
 
 
 @pytest.mark.promise("mcp:session:expiry")

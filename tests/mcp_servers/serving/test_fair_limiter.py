@@ -49,6 +49,50 @@ async def test_a_caller_with_one_call_waits_for_one_call_of_each_other_caller() 
     assert order.index("few") == 1
 
 
+@pytest.mark.promise("mcp:quota:reserves")
+async def test_long_calls_of_one_caller_leave_slots_and_places_for_the_others() -> None:
+    limiters = FairLimiter(16, 16, {"many": None, "few": None})
+    running: list[str] = []
+
+    async def hold(caller: str) -> None:
+        async with limiters.slot(caller):
+            running.append(caller)
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for _ in range(12 + 12):
+                group.start_soon(hold, "many")
+            await anyio.wait_all_tasks_blocked()
+            assert running == ["many"] * 12
+            with pytest.raises(ToolFailure, match="too many calls"):
+                await hold("many")
+            for _ in range(4 + 4):
+                group.start_soon(hold, "few")
+            await anyio.wait_all_tasks_blocked()
+            assert running == ["many"] * 12 + ["few"] * 4
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.promise("mcp:quota:own")
+async def test_a_caller_at_its_quota_waits_for_its_own_calls_and_delays_no_other() -> None:
+    limiters = FairLimiter(8, 8, {"limited": 1, "free": None})
+    order: list[str] = []
+
+    async def call(caller: str) -> None:
+        async with limiters.slot(caller):
+            order.append(caller)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            async with limiters.slot("limited"):
+                group.start_soon(call, "limited")
+                await anyio.wait_all_tasks_blocked()
+                await call("free")
+            await anyio.wait_all_tasks_blocked()
+        assert order == ["free", "limited"]
+
+
 @given(st.lists(st.sampled_from("abc"), max_size=20), st.integers(1, 4))
 def test_every_call_is_served_once_and_within_the_concurrency_limit(calls: list[str], at_once: int) -> None:
     assert sorted(anyio.run(served, calls, at_once)) == sorted(calls)

@@ -387,7 +387,7 @@ async def test_a_disconnected_worker_gets_no_requests_while_it_ends(
             one.leave.set()
             while workers.worker(1) is not None:
                 await anyio.lowlevel.checkpoint()
-            assert workers.least_busy(sessions=True) is workers.worker(2)
+            assert workers.least_busy(starting="alice") is workers.worker(2)
             other.leave.set()
             workers.close()
 
