@@ -20,6 +20,7 @@ from runtimes.process._pool import InstancePool
 from runtimes.process._runtime import wire_limits
 from runtimes.process._workspace import new_name
 from runtimes.process.trusted import _server_folder
+from runtimes.process.trusted._mounting import special_file
 
 if TYPE_CHECKING:
     from runtimes.process import ProcessInstance
@@ -158,6 +159,7 @@ class DockerRuntime:
         raise RuntimeFailure("the runtime was closed while the container was being started")
 
     async def _start_container(self, spec: InstanceSpec, image: str | None) -> ContainerInstance:
+        await anyio.to_thread.run_sync(_check_mounts, spec)
         name = new_name()
         link = InitConnection(os.path.join(self._folder, name))
         try:
@@ -219,6 +221,25 @@ class DockerRuntime:
             return environment({"MPLCONFIGDIR": _paths.MATPLOTLIB_FOLDER, **spec.env})
         path = f"{WORKSPACE}/.local/bin:{image.get('PATH', _USUAL_PATH)}"
         return {**image, **environment({"PATH": path}), **spec.env}
+
+
+def _check_mounts(spec: InstanceSpec) -> None:
+    """Refuse folders of the host with sockets or FIFOs, which a read-only mount does not close.
+
+    :raises IsolationUnavailable: if there is one.
+    """
+    for source in spec.mounts.values():
+        try:
+            found = special_file(source)
+        except FileNotFoundError:
+            # The engine reports a missing folder.
+            continue
+        except OSError as error:
+            raise IsolationUnavailable(f"can't mount {source}: {error}") from error
+        if found:
+            raise IsolationUnavailable(
+                f"can't mount {source}: {found} is a socket or FIFO and would lead to the host; mount a folder without one"
+            )
 
 
 def make_launcher(tier: Tier, options: ContainerOptions) -> ContainerLauncher:

@@ -27,7 +27,7 @@ from runtimes._protocol import (
 from runtimes.process._channel import RequestChannel
 from runtimes.process._command import CommandStream, RunningCommand
 from runtimes.process._sessions import PythonSession, ShellSession
-from runtimes.process._workspace import WorkspaceFiles, new_name
+from runtimes.process._workspace import WorkspaceFiles, new_name, read_content, write_content
 from runtimes.process.linux import _cgroups, _processes
 from runtimes.process.trusted._base import MATPLOTLIB_FOLDER
 from runtimes.process.trusted._confine import LIBRARY_SETTINGS
@@ -336,9 +336,7 @@ class ProcessInstance(WorkspaceFiles):
         fd = os.memfd_create("snapshot")
         try:
             await self._client.ask("pack", [fd], sandbox=self._id)
-            with os.fdopen(os.dup(fd), "rb") as file:
-                file.seek(0)
-                return Snapshot(file.read())
+            return Snapshot(await read_content(fd))
         finally:
             os.close(fd)
 
@@ -351,9 +349,7 @@ class ProcessInstance(WorkspaceFiles):
         async with self._python.lock, self._shell.lock:
             fd = os.memfd_create("snapshot")
             try:
-                with os.fdopen(os.dup(fd), "wb") as file:
-                    file.write(snapshot.archive)
-                os.lseek(fd, 0, os.SEEK_SET)
+                await write_content(fd, snapshot.archive)
                 await self._client.ask("check_archive", [fd], sandbox=self._id)
                 await self._python.end()
                 await self._shell.end()

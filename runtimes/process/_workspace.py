@@ -116,6 +116,18 @@ async def _off_loop(work: Callable[[], T], size: int) -> T:
     return work() if size < _LARGE else await anyio.to_thread.run_sync(work)
 
 
+async def read_content(fd: int) -> bytes:
+    """Return the content of a file, outside the event loop if it is large."""
+    size = os.fstat(fd).st_size
+    return await _off_loop(lambda: _read(fd, 0, size), size)
+
+
+async def write_content(fd: int, data: bytes) -> None:
+    """Write data to the start of a file, outside the event loop if it is large."""
+    await _off_loop(lambda: _write(fd, memoryview(data), "snapshot"), len(data))
+    os.lseek(fd, 0, os.SEEK_SET)
+
+
 def _read(fd: int, offset: int, length: int) -> bytes:
     with os.fdopen(os.dup(fd), "rb") as file:
         file.seek(offset)

@@ -19,7 +19,7 @@ from typing import IO, Any
 from runtimes.docker.inside._paths import HOME, LIBRARY, MATPLOTLIB_FOLDER, SAVED_FOLDERS, SOCKET
 from runtimes.process.linux import _cgroups, _processes, _seccomp
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import _confine, _copy, _files, _spawn, _wire
+from runtimes.process.trusted import _archive, _confine, _files, _spawn, _wire
 from runtimes.process.trusted._reactor import PendingRequest, Reactor, SandboxRequestError, check_report
 from runtimes.process.trusted._requests import FileRequests, ProcessRequests
 from runtimes.process.trusted._sandboxes import ForkGroup, SandboxRecord
@@ -292,9 +292,9 @@ class _ContainerInit:
             source.seek(0)
             for folder in SAVED_FOLDERS:
                 _empty(f"/{folder}")
-            _copy.unpack(sandbox.files, SAVED_FOLDERS, sandbox.uid, source)
+            _archive.unpack(sandbox.files, SAVED_FOLDERS, sandbox.uid, source)
 
-        return self._file_requests.in_child(sandbox, message, lambda: _spawn.with_file(fd, "rb", fill))
+        return self._file_requests.in_child(sandbox, message, lambda: _spawn.with_file(fd, "rb", fill), None)
 
 
 def _empty(folder: str) -> bool:

@@ -59,7 +59,9 @@ FSCONFIG_SET_FLAG: Final = 0
 FSCONFIG_SET_STRING: Final = 1
 FSCONFIG_CMD_CREATE: Final = 6
 
+MOVE_MOUNT_T_EMPTY_PATH: Final = 0x40
 RESOLVE_NO_MAGICLINKS: Final = 0x02
+RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_IN_ROOT: Final = 0x10
 
 KCMP_VM: Final = 1
@@ -203,6 +205,16 @@ def attach_mount(fd: int, path: str) -> None:
         os.close(fd)
 
 
+def attach_mount_to(fd: int, point: int) -> None:
+    """Attach a detached mount to the folder of a descriptor; close both descriptors."""
+    try:
+        flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+        syscall("move_mount", SYS_MOVE_MOUNT, fd, b"", point, b"", flags)
+    finally:
+        os.close(fd)
+        os.close(point)
+
+
 def set_mount_attributes(fd: int, attributes: int, *, recursive: bool = True) -> None:
     """Add attributes (read-only, nosuid, …) to a mount tree."""
     attr = struct.pack("=QQQQ", attributes, 0, 0, 0)
@@ -219,11 +231,15 @@ def world_is_sandbox() -> None:
     _world_is_sandbox = True
 
 
-def open_beneath(root: int, path: str, flags: int, mode: int = 0) -> int:
-    """Open a path as if `root` were `/`: neither `..` nor a symlink leads out, even during concurrent changes."""
+def open_beneath(root: int, path: str, flags: int, mode: int = 0, *, links: bool = True) -> int:
+    """Open a path as if `root` were `/`: neither `..` nor a symlink leads out, even during concurrent changes.
+
+    Without `links` a path through a symlink is refused.
+    """
     if not flags & (os.O_CREAT | getattr(os, "O_TMPFILE", 0)):
         mode = 0
-    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+    resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | (0 if links else RESOLVE_NO_SYMLINKS)
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve)
     number = _libc.syscall(
         ctypes.c_long(SYS_OPENAT2), ctypes.c_long(root), os.fsencode(path), how, ctypes.c_long(len(how))
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtimes.process.linux import _syscalls as sc
-from runtimes.process.trusted import _confine, _copy
+from runtimes.process.trusted import _archive, _confine, _copy, _mounting
 
 SAVED_FOLDERS = ("upper", "shm")
 """Writable layers that a fork copies and a snapshot archives."""
@@ -59,29 +59,28 @@ def build(plan: NamespacePlan, fill: Fill | None, mounts: list[tuple[str, int]])
         volatile=True,
     )
     sc.attach_mount(overlay, "/r")
+    root = os.open("/r", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for number, path in enumerate(plan.trees):
-        sc.attach_mount(sc.clone_mount(f"/trees/{number}"), "/r" + path)
+        _mounting.attach_system(root, path, sc.clone_mount(f"/trees/{number}"))
     dev = sc.clone_mount("/dev")
     # All sandboxes share /dev, and in a single-user runtime they own its files.
     sc.set_mount_attributes(dev, sc.MOUNT_ATTR_RDONLY, recursive=False)
-    sc.attach_mount(dev, "/r/dev")
+    _mounting.attach_system(root, "/dev", dev)
     pts = sc.new_mount(
         "devpts", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NOEXEC, newinstance=True, ptmxmode="0666", mode="0620"
     )
-    sc.attach_mount(pts, "/r/dev/pts")
-    sc.attach_mount(sc.clone_mount("/stage/shm", recursive=False), "/r/dev/shm")
-    sc.attach_mount(proc, "/r/proc")
+    _mounting.attach_system(root, "/dev/pts", pts)
+    _mounting.attach_system(root, "/dev/shm", sc.clone_mount("/stage/shm", recursive=False))
+    _mounting.attach_system(root, "/proc", proc)
     if plan.locked_etc:
         etc = sc.clone_mount("/r/etc", recursive=False)
         sc.set_mount_attributes(etc, sc.MOUNT_ATTR_RDONLY)
-        sc.attach_mount(etc, "/r/etc")
+        _mounting.attach_system(root, "/etc", etc)
     for path, mount in mounts:
-        os.makedirs("/r" + path, 0o755, exist_ok=True)
-        sc.attach_mount(mount, "/r" + path)
+        _mounting.attach_folder(root, path, mount)
     namespaces = _confine.open_namespaces()
     sc.unmount("/stage")
     sc.unmount("/proc")
-    root = os.open("/r", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     return [*namespaces, root, files]
 
 
@@ -132,7 +131,7 @@ def contents_of(archive: int, uid: int) -> Fill:
     def fill(files: int) -> None:
         with os.fdopen(os.dup(archive), "rb") as source:
             source.seek(0)
-            _copy.unpack(files, SAVED_FOLDERS, uid, source)
+            _archive.unpack(files, SAVED_FOLDERS, uid, source)
         os.chdir("/")
 
     return fill

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Literal
 
 from runtimes.process.linux import _cgroups, _processes
-from runtimes.process.trusted import _confine, _copy, _files, _seccomp_broker, _spawn, _wire
+from runtimes.process.trusted import _archive, _confine, _files, _seccomp_broker, _spawn, _wire
 from runtimes.process.trusted._reactor import (
     PendingRequest,
     Reactor,
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from runtimes.process.trusted._zygote import ZygoteClient
 
 _KILL_ROUNDS = 200
+_LISTING_BYTES = 256 << 20
+_SMALL_BYTES = 64 << 20
+_ENTRY_BYTES = 4096
+"""Bytes of an archive for the name, times and attributes of a file."""
 
 
 class ProcessRequests:
@@ -237,7 +241,7 @@ class FileRequests:
         """Write the entries of a folder to the descriptor sent with the request."""
         request = message.fields["request"]
         body = functools.partial(_files.list_entries, sandbox.root, sandbox.uid, request)
-        return self._with_file(sandbox, message, "wb", body)
+        return self._with_file(sandbox, message, "wb", body, _LISTING_BYTES)
 
     def remove(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Remove a directory tree."""
@@ -246,13 +250,19 @@ class FileRequests:
 
     def pack(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Write an archive of all files to the descriptor sent with the request."""
+        limits, most = sandbox.limits, message.fields.get("most")
+        largest = 2 * limits["disk"] + _ENTRY_BYTES * limits["files"] + _SMALL_BYTES
         return self._with_file(
-            sandbox, message, "wb", lambda out: _copy.pack(sandbox.files, self._saved, out)
+            sandbox,
+            message,
+            "wb",
+            lambda out: _archive.pack(sandbox.files, self._saved, out),
+            largest if most is None else min(most, largest),
         )
 
     def check_archive(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Check that the descriptor sent with the request holds an archive written by `pack`."""
-        return self._with_file(sandbox, message, "rb", lambda source: _copy.check(self._saved, source))
+        return self._with_file(sandbox, message, "rb", lambda source: _archive.check(self._saved, source))
 
     def _with_file(
         self,
@@ -260,25 +270,34 @@ class FileRequests:
         message: _wire.WireMessage,
         mode: Literal["rb", "wb"],
         body: Callable[[IO[bytes]], None],
+        file_bytes: int = 0,
     ) -> PendingRequest:
         fd = message.fds[0]
-        return self.in_child(sandbox, message, lambda: _spawn.with_file(fd, mode, body))
+        return self.in_child(sandbox, message, lambda: _spawn.with_file(fd, mode, body), file_bytes)
 
     def in_child(
-        self, sandbox: SandboxRecord, message: _wire.WireMessage, body: Callable[[], None]
+        self,
+        sandbox: SandboxRecord,
+        message: _wire.WireMessage,
+        body: Callable[[], None],
+        file_bytes: int | None = 0,
     ) -> PendingRequest:
-        """Run a function in a child process under the sandbox's limits, then reply."""
+        """Run a function in a child process under the sandbox's limits, then reply. The end of the sandbox kills it.
+
+        :param file_bytes: size up to which it may write a file; `None` means unlimited.
+        """
         ours, theirs = _wire.socket_pair()
 
         def child() -> None:
             _cgroups.attach(sandbox.group)
+            _spawn.bound_work(file_bytes)
             _spawn.report_outcome(theirs, body)
 
-        self._reactor.fork(child)
+        pid = self._reactor.fork(child)
+        sandbox.helper_pids.add(pid)
         theirs.close()
         with ours:
             report = yield ours
-        check_report(
-            report, "the file operation's process died: the instance's memory limit may be too small"
-        )
+        sandbox.helper_pids.discard(pid)
+        check_report(report, "the file operation's process died: it exceeded its memory or CPU time")
         self._reactor.reply(message)

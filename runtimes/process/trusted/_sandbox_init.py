@@ -69,11 +69,11 @@ class SandboxInit:
 
 
 def _unless_ended(sandbox: SandboxRecord, waiting: PendingRequest) -> PendingRequest:
-    """Report any failure of a request as `gone` if the sandbox's fork group has ended."""
+    """Report any failure of a request as `gone` if the sandbox was stopped or its fork group has ended."""
     try:
         yield from waiting
     except (SandboxRequestError, OSError, ValueError):
-        if not sandbox.fork_group.ending:
+        if not (sandbox.released or sandbox.fork_group.ending):
             raise
         raise SandboxRequestError(GONE, "gone") from None
 

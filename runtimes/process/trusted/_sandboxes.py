@@ -133,6 +133,10 @@ class SandboxRecord:
     """System files have been given to root inside."""
     session_pids: set[int] = field(default_factory=set[int])
     """Pids of its live sessions and commands."""
+    helper_pids: set[int] = field(default_factory=set[int])
+    """Pids of trusted children that work on its files."""
+    released: bool = False
+    """It was stopped, or its fork group has ended."""
 
 
 class SandboxTable:
@@ -162,6 +166,7 @@ class SandboxTable:
         """Handle the end of a child process; the end of a pause process ends its whole fork group."""
         for sandbox in list(self._sandboxes.values()):
             sandbox.session_pids.discard(pid)
+            sandbox.helper_pids.discard(pid)
             if sandbox.fork_group.init == pid:
                 sandbox.fork_group.end()
                 self._release(sandbox)
@@ -262,7 +267,7 @@ class SandboxTable:
     def stop(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Kill every process of a sandbox and delete its files."""
         # First those still on their way in: they may not have the sandbox's user yet, and need its cgroup to enter.
-        for pid in sandbox.session_pids:
+        for pid in sandbox.session_pids | sandbox.helper_pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._release(sandbox)
@@ -279,6 +284,7 @@ class SandboxTable:
     def _release(self, sandbox: SandboxRecord) -> None:
         """Release everything that a sandbox holds except its processes."""
         del self._sandboxes[sandbox.id]
+        sandbox.released = True
         sandbox.fork_group.members.discard(sandbox.id)
         self._reactor.broker.cancel(sandbox.uid)
         close_all([*sandbox.namespaces, sandbox.root, sandbox.files])

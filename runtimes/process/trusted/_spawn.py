@@ -47,6 +47,8 @@ def pause_program() -> bytes:
 
 
 _INIT_UID = 1000
+_WORK_MEMORY = 256 << 20
+_WORK_CPU_SECONDS = 300
 CONTROL_FD = 197
 """Descriptor of a shell session's control socket."""
 
@@ -299,11 +301,19 @@ def _end_descendants() -> None:
             os.waitpid(-1, 0)
 
 
+def bound_work(file_bytes: int | None) -> None:
+    """Limit memory, CPU time and the size of written files of a process that works on a sandbox's files."""
+    with open("/proc/self/statm", encoding="utf-8") as file:
+        pages = int(file.read().split()[0])
+    memory = pages * os.sysconf("SC_PAGE_SIZE") + _WORK_MEMORY
+    _confine.set_limits({"AS": memory, "CPU": _WORK_CPU_SECONDS, "FSIZE": file_bytes})
+
+
 def report_outcome(sock: socket.socket, body: Callable[[], None]) -> None:
     """Run a function and send its outcome."""
     try:
         body()
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
         _wire.send(sock, _wire.failure(error))
     else:
         _wire.send(sock, {"done": True})

@@ -45,6 +45,8 @@ def failure(error: Exception) -> Fields:
     if isinstance(error, RecursionError):
         # Trees are walked recursively, and a sandbox can make them arbitrarily deep.
         return {"error": "directories are nested too deeply", "name": "ENAMETOOLONG"}
+    if isinstance(error, MemoryError):
+        return {"error": "the operation needs too much memory", "name": "failed"}
     if not isinstance(error, OSError):
         return {"error": str(error), "name": "failed"}
     fields: Fields = {"error": str(error), "name": errno.errorcode.get(error.errno or 0, "failed")}

@@ -1,5 +1,6 @@
 """Containers with a system of their own, and errors for missing requirements."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -133,3 +134,14 @@ def test_a_missing_library_is_reported_with_its_extra(monkeypatch: pytest.Monkey
         IsolationUnavailable, match=r"^runtime docker needs the extra docker: .* extras add docker$"
     ):
         make_launcher("docker", ContainerOptions())
+
+
+@pytest.mark.promise("docker:mounted-services")
+@pytest.mark.parametrize("tier", ["runc", "gvisor"])
+async def test_a_folder_with_sockets_or_fifos_is_not_mounted(tmp_path: Path, tier: Tier) -> None:
+    (tmp_path / "deep").mkdir()
+    os.mkfifo(tmp_path / "deep" / "fifo")
+    async with DockerRuntime(tier=tier) as runtime:
+        for source in (tmp_path, tmp_path / "deep" / "fifo"):
+            with pytest.raises(IsolationUnavailable, match="deep/fifo is a socket or FIFO"):
+                await runtime.start(InstanceSpec(mounts={"/data": str(source)}))

@@ -425,3 +425,31 @@ async def test_killing_a_pause_process_ends_its_fork_group_and_no_other() -> Non
                     await member.run("bash", "echo $x")
                 await member.stop()
             assert (await second.run("bash", "echo $x")).stdout == "2\n"
+
+
+@pytest.mark.promise("containment:children")
+async def test_the_end_of_a_sandbox_ends_the_work_on_its_files(runtime: ProcessRuntime) -> None:
+    instance = await runtime.start()
+    await instance.run("bash", "for n in $(seq 3000); do echo x > $n; done")
+    trusted = trusted_processes()
+    before = set(children(trusted.sandbox_init))
+    helpers: list[int] = []
+
+    async def pack() -> None:
+        with pytest.raises(InstanceGone):
+            while True:
+                await instance.snapshot()
+
+    with anyio.fail_after(60), ExitStack() as stack:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pack)
+            while not helpers:
+                await anyio.lowlevel.checkpoint()
+                helpers = hold(stack, sorted(set(children(trusted.sandbox_init)) - before))
+            for helper in helpers:
+                signal.pidfd_send_signal(helper, signal.SIGSTOP)
+            await instance.stop()
+        for helper in helpers:
+            await anyio.wait_readable(helper)
+        while any(folder.name == instance.id for group in trusted.groups() for folder in group.iterdir()):
+            await anyio.lowlevel.checkpoint()
