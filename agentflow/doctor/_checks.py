@@ -21,8 +21,9 @@ from agentflow.sandbox import Sandbox, Tool
 from mcp_servers import BACKENDS
 from mcp_servers.core import RUNTIMES, did_you_mean, runtime_maker
 from runtimes import Capabilities, InstanceSpec, Outcome
+from runtimes.process import CONTAINMENT, LACKS, ContainmentPromise, Lack, ProcessRuntime
 
-Area: TypeAlias = Literal["installation", "runtimes", "backends", "models", "networks"]
+Area: TypeAlias = Literal["installation", "runtimes", "containment", "backends", "models", "networks"]
 
 
 AREAS: Final[tuple[Area, ...]] = get_args(Area)
@@ -96,12 +97,14 @@ async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[
 
 
 def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
+    machine = MachineContainment()
     return {
         ("installation", "extras"): examine_extras,
         ("installation", "bytecode"): examine_bytecode,
         ("installation", "serving"): examine_serving,
         ("installation", "verl"): examine_verl,
         **{("runtimes", name): partial(examine_runtime, name) for name in RUNTIMES},
+        **{("containment", one.name): partial(machine.examine, one) for one in CONTAINMENT},
         **{("backends", name): partial(examine_backend, name) for name in BACKENDS},
         **{("models", name): partial(examine_provider, name, environment) for name in PROVIDERS},
         **{("networks", name): partial(examine_host, name) for name in HOSTS},
@@ -138,6 +141,40 @@ async def examine_runtime(name: str) -> Diagnosis:
 def _abilities(able: Capabilities) -> str:
     words = [f"fork: {able.fork}", "snapshots" if able.snapshot else "", "screen" if able.screen else ""]
     return ", ".join(word for word in words if word)
+
+
+class MachineContainment:
+    """Promises of the process runtime that hold on this machine; it is started once for all."""
+
+    def __init__(self) -> None:
+        self._lock = anyio.Lock()
+        self._lacks: frozenset[Lack] | None = None
+        self._error = ""
+
+    async def examine(self, promise: ContainmentPromise) -> Diagnosis:
+        """Return the state of a promise."""
+        async with self._lock:
+            if self._lacks is None and not self._error:
+                await self._start()
+        if self._lacks is None:
+            return _missing("containment", promise.name, self._error)
+        effects = promise.effects(self._lacks)
+        if not effects:
+            return _diagnosis("containment", promise.name, DiagnosisState.WORKS, promise.text)
+        lost = bool(promise.lost.keys() & self._lacks)
+        state = DiagnosisState.MISSING if lost else DiagnosisState.PARTLY
+        lacks = ", ".join(
+            LACKS[lack] for lack in LACKS if lack in self._lacks and promise.cell(lack) != "holds"
+        )
+        text = f"{'; '.join(effects)} ({lacks}); promised: {promise.text}"
+        return _diagnosis("containment", promise.name, state, text)
+
+    async def _start(self) -> None:
+        try:
+            async with ProcessRuntime(preload=()) as runtime:
+                self._lacks = runtime.lacks
+        except AgentFlowError as error:
+            self._error = str(error)
 
 
 async def examine_backend(name: str) -> Diagnosis:

@@ -17,6 +17,7 @@ import anyio.to_thread
 from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import Capabilities, InstanceSpec, Limits
 from runtimes.process._channel import RequestChannel
+from runtimes.process._containment import Lack
 from runtimes.process._fonts import font_list
 from runtimes.process._instance import ProcessInstance
 from runtimes.process._pool import InstancePool
@@ -160,6 +161,16 @@ class ProcessRuntime:
         return self._capabilities
 
     @property
+    def lacks(self) -> frozenset[Lack]:
+        """Mechanisms of isolation that this machine lacks; `CONTAINMENT` has their effects.
+
+        :raises RuntimeFailure: if the runtime is not started.
+        """
+        if self._capabilities is None:
+            raise RuntimeFailure("the runtime is not started: use `async with`")
+        return _lacks(self._client.facts)
+
+    @property
     def alive(self) -> bool:
         """Its processes are running: false before `async with`, after it, and once they have died."""
         return self._client.alive
@@ -208,6 +219,24 @@ def wire_limits(limits: Limits) -> dict[str, Any]:
         "files": limits.files,
         "open_files": max(limits.open_files, _FEWEST_OPEN_FILES),
     }
+
+
+def _lacks(facts: dict[str, Any]) -> frozenset[Lack]:
+    found: dict[Lack, bool] = {
+        "landlock": not facts["landlock"],
+        "cgroups": not facts["grouped"],
+        "autogroup": not facts["grouped"] and _autogroup(),
+        "id-range": facts["single_user"],
+    }
+    return frozenset(lack for lack, missing in found.items() if missing)
+
+
+def _autogroup() -> bool:
+    """Return whether the kernel divides the CPU by session."""
+    try:
+        return Path("/proc/sys/kernel/sched_autogroup_enabled").read_text(encoding="utf-8").strip() == "1"
+    except OSError:
+        return False
 
 
 def _capabilities(facts: dict[str, Any]) -> Capabilities:

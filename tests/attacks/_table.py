@@ -14,7 +14,7 @@ class Attack:
     category: str
     """Category, the name of its table."""
     aim: str
-    """What it tries to reach."""
+    """Goal of the attacker."""
     code: str
     """Program, query, address or message."""
     seen: str
