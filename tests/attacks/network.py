@@ -43,7 +43,7 @@ _OPTIONS = {
     "force a large send buffer": ("socket.SOL_SOCKET, 32, 1 << 30", "EPERM"),
     "repair a connection": ("socket.SOL_TCP, 19, 1", "EPERM"),
     "debug the protocol": ("socket.SOL_SOCKET, 1, 1", "EACCES"),
-    "attach a loaded program": ("socket.SOL_SOCKET, 50, 3", "(EPERM|EINVAL|EBADF)"),
+    "attach a loaded program": ("socket.SOL_SOCKET, 50, 3", "(ENOPROTOOPT|EPERM|EINVAL|EBADF)"),
     "filter by netfilter": ("socket.SOL_IP, 64, bytes(256)", "(EPERM|ENOPROTOOPT)"),
     "filter ARP": ("socket.SOL_IP, 96, bytes(256)", "(EPERM|ENOPROTOOPT)"),
     "route multicast": ("socket.SOL_IP, 200, 1", "(EPERM|EACCES|ENOTSUP|EOPNOTSUPP|ENOPROTOOPT)"),

@@ -1,6 +1,7 @@
 """Seccomp filter of sandboxed processes, and the supervisor's side of seccomp notifications.
 
-The filter refuses every call that configures the machine. With `notify=True`, calls that change identity are not refused
+The filter allows the calls of `_call_table.ALLOWED`, checks the arguments of some more, and refuses the rest, also
+those of newer kernels. With `notify=True`, calls that change identity are not refused
 but put to a supervisor, which allows them to one process only: one that is being forked into a new sandbox, and only
 during that move.
 """
@@ -10,11 +11,21 @@ import errno
 import fcntl
 import os
 import platform
+import socket
 import stat
 import struct
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from runtimes.process.linux import _syscalls as sc
+from runtimes.process.linux._call_table import (
+    ALLOWED,
+    CHECKED,
+    LIMIT_SETTERS,
+    NOTIFIED,
+    REFUSED,
+    WITHOUT_EFFECT,
+)
 
 _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
@@ -23,106 +34,6 @@ _NOTIFY: Final = 0x7FC00000
 
 _ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-# name: (x86_64, aarch64); None where the architecture never had it.
-_REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
-    "_sysctl": (156, None),
-    "acct": (163, 89),
-    "add_key": (248, 217),
-    "adjtimex": (159, 171),
-    "bpf": (321, 280),
-    "chroot": (161, 51),
-    "clock_adjtime": (305, 266),
-    "clock_settime": (227, 112),
-    "create_module": (174, None),
-    "delete_module": (176, 106),
-    "fanotify_init": (300, 262),
-    "finit_module": (313, 273),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fsopen": (430, 430),
-    "fspick": (433, 433),
-    "get_kernel_syms": (177, None),
-    "init_module": (175, 105),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425),
-    "ioperm": (173, None),
-    "iopl": (172, None),
-    "kcmp": (312, 272),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "lookup_dcookie": (212, 18),
-    "migrate_pages": (256, 238),
-    "modify_ldt": (154, None),
-    "mount": (165, 40),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "move_pages": (279, 239),
-    "name_to_handle_at": (303, 264),
-    "nfsservctl": (180, 42),
-    "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428),
-    "open_tree_attr": (467, 467),
-    "perf_event_open": (298, 241),
-    "personality": (135, 92),
-    "pidfd_getfd": (438, 438),
-    "pivot_root": (155, 41),
-    "process_madvise": (440, 440),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "ptrace": (101, 117),
-    "query_module": (178, None),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "reboot": (169, 142),
-    "request_key": (249, 218),
-    "setdomainname": (171, 162),
-    "sethostname": (170, 161),
-    "settimeofday": (164, 170),
-    "swapoff": (168, 225),
-    "swapon": (167, 224),
-    "sysfs": (139, None),
-    "syslog": (103, 116),
-    "umount2": (166, 39),
-    "uselib": (134, None),
-    "userfaultfd": (323, 282),
-    "ustat": (136, None),
-    "vhangup": (153, 58),
-}
-_NOTIFIED: Final[dict[str, tuple[int, int]]] = {
-    "capset": (126, 91),
-    "chroot": (161, 51),
-    "setfsgid": (123, 152),
-    "setfsuid": (122, 151),
-    "setgid": (106, 144),
-    "setgroups": (116, 159),
-    "setns": (308, 268),
-    "setregid": (114, 143),
-    "setresgid": (119, 149),
-    "setresuid": (117, 147),
-    "setreuid": (113, 145),
-    "setuid": (105, 146),
-}
-_LIMIT_SETTERS: Final[dict[str, tuple[int, int]]] = {
-    "prlimit64": (302, 261),
-    "setrlimit": (160, 164),
-}
-"""Notified if they change the process limit, which must not be raised during the move of a fork."""
-_CHECKED: Final[dict[str, tuple[int | None, int]]] = {
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "ioctl": (16, 29),
-    "mknod": (133, -1),
-    "mknodat": (259, 33),
-    **_LIMIT_SETTERS,
-    "setns": (308, 268),
-    "socket": (41, 198),
-    "unshare": (272, 97),
-}
-_FIRST_UNKNOWN: Final = 470
-_OTHER_NAMESPACES: Final = (457, 458)
-"""`statmount` and `listmount`, which inspect other mount namespaces."""
 _NAMESPACES: Final = (
     sc.CLONE_NEWNS
     | sc.CLONE_NEWCGROUP
@@ -133,14 +44,20 @@ _NAMESPACES: Final = (
     | sc.CLONE_NEWNET
     | sc.CLONE_NEWTIME
 )
-_SOCKET_FAMILIES: Final = (1, 2, 10)
-_NETLINK: Final = 16
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_SOCKET_TYPE: Final = 0xF
+_STREAM, _DATAGRAM, _RAW, _PACKETS = 1, 2, 3, 5
+_PROTOCOLS: Final = {_STREAM: (0, 6), _DATAGRAM: (0, 17)}
+"""Of the Internet families: TCP and UDP. No MPTCP, UDP-Lite, SCTP, L2TP, DCCP or SMC."""
+_REFUSED_OPTIONS: Final = {1: (26, 50, 51, 52), 6: (31,), 17: (100,)}
+"""Socket options that reach other parts of the kernel: BPF programs (SOL_SOCKET), upper-layer protocols (SOL_TCP) and
+encapsulations such as L2TP and IPsec (SOL_UDP)."""
+_TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _NAMESPACE_IOCTLS = 0xB700
 _RLIMIT_NPROC = 6
 _CLONE_VM, _CLONE_FS, _CLONE_FILES, _CLONE_VFORK, _CLONE_THREAD = 0x100, 0x200, 0x400, 0x4000, 0x10000
 
-_LD_W_ABS, _JEQ, _JGE, _JSET, _AND, _RET = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_LD_W_ABS, _JA, _JEQ, _JGE, _JSET, _AND, _RET = 0x20, 0x05, 0x15, 0x35, 0x45, 0x54, 0x06
+_LONGEST_JUMP: Final = 255
 
 
 class _BpfProgram:
@@ -175,18 +92,33 @@ class _BpfProgram:
         self._put(_JEQ, value, 1, 0)
         self.answer(action)
 
-    def answer_if_at_least(self, value: int, action: int) -> None:
-        self._put(_JGE, value, 0, 1)
-        self.answer(action)
-
     def answer_if_any_bit(self, bits: int, action: int) -> None:
         self._put(_JSET, bits, 0, 1)
         self.answer(action)
 
-    def when_number(self, number: int, block: "_BpfProgram") -> None:
-        """Run a block, which must end in an answer, for one system call."""
-        self._put(_JEQ, number, 0, len(block._code) // 8)
+    def run_if_equal(self, value: int, block: "_BpfProgram") -> None:
+        """Run a block, which must end in an answer, for one value."""
+        self._put(_JEQ, value, 0, len(block))
         self._code += block._code
+
+    def choose(self, cases: Sequence[tuple[int, "_BpfProgram"]]) -> None:
+        """Run the block of the last case whose value is not above the loaded one; the first case starts at 0."""
+        if len(cases) == 1:
+            self._code += cases[0][1]._code
+            return
+        half = len(cases) // 2
+        low = _BpfProgram()
+        low.choose(cases[:half])
+        if len(low) <= _LONGEST_JUMP:
+            self._put(_JGE, cases[half][0], len(low), 0)
+        else:
+            self._put(_JGE, cases[half][0], 0, 1)
+            self._put(_JA, len(low))
+        self._code += low._code
+        self.choose(cases[half:])
+
+    def __len__(self) -> int:
+        return len(self._code) // 8
 
     def code(self) -> bytes:
         return bytes(self._code)
@@ -251,19 +183,67 @@ def _node_block(mode_argument: int) -> _BpfProgram:
 
 def _socket_block() -> _BpfProgram:
     block = _argument_check(0)
-    for family in _SOCKET_FAMILIES:
-        block.answer_if_equal(family, _ALLOW)
-    block.answer_unless_equal(_NETLINK, _refuse(errno.EAFNOSUPPORT))
+    unsupported = _refuse(errno.ESOCKTNOSUPPORT)
+    block.run_if_equal(
+        socket.AF_UNIX, _type_block(dict.fromkeys((_STREAM, _DATAGRAM, _RAW, _PACKETS), _ALLOW), unsupported)
+    )
+    internet = _internet_block()
+    for family in (socket.AF_INET, socket.AF_INET6):
+        block.run_if_equal(family, internet)
+    # Interfaces and addresses of the own network namespace, which libc asks for; changes need capabilities.
+    block.answer_unless_equal(socket.AF_NETLINK, _refuse(errno.EAFNOSUPPORT))
     block.load_argument(2)
-    block.answer_unless_equal(0, _refuse(errno.EAFNOSUPPORT))
+    block.answer_unless_equal(socket.NETLINK_ROUTE, _refuse(errno.EAFNOSUPPORT))
+    block.answer(_ALLOW)
+    return block
+
+
+def _type_block(actions: Mapping[int, int], otherwise: int) -> _BpfProgram:
+    block = _argument_check(1)
+    block.mask(_SOCKET_TYPE)
+    for kind, action in actions.items():
+        block.answer_if_equal(kind, action)
+    block.answer(otherwise)
+    return block
+
+
+def _internet_block() -> _BpfProgram:
+    block = _argument_check(1)
+    block.mask(_SOCKET_TYPE)
+    for kind, protocols in _PROTOCOLS.items():
+        inner = _argument_check(2)
+        for protocol in protocols:
+            inner.answer_if_equal(protocol, _ALLOW)
+        inner.answer(_refuse(errno.EPROTONOSUPPORT))
+        block.run_if_equal(kind, inner)
+    block.answer_if_equal(_RAW, _refuse())
+    block.answer(_refuse(errno.ESOCKTNOSUPPORT))
+    return block
+
+
+def _socketpair_block() -> _BpfProgram:
+    block = _argument_check(0)
+    block.answer_if_equal(socket.AF_UNIX, _ALLOW)
+    block.answer(_refuse(errno.EOPNOTSUPP))
+    return block
+
+
+def _setsockopt_block() -> _BpfProgram:
+    block = _argument_check(1)
+    for level, options in _REFUSED_OPTIONS.items():
+        inner = _argument_check(2)
+        for option in options:
+            inner.answer_if_equal(option, _refuse(errno.ENOPROTOOPT))
+        inner.answer(_ALLOW)
+        block.run_if_equal(level, inner)
     block.answer(_ALLOW)
     return block
 
 
 def _ioctl_block() -> _BpfProgram:
     block = _argument_check(1)
-    block.answer_if_equal(_TIOCSTI, _refuse())
-    block.answer_if_equal(_TIOCLINUX, _refuse())
+    for request in (_TIOCSTI, _TIOCLINUX, _TIOCSETD):
+        block.answer_if_equal(request, _refuse())
     block.mask(0xFF00)
     block.answer_if_equal(_NAMESPACE_IOCTLS, _refuse())
     block.answer(_ALLOW)
@@ -284,40 +264,53 @@ def build_filter(*, notify: bool) -> bytes:
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no system-call filter for {machine}")
-    column = list(_ARCHITECTURES).index(machine)
     program = _BpfProgram()
     program.load_architecture()
     program.answer_unless_equal(_ARCHITECTURES[machine], _KILL)
     program.load_number()
-    program.answer_if_at_least(_FIRST_UNKNOWN, _refuse(errno.ENOSYS))
-    if notify:
-        for numbers in _NOTIFIED.values():
-            program.answer_if_equal(numbers[column], _NOTIFY)
-    for refused in _REFUSED.values():
-        number = refused[column]
-        if number is not None:
-            program.answer_if_equal(number, _refuse())
-    for number in _OTHER_NAMESPACES:
-        program.answer_if_equal(number, _refuse(errno.ENOSYS))
+    program.choose(_ranges(_decisions(notify=notify)))
+    return program.code()
+
+
+def _decisions(*, notify: bool) -> dict[int, _BpfProgram]:
+    """Return the block of each call that does not fail with ENOSYS."""
+    blocks: dict[int, _BpfProgram] = {}
+    for names, action in (
+        (ALLOWED, _ALLOW),
+        (REFUSED, _refuse()),
+        (WITHOUT_EFFECT, _refuse(0)),
+    ):
+        blocks |= dict.fromkeys(names.values(), _answer_block(action))
     limit_action = _NOTIFY if notify else _ALLOW
-    blocks = {
+    checks = {
         "prlimit64": _prlimit_block(limit_action),
         "setrlimit": _setrlimit_block(limit_action),
         "clone": _clone_block(),
         "unshare": _flags_block(),
         "clone3": _answer_block(_refuse(errno.ENOSYS)),
         "setns": _answer_block(_refuse()),
+        "setsockopt": _setsockopt_block(),
         "socket": _socket_block(),
+        "socketpair": _socketpair_block(),
         "ioctl": _ioctl_block(),
         "mknod": _node_block(1),
         "mknodat": _node_block(2),
     }
-    for name, block in blocks.items():
-        number = _CHECKED[name][column]
-        if number is not None and number >= 0:
-            program.when_number(number, block)
-    program.answer(_ALLOW)
-    return program.code()
+    blocks |= {number: checks[name] for name, number in CHECKED.items()}
+    if notify:
+        blocks |= dict.fromkeys(NOTIFIED.values(), _answer_block(_NOTIFY))
+    return blocks
+
+
+def _ranges(blocks: Mapping[int, _BpfProgram]) -> list[tuple[int, _BpfProgram]]:
+    """Return the first number of each range of calls with the same block, in order."""
+    missing = _answer_block(_refuse(errno.ENOSYS))
+    ranges: list[tuple[int, _BpfProgram]] = []
+    for number in range(max(blocks) + 2):
+        block = blocks.get(number, missing)
+        if not ranges or ranges[-1][1].code() != block.code():
+            ranges.append((number, block))
+    return ranges
 
 
 def install(code: bytes, *, listener: bool = False) -> int:
@@ -332,8 +325,7 @@ _RECV = 0xC0000000 | _NOTIF.size << 16 | 0x21 << 8
 _SEND = 0xC0000000 | 24 << 16 | 0x21 << 8 | 1
 _VALID = 0x40000000 | 8 << 16 | 0x21 << 8 | 2
 _ADD_FD = 0x40000000 | 24 << 16 | 0x21 << 8 | 3
-_COLUMN: Final = list(_ARCHITECTURES).index(platform.machine()) if platform.machine() in _ARCHITECTURES else 0
-_NAMES: Final = {numbers[_COLUMN]: name for name, numbers in (_NOTIFIED | _LIMIT_SETTERS).items()}
+_NAMES: Final = {number: name for name, number in (NOTIFIED | LIMIT_SETTERS).items()}
 
 
 class SeccompNotification(NamedTuple):

@@ -98,9 +98,17 @@ _CALLS: dict[str, tuple[tuple[int, int], str]] = {
 # Calls unknown to the filter or that inspect other mount namespaces: they fail as if they did not exist.
 _MISSING = {
     "clone3": (435, "bytes(88), 88"),
+    "io_setup": (206 if _ARCHITECTURE == 0 else 0, "65536, bytes(8)"),
     "listmount": (458, "bytes(64), bytes(64), 8, 0"),
     "statmount": (457, "bytes(64), bytes(64), 64, 0"),
 }
+
+
+def dangerous_calls() -> list[int]:
+    """Return the numbers of the calls that are refused with any arguments."""
+    checked = ("capset", "clone into a user namespace", "clone sharing memory")
+    refused = [numbers[_ARCHITECTURE] for name, (numbers, _) in _CALLS.items() if name not in checked]
+    return [*refused, *(number for number, _ in _MISSING.values())]
 
 
 def _calls() -> list[Attempt]:
@@ -245,6 +253,9 @@ _NETWORK = [
         send_datagrams=("connect(socket.AF_INET, ('192.0.2.1', 53), socket.SOCK_DGRAM)", "'ENETUNREACH'"),
         resolve_a_name=("try:\n    socket.getaddrinfo('example.org', 80)\n    seen = 'done'\nexcept socket.gaierror as error:\n    seen = 'unknown'\nseen", "'unknown'"),
         open_raw_sockets=("attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1), attempt(socket.socket, 17, socket.SOCK_RAW), attempt(socket.socket, 38, 5), attempt(socket.socket, 40, 1), attempt(socket.socket, 16, 3, 9)", r"\('EPERM', 'EAFNOSUPPORT', 'EAFNOSUPPORT', 'EAFNOSUPPORT', 'EAFNOSUPPORT'\)"),
+        open_sockets_of_other_protocols=("[attempt(socket.socket, *a) for a in ((2, 1, 262), (10, 1, 262), (2, 2, 136), (2, 1, 132), (2, 2, 115), (2, 2, 1), (2, 6, 33), (2, 1, 256))]", r"\['EPROTONOSUPPORT', 'EPROTONOSUPPORT', 'EPROTONOSUPPORT', 'EPROTONOSUPPORT', 'EPROTONOSUPPORT', 'EPROTONOSUPPORT', 'ESOCKTNOSUPPORT', 'EPROTONOSUPPORT'\]"),
+        turn_a_socket_into_a_tunnel=("[attempt(socket.socket(2, kind).setsockopt, level, option, value) for kind, level, option, value in ((1, 6, 31, b'tls'), (2, 17, 100, 3), (2, 17, 100, 2), (1, 1, 26, bytes(16)))]", r"\['ENOPROTOOPT', 'ENOPROTOOPT', 'ENOPROTOOPT', 'ENOPROTOOPT'\]"),
+        change_interfaces=("with socket.socket(16, 3, 0) as link:\n    link.send(bytes.fromhex('30000000100005000100000000000000000000000100000000000000ffffffff') + bytes(16))\n    seen = errno.errorcode[-int.from_bytes(link.recv(999)[16:20], 'little', signed=True)]\nseen", "'(EPERM|EACCES)'"),
         see_interfaces=("socket.if_nameindex()", r"\[\(1, 'lo'\)\]"),
         use_its_own_loopback=("server = socket.create_server(('127.0.0.1', 0))\nconnect(socket.AF_INET, server.getsockname())", "'done'"),
     ),
