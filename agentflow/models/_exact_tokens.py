@@ -18,6 +18,7 @@ from msgspec import Struct
 from agentflow.models._apis import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import instructed, text_of, without_none
 from agentflow.models._apis._openai import AnswerLogprobs, AnswerUsage, tokens_of
+from agentflow.models._escaping import escaped_message
 from agentflow.models._protocol import Message, TextPart
 from agentflow.models._request_error import RequestError
 from agentflow.telemetry import get_logger
@@ -151,7 +152,8 @@ class ExactTokens:
         prompt = await self._prompt(ask, post)
         answered = (await self._drawn(ask, prompt, post)).without_reasoning()
         if answered.tokens is not None:
-            reply = Message("assistant", (TextPart(answered.text),))
+            # As it comes back in the next call.
+            reply = escaped_message(Message("assistant", (TextPart(answered.text),)))
             self._known.keep((*ask.messages, reply), answered.tokens)
         return answered
 

@@ -14,8 +14,18 @@ from agentflow.models._accounts import Accounts
 from agentflow.models._answer_format import AnswerFormat, FormatFallback, bounded, decode_answer, schema_of
 from agentflow.models._apis import AnswerSchema, ApiAnswer, PreparedCall
 from agentflow.models._endpoints import Endpoint
+from agentflow.models._escaping import escaped_message, escaped_tool
 from agentflow.models._exact_tokens import ExactTokens, takes_tokens
-from agentflow.models._protocol import Call, Completion, ImagePart, Message, Model, Sampling, ToolReply
+from agentflow.models._protocol import (
+    Call,
+    Completion,
+    ImagePart,
+    Message,
+    Model,
+    Sampling,
+    ToolReply,
+    ToolSpec,
+)
 from agentflow.models._providers import ModelAddress
 from agentflow.models._request_error import RequestError, names_response_format, undecodable, unusable
 from agentflow.models._retries import Retrier
@@ -95,6 +105,7 @@ class HttpModel:
         self._exact = ExactTokens(endpoint.url, known) if settings.tokens == "exact" else None
         self._calls = self._failures = self._in_a_row = 0
         self._heard = False
+        self._tools: tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]] = (), ()
 
     async def __aenter__(self) -> Self:
         await self._endpoint.__aenter__()
@@ -200,13 +211,21 @@ class HttpModel:
         address = self._address
         return PreparedCall(
             model=address.model,
-            messages=call.messages,
+            messages=tuple(map(escaped_message, call.messages)),
             sampling=sampling,
             asked=asked,
-            tools=call.tools,
+            tools=self._escaped_tools(call.tools),
             may_call=call.may_call,
             tokens=address.tokens,
         )
+
+    def _escaped_tools(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+        # An agent lists the same tools in each call.
+        listed, escaped = self._tools
+        if tools is not listed:
+            escaped = tuple(map(escaped_tool, tools))
+            self._tools = tools, escaped
+        return escaped
 
     def _give_up(self, error: RequestError, received: list[ApiAnswer]) -> ModelFailure | RunStopped:
         """Return the error to raise for a failed call."""

@@ -128,6 +128,11 @@ class PostponingModel(ModelWrapper):
             if (stopped := self._stopped_by(failure, call.role)) is not None:
                 raise stopped from failure
             raise
+        except AgentFlowError:
+            raise
+        except Exception as error:  # boundary: a model may be anyone's code
+            said = f"{self.name} crashed: {type(error).__name__}: {error}"
+            raise WorkPostponed(StopCause.MODEL, said, kind=ModelFailureKind.UNAVAILABLE) from error
 
     def _stopped_by(self, failure: ModelFailure, role: str) -> RunStopped | None:
         said = f"{self.name}: {failure.message}"

@@ -13,6 +13,7 @@ from agentflow.text._normalise import normalise, normalise_squad
 from agentflow.text._prompts import PromptFiles
 from agentflow.text._quantities import Quantity, quantities, quantity, same_quantity
 from agentflow.text._reasoning import SplitReply, split_reasoning, without_reasoning
+from agentflow.text._special_tokens import escape_all_special_tokens, escape_special_tokens
 from agentflow.text._words import (
     SHINGLE_LENGTH,
     add_plurals,
@@ -36,6 +37,8 @@ __all__ = [
     "contains_phrase",
     "content_word_pairs",
     "count_words",
+    "escape_all_special_tokens",
+    "escape_special_tokens",
     "find_quote",
     "is_content_word",
     "normalise",

@@ -62,7 +62,8 @@ def _reduced(text: str) -> tuple[str, list[int]]:
     origins: list[int] = []
     for index, character in enumerate(text):
         if character.isspace():
-            if characters and characters[-1] != " ":
+            # A model reads "<|end|>" as "< |end|>", see `escape_special_tokens`, and quotes it so.
+            if characters and characters[-1] not in " <[]":
                 characters.append(" ")
                 origins.append(index)
             continue

@@ -1,18 +1,24 @@
 """Supervised fine-tuning with the optimizer steps of a backbone."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from pydantic import Field
 
+from agentflow._typeguards import is_list, is_mapping
 from agentflow.errors import ConfigurationError
 from agentflow.learner._backbone import Backbone, Figures
 from agentflow.learner._checkpoints import Checkpoints
 from agentflow.learner._rows import Row
 from agentflow.learner.losses import LossSettings
 from agentflow.settings import Section
+from agentflow.text import escape_special_tokens
+
+_DATA: Final = ("tools", "documents")
+"""Arguments of chat templates that hold data."""
 
 
 class Lesson(NamedTuple):
@@ -133,11 +139,14 @@ def lessons_of(
 ) -> list[Lesson]:
     """Return the lessons of a conversation: one for each message of that role, with everything before it as the prompt.
 
-    Prompts are rendered exactly as at inference time. See docs/backbones.md.
+    Prompts are rendered exactly as at inference time; special tokens in the messages are escaped. See docs/backbones.md.
 
     :raises ConfigurationError: if the chat template changes the prompt once the message is added.
     """
     lessons = list[Lesson]()
+    own = _special_tokens(tokenizer)
+    messages = [_escaped(message, own) for message in messages]
+    template |= {name: _escaped(template[name], own) for name in _DATA if name in template}
     for place, message in enumerate(messages):
         if message["role"] != role:
             continue
@@ -151,6 +160,24 @@ def lessons_of(
             Lesson(_tokens(tokenizer, prompt), _tokens(tokenizer, whole[len(prompt) :].rstrip("\n")))
         )
     return lessons
+
+
+def _special_tokens(tokenizer: Any) -> re.Pattern[str]:  # noqa: ANN401
+    """Return the pattern of the tokenizer's own special tokens that a space can separate."""
+    added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+    names = sorted({*tokenizer.all_special_tokens, *added}, key=len, reverse=True)
+    return re.compile("|".join(re.escape(name) for name in names if len(name) > 1) or "(?!)")
+
+
+def _escaped(value: Any, own: re.Pattern[str]) -> Any:  # noqa: ANN401 - JSON
+    """Return a value in which no text is a special token, except the role of a message, which is part of the template."""
+    if isinstance(value, str):
+        return own.sub(lambda found: f"{found[0][0]} {found[0][1:]}", escape_special_tokens(value))
+    if is_list(value):
+        return [_escaped(each, own) for each in value]
+    if is_mapping(value):
+        return {key: each if key == "role" else _escaped(each, own) for key, each in value.items()}
+    return value
 
 
 def _text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:  # noqa: ANN401

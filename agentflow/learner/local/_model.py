@@ -79,7 +79,11 @@ def load_policy(folder: Path, settings: PolicySettings, device: torch.device, dt
         _without_dropout(config)
         with no_progress_bars():
             model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=dtype, trust_remote_code=settings.trust_remote_code
+                folder,
+                config=config,
+                dtype=dtype,
+                trust_remote_code=settings.trust_remote_code,
+                use_safetensors=True,  # other formats are pickles, which can run code
             )
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]

@@ -6,15 +6,18 @@ import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import pytest
 
 from agentflow.errors import RunStopped, StopCause
 from agentflow.journal import NewSeed
+from agentflow.models import Call, Completion
+from agentflow.models._http_model import HttpModel
 from agentflow.rollout import RESULTS, TRAJECTORIES, RolloutRun
 from agentflow.synthesis.pipeline import SynthesisRun
 from tests.agentflow.cli._programs import environment
@@ -159,6 +162,25 @@ async def test_a_run_killed_during_an_outage_is_finished_by_the_same_command(tmp
         assert again.returncode == 3
         assert LEFT.fullmatch(line.removeprefix("agentflow: ")), line
         endpoint.fail(None)
+        assert await grow(tmp_path / "disturbed", endpoint.url, 6) == undisturbed
+
+
+@pytest.mark.promise("supervisor:outage")
+async def test_a_model_that_crashes_loses_no_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, calls = HttpModel.complete, count(1)
+
+    async def crash(model: HttpModel, call: Call[Any]) -> Completion[Any]:
+        if next(calls) > 3:
+            raise KeyError("choices")
+        return await answer(model, call)
+
+    async with unsteady_endpoint() as endpoint:
+        undisturbed = await grow(tmp_path / "undisturbed", endpoint.url, 6)
+        with monkeypatch.context() as patch:
+            patch.setattr(HttpModel, "complete", crash)
+            with pytest.raises(RunStopped, match=r"left: .*crashed: KeyError: 'choices'") as stopped:
+                await grow(tmp_path / "disturbed", endpoint.url, 6)
+        assert stopped.value.cause is StopCause.MODEL
         assert await grow(tmp_path / "disturbed", endpoint.url, 6) == undisturbed
 
 

@@ -3,12 +3,14 @@
 # pyright: reportUnknownMemberType=false
 # torch is typed in part.
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner._backbone import with_proximal, with_reference
@@ -188,6 +190,16 @@ def test_an_unusable_model_is_refused_in_one_line(tiny: Path, tmp_path: Path) ->
     assert "\n" not in str(refused.value)
     with pytest.raises(ConfigurationError, match=r"policy.lora.target_modules: .*; name layers of the model"):
         backbone_of(tiny, lora={"target_modules": ("nothing_like_it",)})
+
+
+@pytest.mark.promise("training:safetensors")
+def test_a_model_in_another_format_than_safetensors_is_refused(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "pickled")
+    (weights,) = (tmp_path / "pickled").glob("*.safetensors")
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    with pytest.raises(ConfigurationError, match=r"policy.model: .*pickled can't be loaded: .*safetensors"):
+        LocalBackbone(PolicySettings(model=str(tmp_path / "pickled")))
 
 
 def test_an_unknown_token_is_refused_and_changes_nothing(tiny: Path) -> None:
