@@ -17,10 +17,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentflow.errors import AgentFlowError, ConfigurationError
+from mcp_servers.core._shares import Shares
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, RateLimit, Scopes
+from mcp_servers.serving._connections import Connections, max_connections
 from mcp_servers.serving._endpoints import CONNECTION, TableEndpoints, admit, respond
 from mcp_servers.serving._protocol import STRUCTURED
+from mcp_servers.serving._request_bodies import BodyRefusedError, RequestBodies
 
 if TYPE_CHECKING:
     from mcp_servers.serving._workers import WorkerProcesses
@@ -46,7 +49,9 @@ HttpApplication: TypeAlias = "TableEndpoints | WorkerProcesses"
 class Guard:
     """ASGI application that checks host, origin, token and rate, in that order, and then calls the endpoint of the path."""
 
-    def __init__(self, application: HttpApplication, options: HttpOptions, port: int) -> None:
+    def __init__(
+        self, application: HttpApplication, options: HttpOptions, port: int, connections: Connections
+    ) -> None:
         """Guard an application that listens on this port. Without tokens every client is the principal `local`."""
         self._application = application
         self._origins = Origins(options.host, port, options.allowed_origins, options.allowed_hosts)
@@ -54,6 +59,10 @@ class Guard:
         rate = options.requests_per_minute
         self._rate = None if rate is None else RateLimit(rate)
         self._scopes = Scopes(options.scopes)
+        self._connections = connections
+        clients = options.clients()
+        self._requests = Shares(connections.limit, dict.fromkeys(clients))
+        self._bodies = RequestBodies(options.body_bytes, clients)
         self.waiting_for: Sequence[str] = ()
         """Backends that are still being warmed up."""
         self.active = 0
@@ -69,6 +78,12 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        with self._connections.answering(scope.get("client")) as identified:
+            await self._answer_request(scope, receive, send, identified)
+
+    async def _answer_request(
+        self, scope: Scope, receive: Receive, send: Send, identified: Callable[[], None]
+    ) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if not self._origins.allow_host(headers.get(b"host")):
             return await self._refuse(send, 421, "this server does not serve that host")
@@ -88,6 +103,7 @@ class Guard:
         if principal is None:
             challenge = [(b"www-authenticate", b"Bearer")]
             return await self._refuse(send, 401, "a valid bearer token is required", challenge)
+        identified()
         if endpoint is None:
             text = await self._application.metrics_text()
             return await respond(send, 200, text.encode(), b"text/plain; version=0.0.4")
@@ -106,16 +122,34 @@ class Guard:
             retry = [(b"retry-after", str(math.ceil(seconds)).encode())]
             return await self._refuse(send, 429, "too many requests; try again later", retry)
         admit(scope, principal)
-        if scope["method"] == "GET":
-            return await endpoint(scope, receive, send)
-        self.active += 1
+        return await self._run(endpoint, principal, scope, receive, send)
+
+    async def _run(
+        self, endpoint: ASGIApp, principal: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Let the endpoint answer an admitted request."""
+        if self._requests.full(principal) is not None:
+            return await self._refuse(
+                send, 429, "too many requests of this client are running; try again later"
+            )
+        self._requests.take(principal)
+        listens = scope["method"] == "GET"
+        self.active += not listens
         try:
-            await endpoint(scope, receive, send)
+            if listens:
+                await endpoint(scope, receive, send)
+            else:
+                async with self._bodies.read(principal, scope["headers"], receive) as replay:
+                    await endpoint(scope, replay, send)
+        except BodyRefusedError as refused:
+            # The connection stays open and the web server discards the rest: a client that is still sending could not
+            # read the answer of a closed one.
+            await self._refuse(send, refused.status, str(refused))
         finally:
-            self.active -= 1
+            self._requests.give(principal)
+            self.active -= not listens
             if self._stopping and self.active == 0:
                 self._idle.set()
-        return None
 
     async def _say_ready(self, send: Send) -> None:
         if self._stopping:
@@ -202,11 +236,13 @@ class GuardedServer:
         :param warmup: backends to warm up, one after the other; calls to others are already answered meanwhile.
         :raises AgentFlowError: if a backend cannot be warmed up, or the application fails.
         """
-        guard = Guard(self._application, self._options, self.port)
-        server = _Server(self._with_cors(guard))
+        connections = Connections(max_connections())
+        guard = Guard(self._application, self._options, self.port, connections)
+        server = _Server(self._with_cors(guard), connections)
         async with anyio.create_task_group() as group:
             await group.start(self._run)
             group.start_soon(server.serve, [self._socket])
+            group.start_soon(connections.watch)
             await self._warm(guard, warmup)
             if self._failure is None:
                 if not self._stop.is_set():
@@ -280,10 +316,14 @@ class HttpServer(GuardedServer):
 class _Server(uvicorn.Server):
     """Web server that leaves signals to the program and signals its end."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, connections: Connections) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
+                http=connections.protocol(),
+                ws="none",
+                # The address of a client in its requests is that of its connection.
+                proxy_headers=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

@@ -1,0 +1,132 @@
+"""Bodies of requests: bounded, and paced beside other clients."""
+
+import json
+from collections.abc import Sequence
+
+import anyio
+import pytest
+from starlette.types import Message, Receive
+
+from mcp_servers.serving import _request_bodies
+from mcp_servers.serving._request_bodies import HELD_BYTES, BodyRefusedError, Pacer, RequestBodies
+from runtimes import MIB
+from tests.mcp_servers._now import Now
+
+CLIENTS = ("alice", "bob")
+
+
+def sending(pieces: Sequence[bytes]) -> Receive:
+    """Return a `receive` of these pieces; after them nothing arrives."""
+    waiting: list[Message] = [
+        {"type": "http.request", "body": piece, "more_body": number < len(pieces)}
+        for number, piece in enumerate(pieces, 1)
+    ]
+
+    async def receive() -> Message:
+        if not waiting:
+            await anyio.sleep_forever()
+        return waiting.pop(0)
+
+    return receive
+
+
+async def read(bodies: RequestBodies, pieces: Sequence[bytes], length: int | None = None) -> bytes:
+    """Read a body, announced with that length."""
+    headers = [] if length is None else [(b"content-length", str(length).encode())]
+    async with bodies.read("alice", headers, sending(pieces)) as replay:
+        message = await replay()
+        assert not message["more_body"]
+        return message["body"]
+
+
+@pytest.mark.promise("mcp:http:values")
+@pytest.mark.parametrize("length", [True, False])
+async def test_a_body_with_too_many_values_is_refused_before_it_is_decoded(length: bool) -> None:
+    bodies = RequestBodies(MIB, CLIENTS)
+    for body in (b"[" + b"[]," * 20_000 + b"1]", json.dumps({f"a{n}": 0 for n in range(20_000)}).encode()):
+        with pytest.raises(BodyRefusedError, match="at most 20,000 JSON values") as refused:
+            await read(bodies, [body], len(body) if length else None)
+        assert refused.value.status == 413
+    text = json.dumps({"text": '[{,"\\' * 50_000}).encode()
+    assert await read(bodies, [text[:7], text[7:]], len(text) if length else None) == text
+
+
+@pytest.mark.promise("mcp:http:values")
+async def test_too_many_values_are_refused_before_the_whole_body_has_arrived() -> None:
+    with anyio.fail_after(60), pytest.raises(BodyRefusedError, match="20,000 JSON values"):
+        # More is announced, but never comes.
+        pieces = [b"[" + b"[]," * 100_000, b"1]"]
+        await read(RequestBodies(16 * MIB, CLIENTS), pieces[:1] * 2, 15 * MIB)
+
+
+@pytest.mark.promise("mcp:http:body")
+@pytest.mark.parametrize("length", [200_000, None])
+async def test_a_body_over_the_limit_is_refused(length: int | None) -> None:
+    with pytest.raises(BodyRefusedError, match="at most 100,000 bytes") as refused:
+        await read(RequestBodies(100_000, CLIENTS), [b"x" * 70_000] * 3, length)
+    assert refused.value.status == 413
+
+
+@pytest.mark.promise("mcp:http:body")
+@pytest.mark.parametrize("length", [10, 100_000, None])
+async def test_a_body_that_stops_arriving_is_refused(
+    length: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_request_bodies, "PIECE_SECONDS", 0.01)
+    bodies = RequestBodies(MIB, CLIENTS)
+
+    async def nothing() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    with anyio.fail_after(60), pytest.raises(BodyRefusedError, match="did not arrive in time") as refused:
+        headers = [] if length is None else [(b"content-length", str(length).encode())]
+        async with bodies.read("alice", headers, nothing):
+            raise AssertionError
+    assert refused.value.status == 408
+
+
+@pytest.mark.promise("mcp:http:held")
+@pytest.mark.parametrize("clients", [CLIENTS, ()])
+async def test_large_requests_of_one_client_hold_a_bounded_amount_of_memory(clients: Sequence[str]) -> None:
+    bodies = RequestBodies(HELD_BYTES, clients)
+    entered: list[str] = []
+    leave = anyio.Event()
+
+    async def answer(client: str, size: int) -> None:
+        headers = [(b"content-length", str(size).encode())]
+        async with bodies.read(client, headers, sending([b"{}"])):
+            entered.append(client)
+            await leave.wait()
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(answer, "alice", HELD_BYTES)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(answer, "alice", HELD_BYTES)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(answer, "bob", HELD_BYTES)
+            group.start_soon(answer, "alice", 10)
+            await anyio.wait_all_tasks_blocked()
+            # A client that is the only one waits for nobody.
+            expected = ["alice", "alice", "bob"] if clients else ["alice", "alice", "alice", "bob"]
+            assert sorted(entered) == expected
+            leave.set()
+    assert len(entered) == 4
+
+
+@pytest.mark.promise("mcp:http:paced")
+def test_expensive_requests_are_spread_over_time_only_beside_other_clients() -> None:
+    now = Now()
+    pacer = Pacer(clock=now)
+    pacer.see("alice")
+    assert [pacer.delay("alice", 1.0) for _ in range(100)] == [0.0] * 100
+    pacer.see("bob")
+    assert pacer.delay("alice", 0.1) == 0.0
+    assert pacer.delay("alice", 0.1) == pytest.approx((0.1 - Pacer.BURST_SECONDS) / Pacer.SHARE)
+    assert pacer.delay("bob", 0.1) == 0.0
+    now.seconds = 1.0
+    pacer.see("bob")
+    assert pacer.delay("alice", 0.0) == pytest.approx((0.2 - Pacer.SHARE - Pacer.BURST_SECONDS) / Pacer.SHARE)
+    now.seconds = 1.0 + Pacer.ACTIVE_SECONDS + 0.1
+    assert pacer.delay("alice", 5.0) == 0.0
