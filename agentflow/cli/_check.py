@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import anyio
 
+from agentflow._terminal import printable
 from agentflow.cli._display import set_up_logging
 from agentflow.cli._output import Exit, print_json
 from agentflow.errors import AgentFlowError, ConfigurationError
@@ -87,7 +88,7 @@ async def _report(
     results: list[CheckResult] = []
 
     def say(name: str, works: bool | None, text: str) -> None:
-        results.append(CheckResult(name, works, " ".join(text.split())))
+        results.append(CheckResult(name, works, printable(" ".join(text.split()))))
         if not given.json:
             sys.stdout.write(f"{_MARKS[works]} {name:<9} {results[-1].text}\n")
             sys.stdout.flush()

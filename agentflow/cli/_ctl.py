@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import anyio
 
+from agentflow._terminal import printable
 from agentflow._typeguards import is_list, is_object
 from agentflow.cli._output import Exit
 from agentflow.errors import AgentFlowError, ConfigurationError, ErrorKind, ToolFailure
@@ -37,7 +38,9 @@ def run_ctl(given: argparse.Namespace) -> int:
     if given.json:
         sys.stdout.write(json.dumps(answer) + "\n")
     else:
-        sys.stdout.writelines(f"{name:<16} {_text(value)}\n" for name, value in answer.items())
+        sys.stdout.writelines(
+            f"{printable(f'{name:<16} {_text(value)}')}\n" for name, value in answer.items()
+        )
     return Exit.DONE
 
 

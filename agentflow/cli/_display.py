@@ -134,8 +134,10 @@ async def _log_lines(view: RunView[ViewedStatus]) -> None:
 
 async def _update_table(view: RunView[ViewedStatus], live: "Live") -> None:
     """Update a table in place."""
+    from agentflow.cli._printable_data import Printable
+
     while True:
-        live.update(view.table(view.status()), refresh=True)
+        live.update(Printable(view.table(view.status())), refresh=True)
         await anyio.sleep(FRAME_SECONDS)
 
 

@@ -44,7 +44,10 @@ def run_doctor(given: argparse.Namespace) -> int:
 def _show(found: Sequence[Diagnosis], named: Sequence[str]) -> None:
     from rich.console import Console
 
+    from agentflow.cli._printable_data import PrintableData
+
     console = Console()
+    console.push_render_hook(PrintableData())
     # Rich would exit the program on a broken pipe, so it does not write by itself.
     with console.capture() as captured:
         _print(console, found, named)

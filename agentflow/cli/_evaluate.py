@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 import msgspec
 
+from agentflow._terminal import printable
 from agentflow.cli._display import RUN_LOGGER, RunView, open_display, progress_table, set_up_logging
 from agentflow.cli._output import UNLIMITED, Exit, print_wide, write_out
 from agentflow.errors import ConfigurationError, RunStopped
@@ -243,7 +244,7 @@ def _show(evaluation: _Evaluation, *, as_json: bool) -> None:
     reasons = Counter(evaluation.refused)
     refused = [f"{reason}{f' ({count} rollouts)' if count > 1 else ''}" for reason, count in reasons.items()]
     for line in [*evaluation.stopped, *refused]:
-        sys.stderr.write(f"agentflow: {line}\n")
+        sys.stderr.write(f"agentflow: {printable(line)}\n")
     if as_json:
         records = [
             {

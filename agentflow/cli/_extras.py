@@ -66,7 +66,8 @@ def _add(extras: Sequence[Extra], names: Sequence[str], *, dry_run: bool) -> int
     if not any(by_name[name].missing for name in names):
         sys.stdout.write(f"installed already: {', '.join(names)}\n")
         return Exit.DONE
-    status = subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode
+    # Not in the working directory: pip would be imported from it, and uv reads its pyproject.toml and uv.toml.
+    status = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, cwd=sys.prefix).returncode
     if status:
         raise AgentFlowError(f"extras: the installer ended with {status}; its messages are above")
     sys.stdout.write(f"installed: {', '.join(names)}\n")

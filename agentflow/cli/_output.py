@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agentflow._terminal import escape_controls
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -63,9 +65,12 @@ def buffered_console(width: int = WIDTH) -> "Generator[Console]":
     """
     from rich.console import Console
 
+    from agentflow.cli._printable_data import PrintableData
+
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console = Console(highlight=False, markup=False, width=width)
+    console.push_render_hook(PrintableData())
     # Rich would exit the program on a broken pipe, so it does not write by itself.
     with console.capture() as captured:
         yield console
@@ -74,7 +79,7 @@ def buffered_console(width: int = WIDTH) -> "Generator[Console]":
 
 def print_json(record: object) -> None:
     """Print a record on stdout as one line of JSON."""
-    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    sys.stdout.write(escape_controls(msgspec.json.encode(record).decode()) + "\n")
 
 
 def print_wide(*parts: object, width: int = WIDTH) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol, TextIO
 import anyio
 import anyio.abc
 
+from agentflow._terminal import printable
 from agentflow.cli._display import RunView, ViewedStatus, open_display
 from agentflow.cli._output import Exit, print_json, write_out
 from agentflow.errors import AgentFlowError, RunStopped
@@ -55,7 +56,7 @@ def watch_run(
 
     def report() -> None:
         if stopped is not None:
-            sys.stderr.write(f"agentflow: {stopped.message}\n")
+            sys.stderr.write(f"agentflow: {printable(stopped.message)}\n")
         if not as_json:
             show()
             return

@@ -3,12 +3,12 @@
 import argparse
 import sys
 from collections.abc import Mapping
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from agentflow._terminal import printable
 from agentflow._typeguards import is_list, is_mapping
 from agentflow.cli._display import RunView, progress_table
 from agentflow.cli._output import Exit, print_json
@@ -42,7 +42,11 @@ def run_train(given: argparse.Namespace) -> int:
         return Exit.DONE
     if config.backbone == "debug":
         # No display and no signal handlers, so that breakpoints work.
-        show = partial(print, file=sys.stderr if given.json else sys.stdout, flush=True)
+        output = sys.stderr if given.json else sys.stdout
+
+        def show(line: str) -> None:
+            print(printable(line), file=output, flush=True)
+
         outcome = anyio.run(TrainRun(config, say=show).run)
         if given.json:
             output_dir = str(config.output)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from agentflow._import_path import own_environment
 from agentflow.doctor._diagnosis import Diagnosis, DiagnosisState
 from agentflow.errors import ConfigurationError
 from agentflow.extras import DISTRIBUTION, add_command, list_extras
@@ -17,7 +18,6 @@ from agentflow.serving import ServingSettings
 PRELOADED = ("numpy", "pandas")
 """Libraries that sandboxes import at their start, if they are installed."""
 _CHECKOUT = Path(__file__).parents[2]
-_VERL = Path(".venv-verl/bin/python")
 
 _diagnosis = partial(Diagnosis, area="installation")
 
@@ -63,7 +63,9 @@ async def examine_serving() -> Diagnosis:
 
 async def examine_verl() -> Diagnosis:
     """Look for verl in its environment."""
-    return await anyio.to_thread.run_sync(_environment, "verl", "verl", _VERL, "backbone: verl")
+    return await anyio.to_thread.run_sync(
+        _environment, "verl", "verl", own_environment(".venv-verl"), "backbone: verl"
+    )
 
 
 def _uncompiled() -> list[Path]:

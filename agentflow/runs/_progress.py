@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from agentflow._terminal import printable
 from agentflow.trajectory import Usage
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def report_table(rows: Iterable[tuple[str, str]]) -> "Table":
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, text in rows:
-        table.add_row(name, Text(text))
+        table.add_row(printable(name), Text(printable(text)))
     return table
 
 

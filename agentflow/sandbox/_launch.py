@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from agentflow._import_path import module_command
 from agentflow.actors import ChildSpec, Hosted, Process, Restart, StartFailed, Supervisor
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._settings import SandboxSettings
@@ -87,7 +87,7 @@ class ServerLauncher:
                 raise ToolFailure(ErrorKind.UNAVAILABLE, message) from error
 
     def _command(self) -> list[str]:
-        command = [sys.executable, "-m", "mcp_servers", "--http", f"{self._host}:{self._port}"]
+        command = [*module_command("mcp_servers"), "--http", f"{self._host}:{self._port}"]
         config = self._settings.server_config
         return command if config is None else [*command, "--config", str(config)]
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from agentflow._import_path import own_environment
 from agentflow.errors import ConfigurationError
 from agentflow.serving._weights import Weights
 from agentflow.settings import Settings
@@ -20,8 +21,6 @@ _CPU_CONTEXT = 8192
 
 Device: TypeAlias = Literal["auto", "cpu", "gpu"]
 """Device to compute on; `auto` takes a GPU if the environment's vLLM was built for one."""
-
-_OWN = Path(".venv-vllm/bin/python")
 
 
 class ServingSettings(Settings):
@@ -36,7 +35,7 @@ class ServingSettings(Settings):
     name: str = ""
     """Name of the model in requests; defaults to `model`."""
     python: Path | None = None
-    """The Python of the environment that vLLM is installed in; none: `.venv-vllm` here, else this one."""
+    """The Python of the environment that vLLM is installed in; none: `.venv-vllm` of the checkout, or beside this environment; else this one."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
@@ -73,7 +72,8 @@ class ServingSettings(Settings):
         :raises ConfigurationError: if it does not exist.
         """
         if self.python is None:
-            return _OWN.absolute() if _OWN.exists() else Path(sys.executable)
+            own = own_environment(".venv-vllm")
+            return own if own.exists() else Path(sys.executable)
         if not self.python.exists():
             raise ConfigurationError(f"python: there is no {self.python}; create it, or name another one")
         return self.python.absolute()

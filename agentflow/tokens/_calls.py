@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from agentflow._terminal import printable
 from agentflow.trajectory import Episode, Tokens
 
 if TYPE_CHECKING:
@@ -212,10 +213,10 @@ def coloured(pieces: Sequence[Piece], decode: Callable[[Sequence[int]], str]) ->
     for piece in pieces:
         style = _STYLES[piece.kind]
         if piece.kind != "trained":
-            text.append(decode(piece.ids), style)
+            text.append(printable(decode(piece.ids)), style)
             continue
         for part, logprob in _decoded(piece, decode):
-            text.append(part, f"{style} underline" if logprob < _UNLIKELY else style)
+            text.append(printable(part), f"{style} underline" if logprob < _UNLIKELY else style)
     return text
 
 
@@ -230,13 +231,13 @@ def as_html(pieces: Sequence[Piece], decode: Callable[[Sequence[int]], str], *, 
     for piece in pieces:
         if piece.kind != "trained":
             by = f' title="{html.escape(piece.call)}"' if piece.call else ""
-            spans.append(f'<span class="{piece.kind}"{by}>{html.escape(decode(piece.ids))}</span>')
+            spans.append(f'<span class="{piece.kind}"{by}>{html.escape(printable(decode(piece.ids)))}</span>')
             continue
         for part, logprob in _decoded(piece, decode):
             depth = max(0.1, min(0.6, 0.6 + logprob / 10))
             title_text = html.escape(f"{piece.call}: {logprob:.3f}")
             spans.append(
-                f'<span class="trained" style="--p:{depth:.2f}" title="{title_text}">{html.escape(part)}</span>'
+                f'<span class="trained" style="--p:{depth:.2f}" title="{title_text}">{html.escape(printable(part))}</span>'
             )
     return _PAGE.format(title=html.escape(title), body="".join(spans))
 

@@ -127,7 +127,7 @@ async def _download(
 ) -> list[Path]:
     options = ["--no-input", "--disable-pip-version-check", "--only-binary", ":all:"]
     options += ["--quiet", "--dest", str(folder)]
-    command = [sys.executable, "-m", "pip", "download", *options, "--", *packages]
+    command = [sys.executable, "-P", "-m", "pip", "download", *options, "--", *packages]
     with anyio.move_on_after(context.seconds_left(allowed.timeout)):
         done = await anyio.run_process(command, stdin=DEVNULL, check=False, env=_environment(allowed))
         if done.returncode != 0:

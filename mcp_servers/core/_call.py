@@ -10,6 +10,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict
 
 from agentflow._secrets import has_secrets, mask_data, mask_remembered, mask_text
+from agentflow._terminal import printable
 from agentflow.errors import ErrorKind, ToolFailure
 
 ERROR_KEY: Final = "agentflow/error"
@@ -130,7 +131,7 @@ class ToolResult:
 
     def _repr_pretty_(self, printer: "_PrettyPrinter", cycle: bool) -> None:
         """Print the result as text, for notebooks."""
-        printer.text(str(self))
+        printer.text(printable(str(self)))
 
     def _image(self, mime: str) -> bytes | None:
         return next((part.data for part in self.parts if isinstance(part, Image) and part.mime == mime), None)

@@ -2,7 +2,6 @@
 
 import logging
 import socket
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
@@ -13,6 +12,7 @@ import anyio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
+from agentflow._import_path import module_command
 from agentflow.actors import (
     Backoff,
     ChildSpec,
@@ -86,7 +86,7 @@ class WorkerHandle:
 
         # The number is for people who list processes.
         process = Process(
-            [sys.executable, "-m", "mcp_servers.serving._worker", str(self.number)],
+            [*module_command("mcp_servers.serving._worker"), str(self.number)],
             stdin=theirs.fileno(),
             ready=started,
         )

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 from anyio.abc import Process
 
+from agentflow._import_path import import_path
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.extras import missing_extra
 from mcp_servers.web._jobs import ParserJob, ParserReply
@@ -102,7 +103,7 @@ async def _start() -> _ParserProcess:
         stderr=subprocess.DEVNULL,
         cwd="/",
         # Without the server's variables, which may hold keys; only with Python's import path.
-        env={**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env={**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(import_path())},
         start_new_session=True,
     )
     return _ParserProcess(process)

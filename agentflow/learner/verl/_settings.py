@@ -5,13 +5,13 @@ from typing import Any
 
 from pydantic import Field
 
+from agentflow._import_path import own_environment
 from agentflow.errors import ConfigurationError
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.settings import Section
 
 INSIDE = "agentflow.learner.verl._inside"
 """Package that verl loads."""
-_DEFAULT_PYTHON = Path(".venv-verl/bin/python")
 _ACTOR = "actor_rollout_ref.actor"
 _MODEL = "actor_rollout_ref.model"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -21,7 +21,7 @@ class VerlSettings(Section):
     """Environment and devices of verl. See docs/verl.md."""
 
     python: Path | None = None
-    """Python of verl's environment; `None`: `.venv-verl` in the working directory."""
+    """Python of verl's environment; `None`: `.venv-verl` of the checkout, or beside this environment."""
     gpus: int = Field(default=0, ge=0)
     """Number of GPUs to train on; 0: the CPU."""
     start_seconds: float = Field(default=900.0, gt=0)
@@ -36,7 +36,7 @@ class VerlSettings(Section):
 
         :raises ConfigurationError: if it does not exist.
         """
-        python = _DEFAULT_PYTHON if self.python is None else self.python
+        python = own_environment(".venv-verl") if self.python is None else self.python
         if not python.exists():
             raise ConfigurationError(
                 f"python: {python} does not exist; make it with `make .venv-verl/.stamp`, or name another one"

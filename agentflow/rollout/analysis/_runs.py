@@ -10,6 +10,7 @@ from unicodedata import east_asian_width
 import msgspec
 from msgspec import Struct
 
+from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.rollout._files import SUMMARY
 from agentflow.rollout._summary import RolloutSummary, Spread
@@ -326,4 +327,4 @@ def _bar(run: AnalysedRun, left: int, y: int, colour: str) -> list[str]:
 
 
 def _svg_text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}">{escape(printable(text))}</text>'

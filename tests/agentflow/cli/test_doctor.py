@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agentflow import _import_path
 from agentflow.cli import main
 from agentflow.doctor import _installation
 from agentflow.extras import Extra, add_command
@@ -73,7 +74,8 @@ def test_missing_extras_and_bytecode_are_installed_by_one_command(
 def test_the_environments_of_vllm_and_verl_are_checked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_import_path, "_OWN", tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
     assert main(["doctor", "verl", "serving", "--json"]) == 1
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
     assert found["serving"]["said"].endswith("make .venv-vllm/.stamp")
