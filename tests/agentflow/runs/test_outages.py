@@ -24,6 +24,7 @@ from tests.agentflow.cli._programs import environment
 from tests.agentflow.rollout import _rollouts
 from tests.agentflow.runs._outages import Outage, unsteady_endpoint
 from tests.agentflow.synthesis import _runs
+from tests.behaviour._tree import ROOT
 
 LEFT = re.compile(r"(\d+) of (\d+) (?:seed|task)s? (?:is|are) left: [^\n]*run the same command[^\n]*")
 
@@ -32,12 +33,25 @@ Work: TypeAlias = Callable[[Path, str, int, float], Awaitable[Files]]
 """Runs a command with a number of seeds in a folder, with a time limit of a call, and returns its files."""
 
 
+def seeds(count: int) -> list[str]:
+    """Return seeds with names that the bundled corpus has, so that trees grow."""
+    lines = (ROOT / "mcp_servers/rag/corpus/documents.jsonl").read_text(encoding="utf-8").splitlines()
+    titles = [json.loads(line)["title"] for line in lines]
+    return [f"{' '.join(titles[number : number + 9])}." for number in range(count)]
+
+
 async def grow(folder: Path, url: str, count: int, call_seconds: float = 60) -> Files:
     depth = 3 if count < 10 else 2
     config = _runs.config_for(
-        folder, max_depth=depth, max_attempts=2, model_name="fake", base_url=url, call_seconds=call_seconds
+        folder,
+        available_tools=["rag_search"],
+        max_depth=depth,
+        max_attempts=2,
+        model_name="fake",
+        base_url=url,
+        call_seconds=call_seconds,
     )
-    await SynthesisRun(config).run([NewSeed(f"Explore the harbour, part {n}") for n in range(count)])
+    await SynthesisRun(config).run([NewSeed(seed) for seed in seeds(count)])
     return _runs.contents(folder)
 
 
@@ -137,11 +151,11 @@ async def test_a_run_killed_during_an_outage_is_finished_by_the_same_command(tmp
     async with unsteady_endpoint() as endpoint:
         undisturbed = await grow(tmp_path / "undisturbed", endpoint.url, 6)
         half = endpoint.requests // 2
-        seeds = tmp_path / "seeds.jsonl"
-        seeds.write_text("".join(f"{json.dumps(f'Explore the harbour, part {n}')}\n" for n in range(6)))
+        seeds_file = tmp_path / "seeds.jsonl"
+        seeds_file.write_text("".join(f"{json.dumps(seed)}\n" for seed in seeds(6)))
         words = (
-            "synth", f"base_url={endpoint.url}", "model_name=fake", f"seeds_file={seeds}", "output_dir=disturbed",
-            "max_depth=3", "depth_threshold=2", "control=false",
+            "synth", f"base_url={endpoint.url}", "model_name=fake", f"seeds_file={seeds_file}", "output_dir=disturbed",
+            "max_depth=3", "depth_threshold=2", "control=false", "available_tools=[rag_search]",
         )  # fmt: skip
         command = [sys.executable, "-m", "agentflow.cli", *words]
         endpoint.fail(Outage.BROKEN, begins=half)
@@ -170,7 +184,7 @@ async def test_a_model_that_crashes_loses_no_seed(tmp_path: Path, monkeypatch: p
     answer, calls = HttpModel.complete, count(1)
 
     async def crash(model: HttpModel, call: Call[Any]) -> Completion[Any]:
-        if next(calls) > 3:
+        if next(calls) > 30:
             raise KeyError("choices")
         return await answer(model, call)
 
