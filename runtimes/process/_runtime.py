@@ -247,6 +247,10 @@ def _capabilities(facts: dict[str, Any]) -> Capabilities:
         notes.append(
             "cgroups can't be created: memory is limited per process; run as root or under a delegated systemd unit"
         )
+    if not facts["watches_limited"]:
+        notes.append(
+            "the kernel's settings are read-only here: one sandbox can use up the inotify instances of this user"
+        )
     root, fork = (False, "none") if facts["single_user"] else (True, "live")
     return Capabilities(
         fork=fork, snapshot=True, network=False, gpu=False, screen=False, root=root, notes=tuple(notes)

@@ -149,10 +149,15 @@ def drop_bounding_set() -> None:
         drop_bounding(capability)
 
 
+def set_filesystem_uid(uid: int) -> None:
+    """Set the user id for checks of file permissions."""
+    _libc.setfsuid(ctypes.c_uint(uid))
+
+
 def set_filesystem_ids(uid: int, gid: int) -> None:
     """Set the ids for checks of file permissions; a uid other than 0 also drops the file capabilities."""
     _libc.setfsgid(ctypes.c_uint(gid))
-    _libc.setfsuid(ctypes.c_uint(uid))
+    set_filesystem_uid(uid)
 
 
 def mount_private() -> None:

@@ -45,6 +45,11 @@ class IdMap:
         """Only one id is mapped."""
         return self.first < 0
 
+    @property
+    def owner(self) -> int | None:
+        """Host user to own the runtime's user namespace, which only root may choose; `None` for the server's user."""
+        return None if self.single_user or self.helpers else self.first
+
 
 def _claim_slot(folder: str) -> int:
     """Return the first id of a range that no other server of root uses; a file lock reserves it until this process ends."""

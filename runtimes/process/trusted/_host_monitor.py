@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from runtimes.process.linux import _cgroups, _landlock, _seccomp
+from runtimes.process.linux import _cgroups, _landlock, _quotas, _seccomp
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _base, _confine, _sandbox_init, _server_folder, _spawn, _wire
 
@@ -86,9 +86,21 @@ def _fail(server: socket.socket, error: BaseException, what: str) -> NoReturn:
 
 
 def _run_mount_helper(
-    host_monitor: socket.socket, fonts: str, start_sandbox_init: Callable[[_base.HostMounts, list[Any]], None]
+    host_monitor: socket.socket,
+    owner: int | None,
+    fonts: str,
+    start_sandbox_init: Callable[[_base.HostMounts, list[Any]], None],
 ) -> NoReturn:
-    """Create the user namespace, start the sandbox init process, then hand out read-only mounts of host folders."""
+    """Create the user namespace, start the sandbox init process, then hand out read-only mounts of host folders.
+
+    :param owner: host user that owns the user namespace; by default this one.
+    """
+    _quotas.keep_half()
+    if owner is not None:
+        # The kernel counts what sandboxes use for the owner too, so it must not be root. Files are opened as before.
+        os.setresuid(-1, owner, -1)
+        sc.set_filesystem_uid(0)
+        sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
     sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
     _wire.send(host_monitor, {"unshared": True})
     if _wire.receive(host_monitor) is None:
@@ -137,7 +149,7 @@ def _start(
         os.close(alive)
         sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
-            _run_mount_helper(helper_end, settings["fonts"], start_sandbox_init)
+            _run_mount_helper(helper_end, idmap.owner, settings["fonts"], start_sandbox_init)
         except OSError as error:
             _fail(server, error, "can't prepare the base of the sandboxes")
     helper_end.close()
@@ -186,6 +198,7 @@ def _become_sandbox_init(
         tree_paths = _base.assemble("/tmp", collected, etc, settings["shell_entry"])
         proc = sc.new_mount("proc", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | sc.MOUNT_ATTR_NOEXEC)
         sc.attach_mount(proc, "/tmp/proc")
+        watches_limited = _quotas.limit_watches("/tmp/proc", shared=idmap.single_user)
         os.chdir("/tmp")
         sc.pivot_root(".", "old")
         os.chroot(".")
@@ -217,6 +230,7 @@ def _become_sandbox_init(
             "started": True,
             "single_user": idmap.single_user,
             "landlock": restrictions.ruleset is not None,
+            "watches_limited": watches_limited,
             "note": idmap.note,
             "grouped": settings["grouped"],
         },

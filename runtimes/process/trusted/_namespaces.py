@@ -14,6 +14,7 @@ from runtimes.process.trusted import _archive, _confine, _copy, _mounting
 SAVED_FOLDERS = ("upper", "shm")
 """Writable layers that a fork copies and a snapshot archives."""
 _HOME = "upper/home/agent"
+_TERMINALS = "64"
 
 Fill = Callable[[int], None]
 """Function that puts files into the empty writable layers below a descriptor."""
@@ -67,7 +68,13 @@ def build(plan: NamespacePlan, fill: Fill | None, mounts: list[tuple[str, int]])
     sc.set_mount_attributes(dev, sc.MOUNT_ATTR_RDONLY, recursive=False)
     _mounting.attach_system(root, "/dev", dev)
     pts = sc.new_mount(
-        "devpts", sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NOEXEC, newinstance=True, ptmxmode="0666", mode="0620"
+        "devpts",
+        sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NOEXEC,
+        newinstance=True,
+        ptmxmode="0666",
+        mode="0620",
+        # All terminals of the machine share one limit, 4096 by default.
+        max=_TERMINALS,
     )
     _mounting.attach_system(root, "/dev/pts", pts)
     _mounting.attach_system(root, "/dev/shm", sc.clone_mount("/stage/shm", recursive=False))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, Literal, NoReturn
 
-from runtimes.process.linux import _cgroups
+from runtimes.process.linux import _cgroups, _quotas
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _namespaces, _wire
 
@@ -96,6 +96,7 @@ def rlimits(limits: dict[str, Any], *, grouped: bool) -> dict[str, int | None]:
         "FSIZE": limits["file"],
         "NOFILE": limits["open_files"],
         "AS": None if grouped else limits["memory"],
+        **_quotas.LIMITS,
     }
 
 
@@ -186,6 +187,7 @@ def become_user_command(
     _confine.set_standard_streams(*fds[:3])
     _cgroups.attach(placement.group)
     _confine.join(placement.namespaces)
+    _confine.own_next_namespace(placement.identity.uid + _confine.IDS - 1)
     sc.unshare(sc.CLONE_NEWUSER)
     _wire.send(mapper, {"unshared": True})
     if _wire.receive(mapper) is None:
