@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: first-training help run test soak shake check check-style check-types check-layers check-docs format bench lock clean
+.PHONY: first-training help run test soak shake check check-style check-types check-layers check-docs check-audit format bench lock clean
 
 help:
 	@echo 'make run     install, then run the main job: grow the bundled seeds into question-answer pairs'
@@ -49,7 +49,7 @@ shake: .venv/.dev tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python scripts/shake --rounds $(ROUNDS) --seed $(SEED) $(SPREAD) $(ARGS) $(or $(TESTS),$(SHAKEN))
 
 # `make -k check` runs the remaining checks after a failure.
-check: check-style check-types check-layers check-docs
+check: check-style check-types check-layers check-docs check-audit
 
 check-style: .venv/.dev
 	$(BIN)/ruff check
@@ -63,6 +63,9 @@ check-layers: .venv/.dev
 
 check-docs: .venv/.dev .venv-core/.stamp
 	$(BIN)/python -m pytest -q tests/behaviour
+
+check-audit: .venv/.uv
+	@$(BIN)/python scripts/audit
 
 format: .venv/.dev
 	$(BIN)/ruff check --fix
