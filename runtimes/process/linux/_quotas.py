@@ -16,6 +16,17 @@ _PART: Final = 8
 _FEWEST: Final = 8
 
 
+def limit_process() -> None:
+    """Set the limits of the calling process."""
+    for name, value in LIMITS.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        # A limit can always be lowered, except in gVisor's kernel, which does not have all of them.
+        with contextlib.suppress(ValueError):
+            resource.setrlimit(kind, (wanted, wanted))
+
+
 def keep_half() -> None:
     """Lower the limits of the caller to half of this user's.
 

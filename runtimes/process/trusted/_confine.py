@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtimes.process.linux import _landlock, _seccomp
+from runtimes.process.linux import _landlock, _quotas, _seccomp
 from runtimes.process.linux import _syscalls as sc
 
 FORK_CAPABILITIES = 1 << sc.CAP_SETUID | 1 << sc.CAP_SETGID | 1 << sc.CAP_SYS_CHROOT | 1 << sc.CAP_SYS_ADMIN
@@ -161,6 +161,7 @@ def set_limits(limits: Mapping[str, int | None]) -> None:
         wanted = hard if value is None else value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (wanted, wanted))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _quotas.limit_process()
 
 
 def drop_privileges(identity: Identity, *, keep_for_fork: bool = False) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, Literal, NoReturn
 
-from runtimes.process.linux import _cgroups, _quotas
+from runtimes.process.linux import _cgroups
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _confine, _namespaces, _wire
 
@@ -96,7 +96,6 @@ def rlimits(limits: dict[str, Any], *, grouped: bool) -> dict[str, int | None]:
         "FSIZE": limits["file"],
         "NOFILE": limits["open_files"],
         "AS": None if grouped else limits["memory"],
-        **_quotas.LIMITS,
     }
 
 
