@@ -10,7 +10,7 @@ Standard library only: the programs that build sandboxes import this module too.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, Self
+from typing import IO, Literal, Protocol, Self
 
 Language = Literal["python", "bash"]
 """Languages of live sessions."""
@@ -356,6 +356,17 @@ class Instance(Protocol):
 
     async def restore(self, snapshot: Snapshot) -> None:
         """Restore its files from a snapshot. Live sessions end."""
+        ...
+
+    async def save(self, file: IO[bytes], *, max_bytes: int | None = None) -> None:
+        """Write a snapshot to a file that is open for writing, without reading it into memory.
+
+        :raises OSError: with EFBIG if it has more than `max_bytes`.
+        """
+        ...
+
+    async def load(self, file: IO[bytes]) -> None:
+        """Restore its files from a file that `save` has written. Live sessions end."""
         ...
 
     async def usage(self) -> ResourceUsage:

@@ -4,7 +4,9 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import IO
 
 import anyio
 
@@ -15,7 +17,7 @@ from mcp_servers.core._call import ResourceLink
 from mcp_servers.core._failures import did_you_mean, quoted
 from mcp_servers.core._session import Resource, ResourceStore, Session
 from mcp_servers.core._shares import ClientQuota, Shares
-from runtimes import MIB, Instance, Snapshot
+from runtimes import MIB, Instance
 
 logger = logging.getLogger(__name__)
 
@@ -161,18 +163,28 @@ class Sessions:
         wanted: dict[str, None] = dict.fromkeys([*backends, *(settings or {})])
         for name in wanted:
             self._backend(name)
-        files = None if files_of is None else await self._kept_files(files_of, principal)
-        session = self._add(principal, settings or {}, expires=expires)
-        try:
+        with ExitStack() as opened:
+            files = None if files_of is None else await self._kept_files(files_of, principal)
             if files is not None:
-                await (await session.instance()).restore(files)
-            await self._make_all_live(session, wanted)
-        except BaseException:
-            await self.end(session)
-            raise
+                opened.enter_context(files)
+            session = self._add(principal, settings or {}, expires=expires)
+            try:
+                if files is not None:
+                    await self._load(session, files)
+                await self._make_all_live(session, wanted)
+            except BaseException:
+                await self.end(session)
+                raise
         return session
 
-    async def _kept_files(self, handle: str, principal: str) -> Snapshot:
+    @staticmethod
+    async def _load(session: Session, files: IO[bytes]) -> None:
+        try:
+            await (await session.instance()).load(files)
+        except ValueError as error:
+            raise ToolFailure(ErrorKind.FAILED, f"the kept files cannot be restored: {error}.") from error
+
+    async def _kept_files(self, handle: str, principal: str) -> IO[bytes]:
         if self._archive is None:
             message = "this server keeps no files of ended sessions: set sessions.archive.folder."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
@@ -364,7 +376,7 @@ class Sessions:
         if self._archive is None or session.lost:
             return
         try:
-            await self._archive.keep(session.handle, session.owner, await instance.snapshot())
+            await self._archive.keep(session.handle, session.owner, instance)
         except (RuntimeFailure, OSError):  # the session ends regardless
             logger.exception("cannot keep the files of a session of %s", session.owner)
 

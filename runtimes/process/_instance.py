@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import anyio
 
@@ -332,24 +332,44 @@ class ProcessInstance(WorkspaceFiles):
 
     async def snapshot(self) -> Snapshot:
         """See `runtimes.Instance.snapshot`."""
-        self._check()
         fd = os.memfd_create("snapshot")
         try:
-            await self._client.ask("pack", [fd], sandbox=self._id)
+            await self._pack(fd, None)
             return Snapshot(await read_content(fd))
         finally:
             os.close(fd)
+
+    async def save(self, file: IO[bytes], *, max_bytes: int | None = None) -> None:
+        """See `runtimes.Instance.save`."""
+        await self._pack(file.fileno(), max_bytes)
+
+    async def _pack(self, fd: int, most: int | None) -> None:
+        self._check()
+        await self._client.ask("pack", [fd], sandbox=self._id, most=most)
 
     async def restore(self, snapshot: Snapshot) -> None:
         """See `runtimes.Instance.restore`.
 
         :raises ValueError: if it is not a valid snapshot; nothing is changed then.
         """
+        fd = os.memfd_create("snapshot")
+        try:
+            await write_content(fd, snapshot.archive)
+            await self._unpack(fd)
+        finally:
+            os.close(fd)
+
+    async def load(self, file: IO[bytes]) -> None:
+        """See `runtimes.Instance.load`.
+
+        :raises ValueError: if it is not a valid snapshot; nothing is changed then.
+        """
+        await self._unpack(file.fileno())
+
+    async def _unpack(self, fd: int) -> None:
         self._check()
         async with self._python.lock, self._shell.lock:
-            fd = os.memfd_create("snapshot")
             try:
-                await write_content(fd, snapshot.archive)
                 await self._client.ask("check_archive", [fd], sandbox=self._id)
                 await self._python.end()
                 await self._shell.end()
@@ -359,8 +379,6 @@ class ProcessInstance(WorkspaceFiles):
                 await self._client.ask("unpack", [fd], sandbox=self._id, mounts=dict(self._spec.mounts))
             except RuntimeFailure as error:
                 raise ValueError(str(error)) from None
-            finally:
-                os.close(fd)
 
     async def usage(self) -> ResourceUsage:
         """See `runtimes.Instance.usage`."""

@@ -123,9 +123,8 @@ async def read_content(fd: int) -> bytes:
 
 
 async def write_content(fd: int, data: bytes) -> None:
-    """Write data to the start of a file, outside the event loop if it is large."""
+    """Write data to a file, outside the event loop if it is large."""
     await _off_loop(lambda: _write(fd, memoryview(data), "snapshot"), len(data))
-    os.lseek(fd, 0, os.SEEK_SET)
 
 
 def _read(fd: int, offset: int, length: int) -> bytes:

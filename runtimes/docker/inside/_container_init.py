@@ -289,7 +289,6 @@ class _ContainerInit:
         fd = message.fds[0]
 
         def fill(source: IO[bytes]) -> None:
-            source.seek(0)
             for folder in SAVED_FOLDERS:
                 _empty(f"/{folder}")
             _archive.unpack(sandbox.files, SAVED_FOLDERS, sandbox.uid, source)

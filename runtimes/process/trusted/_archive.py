@@ -24,7 +24,9 @@ _HOLE = 1 << 16
 _ATTRIBUTE = "SCHILY.xattr."
 _OPAQUE = "user.overlay.opaque"
 _MAP = "GNU.sparse.map"
+_SECOND = 1_000_000_000
 _LATEST = 1 << 38
+_LARGEST = 1 << 62
 
 
 class _InvalidSnapshot(ValueError):
@@ -141,7 +143,7 @@ class _Packer:
         entry.type, entry.size, entry.linkname = kind, size, link
         entry.mode, entry.uid, entry.gid = stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid
         entry.mtime = info.st_mtime
-        entry.pax_headers = records or {}
+        entry.pax_headers = {**(records or {}), "mtime": _decimal(info.st_mtime_ns)}
         self._write(entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
 
     def _write(self, data: bytes) -> None:
@@ -155,6 +157,12 @@ class _Packer:
         """Write the end of the archive."""
         self._write(bytes(2 * tarfile.BLOCKSIZE))
         self._pad(tarfile.RECORDSIZE)
+
+
+def _decimal(nanoseconds: int) -> str:
+    """Return seconds without rounding, which the library's number would have."""
+    sign, (seconds, rest) = "-" * (nanoseconds < 0), divmod(abs(nanoseconds), _SECOND)
+    return f"{sign}{seconds}.{rest:09}" if rest else f"{sign}{seconds}"
 
 
 def _attributes(fd: int) -> dict[str, str]:
@@ -191,6 +199,7 @@ _Content = Iterable[tuple[int, bytes]]
 def _read(folders: tuple[str, ...], source: IO[bytes]) -> Generator[tuple[tarfile.TarInfo, _Content]]:
     """Yield the checked entries of an archive, each with the content of a file."""
     kinds: dict[str, bytes] = {}
+    source.seek(0)
     with _damage_reported(), _Reader.open(fileobj=source, mode="r:") as archive:
         while (entry := archive.next()) is not None:
             # It would keep every entry in memory.
@@ -274,6 +283,8 @@ def _check_entry(folders: tuple[str, ...], entry: tarfile.TarInfo) -> None:
         0 < len(os.fsencode(entry.linkname)) < _PATH_MAX and "\0" not in entry.linkname
     ):
         raise _refusal(entry.name, "its target is not a valid path")
+    if not 0 <= entry.size < _LARGEST:
+        raise _refusal(entry.name, "its size is not valid")
     if not abs(entry.mtime) < _LATEST:
         raise _refusal(entry.name, "its time is not valid")
 
@@ -349,15 +360,22 @@ def unpack(root: int, folders: tuple[str, ...], uid: int, source: IO[bytes]) -> 
     :raises ValueError: if it has an entry that `pack` does not write.
     :raises OSError: with ENOSPC if it does not fit.
     """
-    os.umask(0)
-    entered: list[tuple[str, float]] = []
+    umask = os.umask(0)
+    try:
+        _unpack(root, folders, uid, source)
+    finally:
+        os.umask(umask)
+
+
+def _unpack(root: int, folders: tuple[str, ...], uid: int, source: IO[bytes]) -> None:
+    entered: list[tuple[str, int]] = []
     with _FolderStack(root) as above, _FolderStack(root) as linked:
         for entry, content in _read(folders, source):
             owner = uid if entry.uid else 0
             *parents, name = entry.name.split("/")
             if entry.isdir():
                 _finish(above.enter([*parents, name]), entry, owner)
-                entered.append((entry.name, entry.mtime))
+                entered.append((entry.name, _modified(entry)))
                 continue
             folder = above.enter(parents)
             if entry.isreg():
@@ -375,7 +393,7 @@ def unpack(root: int, folders: tuple[str, ...], uid: int, source: IO[bytes]) -> 
                 _make_node(folder, name, entry, owner)
         for path, modified in reversed(entered):
             fd = above.enter(path.split("/"))
-            os.utime(fd, (modified, modified))
+            os.utime(fd, ns=(modified, modified))
 
 
 def _write_file(folder: int, name: str, entry: tarfile.TarInfo, owner: int, content: _Content) -> None:
@@ -388,7 +406,8 @@ def _write_file(folder: int, name: str, entry: tarfile.TarInfo, owner: int, cont
                 view, position = view[done:], position + done
         os.ftruncate(fd, entry.size)
         _finish(fd, entry, owner)
-        os.utime(fd, (entry.mtime, entry.mtime))
+        modified = _modified(entry)
+        os.utime(fd, ns=(modified, modified))
     finally:
         os.close(fd)
 
@@ -402,7 +421,18 @@ def _make_node(folder: int, name: str, entry: tarfile.TarInfo, owner: int) -> No
     else:
         os.mknod(name, stat.S_IFCHR | entry.mode & 0o777, 0, dir_fd=folder)
     os.chown(name, owner, owner, dir_fd=folder, follow_symlinks=False)
-    os.utime(name, (entry.mtime, entry.mtime), dir_fd=folder, follow_symlinks=False)
+    modified = _modified(entry)
+    os.utime(name, ns=(modified, modified), dir_fd=folder, follow_symlinks=False)
+
+
+def _modified(entry: tarfile.TarInfo) -> int:
+    """Return the modification time in nanoseconds."""
+    text = entry.pax_headers.get("mtime", "")
+    seconds, _, rest = text.removeprefix("-").partition(".")
+    if not (seconds.isdecimal() and (rest or "0").isdecimal()):
+        return int(entry.mtime * _SECOND)
+    nanoseconds = int(seconds) * _SECOND + int(rest[:9].ljust(9, "0"))
+    return -nanoseconds if text.startswith("-") else nanoseconds
 
 
 def _finish(fd: int, entry: tarfile.TarInfo, owner: int) -> None:

@@ -137,7 +137,6 @@ def contents_of(archive: int, uid: int) -> Fill:
 
     def fill(files: int) -> None:
         with os.fdopen(os.dup(archive), "rb") as source:
-            source.seek(0)
             _archive.unpack(files, SAVED_FOLDERS, uid, source)
         os.chdir("/")
 

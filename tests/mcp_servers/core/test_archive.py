@@ -1,15 +1,17 @@
 """Workspaces of ended sessions."""
 
+import errno
 import os
 import signal
 from pathlib import Path
+from typing import IO
 
 import anyio
 import pytest
 from mcp import Client
 
 from mcp_servers.core._archive import Archive
-from runtimes import Snapshot
+from runtimes.process import ProcessRuntime
 from tests.mcp_servers._program import program
 from tests.mcp_servers._serving import connected
 from tests.mcp_servers.serving.test_command import address
@@ -73,18 +75,56 @@ async def test_a_server_that_keeps_no_files_says_so() -> None:
             assert "sessions.archive.folder" in str(refused.content)
 
 
+class Files:
+    """Files of a session: so many bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    async def save(self, file: IO[bytes], *, max_bytes: int | None = None) -> None:
+        """Write them, as an instance does."""
+        file.write(b"x" * min(self._size, max_bytes or self._size))
+        file.flush()
+        if max_bytes is not None and self._size > max_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+
+async def is_kept(archive: Archive, handle: str) -> bool:
+    file = await archive.find(handle, "ann")
+    if file is not None:
+        file.close()
+    return file is not None
+
+
 async def test_the_oldest_archives_are_deleted_first(tmp_path: Path) -> None:
     archive = Archive(tmp_path, 25)
     for number in range(3):
-        await archive.keep(f"s{number}", "ann", Snapshot(b"x" * 10))
+        await archive.keep(f"s{number}", "ann", Files(10))
         age(tmp_path)
-    assert [await archive.find(f"s{number}", "ann") is not None for number in range(3)] == [False, True, True]
+    assert [await is_kept(archive, f"s{number}") for number in range(3)] == [False, True, True]
     assert modes(tmp_path) == {0o600}
 
 
 async def test_an_oversized_workspace_is_not_kept_and_displaces_no_other(tmp_path: Path) -> None:
     archive = Archive(tmp_path, 25)
-    await archive.keep("small", "ann", Snapshot(b"x" * 10))
-    await archive.keep("large", "ann", Snapshot(b"x" * 26))
-    assert await archive.find("small", "ann") is not None
-    assert await archive.find("large", "ann") is None
+    await archive.keep("small", "ann", Files(10))
+    await archive.keep("large", "ann", Files(26))
+    assert await is_kept(archive, "small")
+    assert not await is_kept(archive, "large")
+    assert len(modes(tmp_path)) == 1
+    assert len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.promise("snapshot:streamed")
+async def test_files_are_written_to_disk_and_read_from_it(tmp_path: Path) -> None:
+    async with ProcessRuntime(preload=()) as runtime:
+        instance, other = await runtime.start(), await runtime.start()
+        await instance.write("f", b"x" * 100_000)
+        await Archive(tmp_path, 1 << 20).keep("fits", "ann", instance)
+        await Archive(tmp_path, 50_000).keep("does not", "ann", instance)
+        assert len(os.listdir(tmp_path)) == 1
+        file = await Archive(tmp_path, 1 << 20).find("fits", "ann")
+        assert file is not None
+        with file:
+            await other.load(file)
+        assert await other.read("f") == b"x" * 100_000
