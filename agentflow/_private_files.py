@@ -1,31 +1,38 @@
-"""Files and directories that only this user can read."""
+"""Files and directories that only this user can read, whatever the umask is."""
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
-from threading import Lock
-
-_lock = Lock()
-_blocks = 0
-_before = 0
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO, Literal
 
 
-@contextmanager
-def private_files() -> Generator[None]:
-    """Create all files in the block for this user alone (0600, directories 0700), also those of libraries and children.
+def open_private(path: Path, mode: Literal["ab", "a+b", "wb"]) -> BinaryIO:
+    """Open a file; a new one can be read by this user only.
 
-    It sets the umask of the process, and restores it after the last of overlapping blocks.
+    Example::
+
+        with open_private(Path("results.jsonl"), "ab") as file:
+            file.write(b"{}")
     """
-    global _blocks, _before
-    with _lock:
-        before = os.umask(0o077)
-        if _blocks == 0:
-            _before = before
-        _blocks += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _blocks -= 1
-            if _blocks == 0:
-                os.umask(_before)
+    return open(path, mode, opener=_private)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only this user can read."""
+    with open_private(path, "wb") as file:
+        file.write(data)
+
+
+def make_private_folder(path: Path) -> None:
+    """Create a directory that only this user can read, and missing ones above it; existing ones are not changed."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def make_private(paths: Iterable[Path]) -> None:
+    """Take the rights of other users from files and directories that a library has written."""
+    for path in paths:
+        path.chmod(0o700 if path.is_dir() else 0o600)

@@ -1,6 +1,7 @@
 """Journal in one SQLite file, used by worker threads."""
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -54,6 +55,7 @@ class Sqlite:
             # statement is its own transaction.
             connect_args={"timeout": _BUSY_SECONDS, "isolation_level": None},
         )
+        event.listen(engine, "do_connect", partial(_make_private, str(url.database)))
         event.listen(engine, "connect", _prepare)
         self._writer = _Connected(engine, "journal-writer")
         self._reader = _Connected(engine, "journal-reader")
@@ -169,6 +171,13 @@ def _insert_some(driver: sqlite3.Connection, rows: Sequence[EntryRow]) -> int:
 @cache
 def _insert(rows: int) -> str:
     return _INSERT.format(rows=", ".join(["(?, ?, ?, ?, ?, ?)"] * rows))
+
+
+def _make_private(file: str, *_connection: object) -> None:
+    """Create the file for this user alone; SQLite gives the files beside it the same rights."""
+    # What prevents it is SQLite's to report.
+    with suppress(OSError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _prepare(connection: DBAPIConnection, _record: object) -> None:

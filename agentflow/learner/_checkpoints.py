@@ -12,6 +12,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from agentflow._private_files import make_private, make_private_folder, write_private
 from agentflow.errors import AgentFlowError
 from agentflow.learner._backbone import Backbone
 
@@ -40,10 +41,11 @@ def atomic_folder(folder: Path) -> Generator[Path]:
     unfinished = folder.with_name(folder.name + _UNFINISHED)
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        make_private_folder(unfinished)
         yield unfinished
+        make_private(unfinished.rglob("*"))
         sums = {str(path.relative_to(unfinished)): _synced(path) for path in _files(unfinished)}
-        (unfinished / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(_Manifest(files=sums))))
+        write_private(unfinished / MANIFEST, msgspec.json.format(msgspec.json.encode(_Manifest(files=sums))))
         _synced(unfinished / MANIFEST)
         _replace(unfinished, folder)
     except OSError as error:
@@ -184,7 +186,7 @@ class Checkpoints:
     def _write_scores(self, scores: Mapping[str, float]) -> None:
         written = self.folder / f"{SCORES}{_UNFINISHED}"
         try:
-            written.write_bytes(msgspec.json.encode(scores))
+            write_private(written, msgspec.json.encode(scores))
             written.replace(self.folder / SCORES)
         except OSError as error:
             raise CheckpointError(

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
+from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._groups import Batch, Group
 
@@ -46,8 +47,8 @@ class RolloutStore:
         path = self.path(batch.step)
         draft = path.with_name(f".{path.name}.new")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
+            make_private_folder(self.folder)
+            with open_private(draft, "wb") as file:
                 file.write(gzip.compress(b"\n".join(lines) + b"\n", compresslevel=_LEVEL, mtime=0))
                 file.flush()
                 os.fsync(file.fileno())

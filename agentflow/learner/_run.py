@@ -14,6 +14,7 @@ import anyio
 import msgspec
 from msgspec import Struct, structs
 
+from agentflow._private_files import make_private_folder, write_private
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause, unwrap_group
 from agentflow.extras import extra_of, missing_extra
 from agentflow.learner._backbone import Backbone
@@ -365,11 +366,11 @@ class TrainRun:
         if not there and self._resume == "always":
             raise ConfigurationError(f"resume: {output} contains no run to resume; check output_dir")
         with self._writable():
-            output.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(output)
 
     def _write_settings(self) -> None:
         with self._writable():
-            (self.config.output / SETTINGS_FILE).write_text(render_config(self.config), encoding="utf-8")
+            write_private(self.config.output / SETTINGS_FILE, render_config(self.config).encode())
 
     @contextmanager
     def _writable(self) -> Generator[None]:

@@ -8,6 +8,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from agentflow._private_files import open_private
 from agentflow.rollout._config import RolloutConfig
 from agentflow.rollout._result import TaskResult, result_record, trajectory_record, trajectory_result
 from agentflow.rollout._summary import RolloutSummary, SummaryBuilder
@@ -60,7 +61,7 @@ class ResultLines:
                     await anyio.to_thread.run_sync(self._append, lines)
 
     def _append(self, lines: list[bytes]) -> None:
-        with self._file.open("ab") as file:
+        with open_private(self._file, "ab") as file:
             file.writelines(lines)
 
 

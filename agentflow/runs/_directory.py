@@ -9,6 +9,7 @@ from typing import BinaryIO, Literal, Self, TypeAlias
 
 import anyio.to_thread
 
+from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.runs._config import RunConfig, render_config
 from agentflow.runs._output_lock import check_output, lock_output
@@ -68,7 +69,7 @@ class RunDirectory:
         if self._config.journal is None and not self._own_journal.exists():
             self.check(exists=False)
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self.folder)
         except OSError as error:
             raise ConfigurationError(
                 f"output_dir: {self.folder} can't be created: {error.strerror}; name another"
@@ -133,12 +134,12 @@ class AtomicFiles:
         await anyio.to_thread.run_sync(self._write, lines)
 
     def _create(self, stack: ExitStack) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         _remove_orphans(self._folder, self._names)
         for name in self._names:
             path = self._new(name)
             stack.callback(path.unlink, missing_ok=True)
-            self._open[name] = stack.enter_context(path.open("wb"))
+            self._open[name] = stack.enter_context(open_private(path, "wb"))
 
     def _write(self, lines: Mapping[str, Sequence[bytes]]) -> None:
         for name, added in lines.items():

@@ -9,7 +9,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from agentflow._private_files import private_files
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.telemetry import get_logger
 
@@ -104,7 +103,7 @@ def _home() -> Path | None:
 def lock_output(folder: Path) -> Generator[None]:
     """Hold the lock of an output directory; it ends with the block or the process, however that ends.
 
-    Files that are created meanwhile can be read by this user only. See docs/supervisor.md.
+    See docs/supervisor.md.
 
     :raises ConfigurationError: if another run holds it, or it can't be created.
     :raises RunStopped: if the disk is full.
@@ -112,12 +111,10 @@ def lock_output(folder: Path) -> Generator[None]:
     path = folder / LOCK_FILE
     held = _acquire(path)
     if held is None:
-        with private_files():
-            yield
+        yield
         return
     try:
-        with private_files():
-            yield
+        yield
     finally:
         # Remove it while it is locked: a run that opened it meanwhile finds that it is gone.
         with suppress(OSError):

@@ -13,6 +13,7 @@ import anyio
 from anyio import to_thread
 from msgspec import Struct
 
+from agentflow._private_files import open_private
 from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ErrorKind
 from agentflow.models import Call, Message, Model, Sampling, TextPart, ask_model
@@ -218,7 +219,7 @@ class Verdicts:
 
 
 def _append(path: Path, line: str) -> None:
-    with path.open("a+b") as file:
+    with open_private(path, "a+b") as file:
         # Start on a new line after an unfinished one.
         if file.tell():
             file.seek(-1, 2)

@@ -14,6 +14,7 @@ from typing import IO, Self
 import aiohttp
 import anyio
 
+from agentflow._private_files import make_private_folder, open_private
 from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.serving._control import EngineControl
@@ -164,8 +165,8 @@ class ModelServer:
     def _open_log(self) -> IO[bytes]:
         if self._settings.log is None:
             return tempfile.NamedTemporaryFile(prefix="agentflow-serving-", suffix=".log")
-        self._settings.log.parent.mkdir(parents=True, exist_ok=True)
-        return self._settings.log.open("ab")
+        make_private_folder(self._settings.log.parent)
+        return open_private(self._settings.log, "ab")
 
     def _process(self) -> Process:
         self.starts += 1

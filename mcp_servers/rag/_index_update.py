@@ -16,6 +16,7 @@ import anyio.to_thread
 import msgspec
 from tantivy import Index
 
+from agentflow._private_files import make_private_folder
 from agentflow.errors import ConfigurationError, ToolFailure
 from mcp_servers.rag._documents import (
     BUNDLED,
@@ -131,7 +132,7 @@ async def _opened_words(place: IndexLocation) -> tuple[WordIndex, CorpusSummary]
 @asynccontextmanager
 async def _locked(folder: Path) -> AsyncGenerator[None]:
     """Lock a directory against other processes. The lock ends with the process."""
-    await anyio.to_thread.run_sync(lambda: folder.mkdir(parents=True, exist_ok=True))
+    await anyio.to_thread.run_sync(make_private_folder, folder)
     if not os.access(folder, os.W_OK):
         # A read-only directory needs no lock.
         yield

@@ -95,6 +95,8 @@ def _start_host_monitor(fds: tuple[int, int]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         cwd="/",
+        # Sandboxes are other users, who read the directories made for them.
+        umask=0o022,
     )
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from agentflow._private_files import make_private_folder, open_private, write_private
+
 
 class Jsonl:
     """Appends a line for each step, atomically. Non-finite numbers are `null`."""
@@ -13,7 +15,7 @@ class Jsonl:
     def __init__(self, path: Path, after: int = -1) -> None:
         """:param after: last valid step; lines of later steps are moved to a separate file."""
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         _cut(path, after)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
@@ -61,8 +63,8 @@ def _cut(path: Path, after: int) -> None:
     if whole == path.read_bytes():
         return
     if gone:
-        with path.with_suffix(".set-aside.jsonl").open("ab") as aside:
+        with open_private(path.with_suffix(".set-aside.jsonl"), "ab") as aside:
             aside.write(b"".join(line + b"\n" for line in gone))
     new = path.with_suffix(".new")
-    new.write_bytes(whole)
+    write_private(new, whole)
     new.replace(path)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from agentflow._private_files import make_private_folder, write_private
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.learner.trackers._jsonl import Jsonl
@@ -107,7 +108,7 @@ def open_trackers(settings: TrackerSettings, folder: Path, after: int = -1) -> T
     :param after: last step of a resumed run; figures of later steps are discarded.
     :raises ConfigurationError: if the package of a tracker is missing; one line.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     opened: dict[str, Tracker] = {}
     try:
         for name in dict.fromkeys(settings.use):
@@ -258,7 +259,7 @@ class _Sent:
 
     def _keep(self) -> None:
         new = self._path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(self.state))
+        write_private(new, msgspec.json.encode(self.state))
         new.replace(self._path)
 
 

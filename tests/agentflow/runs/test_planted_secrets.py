@@ -90,7 +90,7 @@ async def test_a_synthesis_and_a_rollout_leave_no_planted_secret_and_no_file_for
     settings: dict[str, object], log: io.StringIO, tmp_path: Path
 ) -> None:
     assert len(SECRETS) == 40
-    before = os.umask(0o022)
+    before = os.umask(0o002)
     try:
         async with fake_endpoint() as url:
             small = {"max_depth": 2, "depth_threshold": 1, "number_of_seed": 1, "base_url": url}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runtimes.process import ProcessRuntime
 from runtimes.process.linux import _cgroups
 from runtimes.process.trusted import _server_folder
 
@@ -79,3 +80,14 @@ def test_a_folder_without_a_lock_is_removed_after_a_minute(tmp_path: Path) -> No
     assert not folder.exists()
     for name in ("first", "second"):
         _server_folder.remove(str(tmp_path / name))
+
+
+async def test_sandboxes_work_for_a_user_whose_files_are_private_by_default() -> None:
+    before = os.umask(0o077)
+    try:
+        async with ProcessRuntime(preload=()) as runtime:
+            instance = await runtime.start()
+            result = await instance.exec(["sh", "-c", "echo fine > file && cat file"])
+    finally:
+        os.umask(before)
+    assert (result.exit_code, result.stdout) == (0, b"fine\n")
