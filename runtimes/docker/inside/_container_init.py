@@ -272,6 +272,7 @@ class _ContainerInit:
     def _child_ended(self, pid: int) -> None:
         self._reactor.helpers.discard(pid)
         self._sandbox.session_pids.discard(pid)
+        self._sandbox.helper_pids.discard(pid)
 
     def _pong(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         self._reactor.reply(message)

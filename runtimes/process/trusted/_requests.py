@@ -91,7 +91,7 @@ class ProcessRequests:
     def _chown_system_files(self, sandbox: SandboxRecord) -> PendingRequest:
         ours, theirs = _wire.socket_pair()
         body = functools.partial(_spawn.chown_system_files, sandbox.uid, sandbox.namespaces, sandbox.group)
-        self._reactor.fork(lambda: _spawn.report_outcome(theirs, body))
+        sandbox.helper_pids.add(self._reactor.fork(lambda: _spawn.report_outcome(theirs, body)))
         theirs.close()
         with ours:
             check_report((yield ours), "preparing the files of root inside failed")
@@ -293,11 +293,9 @@ class FileRequests:
             _spawn.bound_work(file_bytes)
             _spawn.report_outcome(theirs, body)
 
-        pid = self._reactor.fork(child)
-        sandbox.helper_pids.add(pid)
+        sandbox.helper_pids.add(self._reactor.fork(child))
         theirs.close()
         with ours:
             report = yield ours
-        sandbox.helper_pids.discard(pid)
         check_report(report, "the file operation's process died: it exceeded its memory or CPU time")
         self._reactor.reply(message)

@@ -218,7 +218,8 @@ class SandboxTable:
         uid = self._take_uid()
         fill = _namespaces.copy_of(sandbox.files, sandbox.uid, uid)
         plan, namespace = self._plan(uid, sandbox.limits), sandbox.fork_group.pid_namespace
-        _, ours = self._fork_builder(namespace, plan, fill, mounts, group)
+        builder, ours = self._fork_builder(namespace, plan, fill, mounts, group)
+        sandbox.helper_pids.add(builder)
         yield from self._finish_creation(message, ours, sandbox.fork_group, uid, group, sandbox.limits)
         self._sandboxes[request["id"]].root_prepared = sandbox.root_prepared
 
@@ -254,7 +255,8 @@ class SandboxTable:
         mounts = self._mounts(message.fields)
         fill = _namespaces.contents_of(message.fds[0], sandbox.uid)
         plan, namespace = self._plan(sandbox.uid, sandbox.limits), sandbox.fork_group.pid_namespace
-        _, ours = self._fork_builder(namespace, plan, fill, mounts, sandbox.group)
+        builder, ours = self._fork_builder(namespace, plan, fill, mounts, sandbox.group)
+        sandbox.helper_pids.add(builder)
         with ours:
             built = yield ours
         check_report(built, "the sandbox's builder died: its memory limit may be too small")

@@ -120,8 +120,10 @@ def build_and_send(
 ) -> None:
     """Build a sandbox's namespaces and send their descriptors."""
     try:
+        if fill is not None:
+            bound_work(None)
         fds = _namespaces.build(plan, fill, mounts)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
         _wire.send(sock, _wire.failure(error))
         os._exit(1)
     _wire.send(sock, {}, fds)
@@ -237,6 +239,7 @@ def _look_up(name: str) -> tuple[int, int, str, str]:
 def chown_system_files(uid: int, namespaces: list[int], group: _cgroups.Cgroup) -> None:
     """Make root inside the owner of the system files; done once, before its first command."""
     _cgroups.attach(group)
+    bound_work(None)
     _confine.join(namespaces)
     _confine.enter_root()
     root = uid + _confine.IDS - 1

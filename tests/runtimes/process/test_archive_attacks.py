@@ -11,10 +11,12 @@ from pathlib import Path
 
 import anyio
 import pytest
+from pydantic import BaseModel
 
 from agentflow.errors import CannotFork
 from runtimes import Instance, InstanceSpec, Snapshot
 from runtimes.process import ProcessRuntime
+from tests.runtimes.process.conftest import KINDS, Kind, Users
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -324,3 +326,34 @@ async def test_a_folder_with_mounts_inside_is_complete_and_refused_if_it_has_a_f
     content, refusal = done.stdout.decode().splitlines()
     assert content == "b'nested'"
     assert refusal.endswith("it has a socket or FIFO, which would lead to the host: /fifo")
+
+
+class ArchiveReport(BaseModel):
+    """Output of `archive_run`."""
+
+    accepted: list[str]
+    bytes: int
+    reached: str
+
+
+@pytest.mark.promise(
+    "snapshot:contained", "snapshot:bounded", "containment:mounted-services", "containment:users"
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_holds_for_every_kind_of_user_and_without_cgroups(users: Users, kind: Kind) -> None:
+    report = ArchiveReport.model_validate(users.report("tests.runtimes.process.archive_run", kind))
+    assert report.accepted == []
+    assert report.bytes < 100_000
+    assert report.reached.startswith("Connection refused\nNo such device or address\n")
+    forks = kind != "a user without a range of ids"
+    assert report.reached.endswith("/home/agent/e/corpus/socket") is forks
+
+
+@pytest.mark.promise("snapshot:bounded")
+async def test_an_endless_account_file_takes_no_memory_of_a_trusted_process(sandbox: Instance) -> None:
+    grow = ["sh", "-c", "printf x >> /etc/passwd; truncate -s 1000M /etc/passwd"]
+    if (await sandbox.exec(grow, user="root")).exit_code:
+        pytest.skip("there is no root inside")
+    with pytest.raises(CannotFork, match="too much memory"):
+        await sandbox.fork()
+    assert await bash(sandbox, "echo on") == "on\n"
