@@ -5,7 +5,7 @@ import platform
 import shutil
 import sys
 
-from runtimes.process.linux import _seccomp
+from runtimes.process.linux import _call_table
 
 _OLDEST_KERNEL = (5, 12)
 
@@ -34,10 +34,9 @@ def missing() -> list[str]:
     release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit())
     if release < _OLDEST_KERNEL:
         problems.append(f"the kernel is {platform.release()}: 5.12 or newer is needed")
-    try:
-        _seccomp.build_filter(notify=False)
-    except OSError as error:
-        problems.append(f"{error.strerror}: x86_64 and aarch64 are supported")
+    if platform.machine() not in _call_table.MACHINES:
+        supported = " and ".join(_call_table.MACHINES)
+        problems.append(f"no system-call filter for {platform.machine()}: {supported} are supported")
     if _read("/proc/sys/user/max_user_namespaces") == "0":
         problems.append("user namespaces are disabled: sysctl user.max_user_namespaces=10000")
     if os.geteuid() != 0:

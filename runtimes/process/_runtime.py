@@ -247,7 +247,14 @@ def _capabilities(facts: dict[str, Any]) -> Capabilities:
         notes.append("no Landlock: the kernel is older than 5.13 or was built without it")
     if not facts["grouped"]:
         notes.append(
-            "cgroups can't be created: memory is limited per process; run as root or under a delegated systemd unit"
+            "cgroups can't be created: memory is limited per process; run as root, or in a delegated cgroup "
+            "(systemd-run --user --scope -p Delegate=yes COMMAND)"
+        )
+    if not facts["shares_cpu"]:
+        each = "command" if _autogroup() else "process"
+        notes.append(
+            f"no cgroup limits the CPU: each {each} in a sandbox has the share of a program of the host, "
+            "so that many slow the server down; run as root, or in a cgroup with the controller cpu delegated"
         )
     if not facts["watches_limited"]:
         notes.append(

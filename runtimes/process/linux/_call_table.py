@@ -6,13 +6,14 @@ A call that is in none of these tables does not exist in a sandbox: it fails wit
 import platform
 from typing import Final
 
-_MACHINES: Final = ("x86_64", "aarch64")
+MACHINES: Final = ("x86_64", "aarch64")
+"""Architectures with a table."""
 
 
 def _read(table: str) -> dict[str, int]:
     """Return the numbers on this machine's architecture of a table of `name=x86_64/aarch64`."""
     machine = platform.machine()
-    column = _MACHINES.index(machine) if machine in _MACHINES else 0
+    column = MACHINES.index(machine) if machine in MACHINES else 0
     found: dict[str, int] = {}
     for word in table.split():
         name, _, numbers = word.partition("=")

@@ -1,6 +1,6 @@
 """Limits on whole sandboxes by cgroups, version 1 or 2, where this user may create them.
 
-Only cgroups created here are ever touched. The descriptors returned keep the rights of the process that opened them, so
+Only cgroups created here are ever touched, and of a delegated cgroup the setting that makes it distribute resources. The descriptors returned keep the rights of the process that opened them, so
 that a less privileged process can use them.
 """
 
@@ -11,9 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from runtimes.process.linux import _processes
+
 _PREFIX = "agentflow-"
 # Where the last two are one hierarchy, the last one is left out.
 _V1 = {"memory": "memory", "pids": "pids", "cpu": "cpu", "cpuacct": "cpuacct"}
+_LIMITS = "+memory +pids"
+_SERVER = "agentflow.server"
+_ROUNDS = 3
 _USUAL_SHARES = 1024
 _USUAL_WEIGHT = 100
 _LARGEST_SHARES = 262_144
@@ -45,6 +50,12 @@ class Hierarchies:
     """1 or 2; 0 without cgroups."""
     folders: dict[str, str]
     """Folder of this server's own cgroup, by controller."""
+
+    @property
+    def share_cpu(self) -> bool:
+        """All sandboxes together have one share of the CPU."""
+        files = ("cpu.shares", "cpu.weight")
+        return any(os.path.exists(f"{folder}/{name}") for folder in self.folders.values() for name in files)
 
 
 def _own_path(controller: str) -> str | None:
@@ -104,20 +115,82 @@ def _make_idle(folder: str) -> None:
             return
 
 
-def _make_v2(name: str, root: str, *, idle: bool) -> dict[str, str]:
+def _own_folder(root: str) -> str | None:
+    """Return the folder of this process's own cgroup of version 2, or of the delegated one around it."""
     own = _own_path("")
     if own is None:
+        return None
+    folder = root + own.rstrip("/")
+    return os.path.dirname(folder) if os.path.basename(folder) == _SERVER else folder
+
+
+def parent_for_servers(own: str, root: str) -> str | None:
+    """Return a cgroup of version 2 in which this user may create others with limits, or `None`.
+
+    A cgroup that distributes resources must not contain processes. So in a delegated one, which is this server's alone,
+    the server moves into a cgroup of its own.
+    """
+    for folder in dict.fromkeys((own, root, os.path.dirname(own))):
+        if _distributes(folder):
+            return folder
+    return own if _move_processes(own) and _distributes(own) else None
+
+
+def _distributes(folder: str) -> bool:
+    try:
+        _write(f"{folder}/cgroup.subtree_control", _LIMITS)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _move_processes(folder: str) -> bool:
+    """Move the processes of a cgroup into one below it, if each is an ancestor or a descendant of the server."""
+    inner = f"{folder}/{_SERVER}"
+    try:
+        if not _only_this_server(_members(folder)):
+            return False
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(inner)
+        # Some may be starting others meanwhile.
+        for _ in range(_ROUNDS):
+            for pid in _members(folder):
+                with contextlib.suppress(ProcessLookupError):
+                    _write(f"{inner}/cgroup.procs", str(pid))
+        return not _members(folder)
+    except OSError:
+        return False
+
+
+def _members(folder: str) -> list[int]:
+    with open(f"{folder}/cgroup.procs", encoding="utf-8") as file:
+        return [int(line) for line in file]
+
+
+def _only_this_server(pids: list[int]) -> bool:
+    server = os.getppid()
+    ancestors = _ancestors(server)
+    return all(pid in ancestors or server in _ancestors(pid) for pid in pids)
+
+
+def _ancestors(pid: int) -> list[int]:
+    """Return a process and its ancestors."""
+    found: list[int] = []
+    while pid and (info := _processes.read_process(pid)) is not None:
+        found.append(pid)
+        pid = info.parent
+    return found
+
+
+def _make_v2(name: str, root: str, *, idle: bool) -> dict[str, str]:
+    own = _own_folder(root)
+    parent = parent_for_servers(own, root) if own is not None else None
+    if parent is None:
         return {}
-    parent = root + own.rstrip("/")
     folder = f"{parent}/{name}"
     try:
-        _write(f"{parent}/cgroup.subtree_control", "+memory +pids")
-    except OSError:
-        parent = root if os.access(f"{root}/cgroup.subtree_control", os.W_OK) else os.path.dirname(parent)
-        folder = f"{parent}/{name}"
-    try:
         os.mkdir(folder)
-        _write(f"{folder}/cgroup.subtree_control", "+memory +pids")
+        _write(f"{folder}/cgroup.subtree_control", _LIMITS)
     except OSError:
         with contextlib.suppress(OSError):
             os.rmdir(folder)
@@ -236,8 +309,7 @@ def sweep(realm: str, lives: Callable[[str], bool]) -> None:
     """Remove the cgroups of dead servers of a realm; each cgroup is found before its server is checked."""
     prefix = f"{_PREFIX}{realm}-"
     root = _v2_root()
-    own = _own_path("") if root else None
-    parents = [root, f"{root}{own}"] if root else []
+    parents = [root, _own_folder(root) or root] if root else []
     for controller, mount in _V1.items():
         path = _own_path(controller)
         if not root and path is not None:

@@ -233,6 +233,7 @@ def _become_sandbox_init(
             "watches_limited": watches_limited,
             "note": idmap.note,
             "grouped": settings["grouped"],
+            "shares_cpu": settings["shares_cpu"],
         },
     )
     _sandbox_init.main(server, host_monitor, config)
@@ -349,6 +350,7 @@ def main(server_fd: int, alive_fd: int) -> None:
         _fail(server, error, "can't start")
     try:
         settings["grouped"] = bool(hierarchies.folders)
+        settings["shares_cpu"] = hierarchies.share_cpu
         init_pid, mount_helper, sock = _start(server, alive_fd, settings)
         server.close()
         host_monitor = HostMonitor(init_pid, mount_helper, sock, alive_fd, hierarchies)

@@ -187,6 +187,7 @@ def become_user_command(
     request = _wire.read_payload(fds[3])
     _confine.set_standard_streams(*fds[:3])
     _cgroups.attach(placement.group)
+    _confine.begin_session(idle=config.idle)
     _confine.join(placement.namespaces)
     _confine.own_next_namespace(placement.identity.uid + _confine.IDS - 1)
     sc.unshare(sc.CLONE_NEWUSER)
@@ -194,7 +195,6 @@ def become_user_command(
     if _wire.receive(mapper) is None:
         os._exit(1)
     _confine.enter_root()
-    os.setsid()
     _supervise_as_user(config, placement, request)
 
 
@@ -269,7 +269,8 @@ def _supervise_command(request: dict[str, Any]) -> NoReturn:
 
 
 def _run_command(request: dict[str, Any]) -> NoReturn:
-    os.setsid()
+    # Not a new session, which would have an autogroup of usual priority.
+    os.setpgid(0, 0)
     argv, folder = request["argv"], request["cwd"] or request["env"]["HOME"]
     failed = folder
     try:

@@ -32,6 +32,19 @@ async def test_sandboxes_run_at_idle_priority_only_with_idle(idle: bool, policy:
         assert shell.stdout == f"{policy}\n"
 
 
+@pytest.mark.promise("document:busy")
+@pytest.mark.parametrize("user", [None, "root"])
+@pytest.mark.parametrize(("idle", "nice"), [(True, "19"), (False, "0")])
+async def test_the_session_group_of_a_command_is_idle_only_with_idle(
+    idle: bool, nice: str, user: str | None
+) -> None:
+    # Only kernels that divide the CPU by session have the file.
+    command = f"cat /proc/self/autogroup 2> /dev/null || echo nice {nice}"
+    async with ProcessRuntime(preload=(), idle=idle) as runtime:
+        seen = await (await runtime.start()).exec(["sh", "-c", command], user=user)
+        assert seen.stdout.split()[-2:] == [b"nice", nice.encode()]
+
+
 @contextmanager
 def one_cpu() -> Generator[None]:
     """Keep this process, and all that it starts, on one CPU."""

@@ -60,6 +60,8 @@ def test_a_user_with_a_range_of_ids_has_live_forks_and_root_inside(plain_user: P
         done.stderr
     )
     assert all(note.count("\n") == 0 for note in seen["notes"])
+    # This user can't create cgroups.
+    assert any("no cgroup limits the CPU: each " in note for note in seen["notes"])
 
 
 @pytest.mark.promise("probe:no-range")
