@@ -69,6 +69,8 @@ _NAMED: Final = re.compile(
 
 _SHORTEST: Final = 8
 """Shorter values are not remembered: they also occur in ordinary text."""
+_PATH: Final = re.compile(r"(/[\w.-]{1,24})+/?")
+"""Values that are paths are not remembered either."""
 _MOST: Final = 1000
 
 
@@ -281,7 +283,7 @@ def _written(secret: str) -> Iterator[str]:
             and not ordinary
             and not form.isdigit()
             and MASK not in form
-            and form[0] != "/"
+            and not _PATH.fullmatch(form)
         ):
             yield form
 

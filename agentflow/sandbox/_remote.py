@@ -138,11 +138,11 @@ class RemoteToolHost(ToolHost):
         except ToolFailure as failure:
             return ToolResult.failed(failure)
         except MCPError as error:
-            return ToolResult.failed(_failure_of(error, tool.name))
+            return ToolResult.failed(_failure_of(error, tool.name)).without_secrets()
         except (RuntimeError, ValidationError) as error:
             message = f"{tool.name}: the server's answer can't be read: {' '.join(str(error).split())}"
-            return ToolResult.failed(ToolFailure(ErrorKind.FAILED, message))
-        return _tool_result(result)
+            return ToolResult.failed(ToolFailure(ErrorKind.FAILED, message)).without_secrets()
+        return _tool_result(result).without_secrets()
 
     async def read(self, uri: str) -> bytes:
         """Return the target of a result's link."""

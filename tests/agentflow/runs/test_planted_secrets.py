@@ -14,14 +14,16 @@ import anyio
 import anyio.abc
 import pytest
 
-from agentflow._secrets import mask_settings
 from agentflow.cli import main
 from agentflow.errors import RunStopped, exit_report
 from agentflow.journal import NewSeed
+from agentflow.learner import TrainConfig, TrainRun
 from agentflow.rollout import RolloutConfig, RolloutRun, assign
+from agentflow.runs import render_config
 from agentflow.synthesis import SynthesisConfig
 from agentflow.telemetry import configure_logging
 from agentflow.testing import fake_endpoint
+from mcp_servers.serving._settings import ServerSettings
 from tests.agentflow.runs._planted import PROGRAM, SECRETS, database_settings, planted, server_settings
 from tests.agentflow.synthesis._runs import run_to_the_end
 
@@ -152,7 +154,12 @@ def test_printed_settings_and_reports_of_a_crash_contain_no_planted_secret(
     settings: dict[str, object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = SynthesisConfig.model_validate(settings)
-    assert leaked(repr(mask_settings(config.model_dump())).encode()) == []
+    resources = {"resource_init_configs": settings["resource_init_configs"], "api_key": settings["api_key"]}
+    training = TrainConfig.model_validate({"episodes": resources, "engine": {"api_key": settings["api_key"]}})
+    server = ServerSettings.model_validate(
+        {"backends": settings["resource_init_configs"], "token": settings["api_key"]}
+    )
+    assert leaked("".join(map(render_config, (config, training, server))).encode()) == []
     monkeypatch.setenv("AGENTFLOW_TRACEBACK", "1")
     try:
         raise ValueError(f"unusable: {settings} {planted('process')}")
@@ -192,3 +199,24 @@ async def test_a_run_resumes_with_other_keys_and_its_settings_file_names_each_mi
     assert f"{prefix}__ARGS__0" in missing
     assert "AGENTFLOW_SANDBOX_TOKEN" in missing
     assert not any(name.endswith(("__API_KEY", "SERPER_API_KEY", "AGENTFLOW_API_KEY")) for name in missing)
+
+
+@pytest.mark.promise("secrets:files")
+@pytest.mark.promise("secrets:modes")
+async def test_a_training_on_such_settings_shows_and_leaves_no_planted_secret(
+    settings: dict[str, object], log: io.StringIO, tmp_path: Path
+) -> None:
+    tasks, shown = tmp_path / "tasks.jsonl", list[str]()
+    tasks.write_text('{"question": "Who?", "answer": "Nobody"}\n', encoding="utf-8")
+    names = ("resource_init_configs", "available_tools", "on_missing_tool", "api_key", "sandbox_token")
+    async with fake_endpoint() as url:
+        config = TrainConfig.model_validate({
+            "backbone": "debug",
+            "output_dir": str(tmp_path / "training"),
+            "tasks": {"data_path": str(tasks)},
+            "episodes": {"base_url": url, "model_name": "fake", **{name: settings[name] for name in names}},
+        })  # fmt: skip
+        await TrainRun(config, say=shown.append).run()
+    assert "it can't be found with" in "".join(shown)
+    assert leaked("".join([*shown, log.getvalue()]).encode()) == []
+    assert scan(tmp_path / "training") == {}

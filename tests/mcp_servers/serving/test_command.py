@@ -126,6 +126,19 @@ async def test_a_token_may_be_set_or_disabled() -> None:
                 assert (await post(http, url, ECHO, {"Authorization": "Bearer given"})).status_code == 200
 
 
+@pytest.mark.promise("secrets:arguments")
+async def test_a_token_on_the_command_line_is_not_in_the_list_of_processes() -> None:
+    with anyio.fail_after(60):
+        async with (
+            program(COUNTER, "--http", "127.0.0.1:0", "--token", "s3cret-token") as running,
+            httpx2.AsyncClient() as http,
+        ):
+            url = await address(running)
+            assert (await post(http, url, ECHO, {"Authorization": "Bearer s3cret-token"})).status_code == 200
+            listed = await anyio.Path(f"/proc/{running.process.pid}/cmdline").read_bytes()
+            assert b"--token" in listed and b"s3cret" not in listed
+
+
 @pytest.mark.promise("mcp:command:config")
 async def test_the_script_serves_a_configuration_and_options_override_it(tmp_path: Path) -> None:
     config = tmp_path / "server.yaml"
