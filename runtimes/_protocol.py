@@ -324,7 +324,10 @@ class Instance(Protocol):
         ...
 
     async def list(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
-        """Return the entries of a directory, sorted by path; symlinks are not followed."""
+        """Return the entries of a directory, sorted by path; symlinks are not followed.
+
+        :raises OSError: with EFBIG if there are more than 500,000, or their paths have more than 64 MiB.
+        """
         ...
 
     async def stat(self, path: str) -> FileInfo:

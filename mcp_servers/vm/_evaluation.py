@@ -127,7 +127,9 @@ async def _value_of(getter: schema.Getter, acting: SessionMachine, session: Sess
         case schema.FileContent():
             return _bounded(await acting.machine.read(getter.path), getter.path)
         case schema.WorkspaceFile():
-            return _bounded(await (await session.instance()).read(getter.path), getter.path)
+            return _bounded(
+                await (await session.instance()).read(getter.path, length=_FILE_BYTES + 1), getter.path
+            )
         case schema.ScreenRegion():
             return await _region(getter, acting, session)
         case schema.AccessibilityNode():
@@ -144,9 +146,7 @@ async def _value_of(getter: schema.Getter, acting: SessionMachine, session: Sess
 
 def _bounded(data: bytes, path: str) -> bytes:
     if len(data) > _FILE_BYTES:
-        raise ToolFailure(
-            ErrorKind.FILE_TOO_LARGE, f"{path!r} has {len(data)} bytes, more than {_FILE_BYTES}"
-        )
+        raise ToolFailure(ErrorKind.FILE_TOO_LARGE, f"{path!r} has more than {_FILE_BYTES} bytes")
     return data
 
 

@@ -167,16 +167,22 @@ async def _launch(machine: Machine, command: Command) -> None:
 
 
 async def _upload(machine: Machine, session: Session, file: Upload) -> None:
-    if file.content is not None:
-        data = file.content.encode()
-    else:
-        data = await (await session.instance()).read(file.local_path or "")
     path = shlex.quote(file.path)
+    start, piece = 0, await _piece(session, file, 0)
     check(await machine.exec(words(f'mkdir -p "$(dirname -- {path})" && : > {path}')), file.path)
-    for start in range(0, len(data), _PIECE):
-        piece = base64.b64encode(data[start : start + _PIECE]).decode()
-        done = await machine.exec(words(f"echo {piece} | base64 -d >> {path}"))
+    while piece:
+        encoded = base64.b64encode(piece).decode()
+        done = await machine.exec(words(f"echo {encoded} | base64 -d >> {path}"))
         check(done, f"write {file.path}")
+        start += len(piece)
+        piece = await _piece(session, file, start)
+
+
+async def _piece(session: Session, file: Upload, start: int) -> bytes:
+    """Return the next piece of a file; one in the workspace may be larger than the server's memory."""
+    if file.content is not None:
+        return file.content.encode()[start : start + _PIECE]
+    return await (await session.instance()).read(file.local_path or "", offset=start, length=_PIECE)
 
 
 async def _wait(machine: Machine, wait: Wait) -> None:

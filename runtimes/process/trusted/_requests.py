@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runtimes.process.trusted._zygote import ZygoteClient
 
 _KILL_ROUNDS = 200
-_LISTING_BYTES = 256 << 20
+_LISTING_BYTES = 64 << 20
 _SMALL_BYTES = 64 << 20
 _ENTRY_BYTES = 4096
 """Bytes of an archive for the name, times and attributes of a file."""

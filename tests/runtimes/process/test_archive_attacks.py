@@ -357,3 +357,17 @@ async def test_an_endless_account_file_takes_no_memory_of_a_trusted_process(sand
     with pytest.raises(CannotFork, match="too much memory"):
         await sandbox.fork()
     assert await bash(sandbox, "echo on") == "on\n"
+
+
+@pytest.mark.promise("containment:listings")
+async def test_a_listing_of_long_names_is_bounded(sandbox: Instance) -> None:
+    code = (
+        "import os\n"
+        "for _ in range(14): os.mkdir('d' * 250); os.chdir('d' * 250)\n"
+        "for n in range(20000): os.link('f', f'{n}') if n else open('f', 'w').close()\n"
+        "os.chdir('/home/agent')"
+    )
+    assert (await sandbox.run("python", code)).error is None
+    with pytest.raises(OSError, match="large"):
+        await sandbox.list(recursive=True)
+    assert len(await sandbox.list()) == 1
