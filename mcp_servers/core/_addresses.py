@@ -187,6 +187,8 @@ def plain_host(host: str) -> str:
     plain = plain.removesuffix(".")
     try:
         plain = plain.encode("idna").decode() if not plain.isascii() else plain
+        if "xn--" in plain:
+            plain.encode().decode("idna")
     except UnicodeError:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{host!r} is not a valid host name.") from None
     if not plain or len(plain) > 253 or ":" in plain or _UNUSABLE.search(plain):

@@ -112,7 +112,11 @@ def select_documents(settings: DocumentSettings, by_session: bool) -> DocumentSe
     path = settings.folder or settings.file
     if path is None:
         return None
-    real = Path(os.path.realpath(path.expanduser()))
+    try:
+        real = Path(os.path.realpath(path.expanduser()))
+    except (RuntimeError, ValueError):
+        # An unknown user's home, or a null byte.
+        raise ToolFailure(ErrorKind.NOT_FOUND, f"document: {str(path)!r} does not exist.") from None
     roots = [Path(os.path.realpath(root.expanduser())) for root in settings.roots]
     if by_session and not any(real.is_relative_to(root) for root in roots):
         # The message does not reveal whether the path exists.

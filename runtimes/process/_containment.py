@@ -68,6 +68,11 @@ CONTAINMENT: Final[tuple[ContainmentPromise, ...]] = (
     ),
     ContainmentPromise(name="process-limit", text="the number of a sandbox's processes is limited"),
     ContainmentPromise(
+        name="kernel-quotas",
+        text="no sandbox uses up what the kernel allows one user: inotify, timers, locked memory, message queues",
+        partly={"id-range": "sandboxes share half of what the server's user may use"},
+    ),
+    ContainmentPromise(
         name="cpu-share",
         text="all sandboxes together weigh as much as one ordinary process on every CPU",
         lost={"cgroups": "each process has a share", "autogroup": "each command has the share of a program"},

@@ -107,6 +107,17 @@ async def _neighbours(runtime: ProcessRuntime) -> bool:
     return not users[0] & users[1]
 
 
+async def _kernel_quotas(runtime: ProcessRuntime) -> bool:
+    """A sandbox that takes all inotify instances that it gets leaves some to another one."""
+    one, two = await runtime.start(), await runtime.start()
+    take = "import ctypes; libc = ctypes.CDLL(None); kept = []\nwhile (fd := libc.inotify_init1(0)) >= 0: kept.append(fd)"
+    await one.run("python", take)
+    left = await two.run("python", "import ctypes; ctypes.CDLL(None).inotify_init1(0) >= 0")
+    await one.stop()
+    await two.stop()
+    return left.value == "True"
+
+
 async def _cleanup(runtime: ProcessRuntime) -> bool:
     """All processes of a killed server's sandboxes end."""
     async with await anyio.open_process([sys.executable, "-c", _SERVER]) as server:
@@ -148,6 +159,7 @@ async def _root(runtime: ProcessRuntime) -> bool:
 
 _CHECKS: dict[str, Callable[[ProcessRuntime], Awaitable[bool]]] = {
     "memory-limit": _memory_of_all,
+    "kernel-quotas": _kernel_quotas,
     "cpu-share": _share_of_the_cpu,
     "neighbours": _neighbours,
     "cleanup": _cleanup,

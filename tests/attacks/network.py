@@ -16,7 +16,7 @@ _NETLINK = {
 }  # fmt: skip
 _PROTOCOLS = {
     "raw IPv4": "2, 3, 1", "raw IPv4 of any kind": "2, 3, 255", "raw IPv6": "10, 3, 58", "ping": "2, 2, 1", "ping IPv6": "10, 2, 58",
-    "SCTP": "2, 5, 132", "SCTP, one to one": "2, 1, 132", "L2TP": "2, 2, 115",
+    "MPTCP": "2, 1, 262", "MPTCP IPv6": "10, 1, 262", "UDP-Lite": "2, 2, 136", "UDP-Lite IPv6": "10, 2, 136", "SCTP": "2, 5, 132", "SCTP, one to one": "2, 1, 132", "L2TP": "2, 2, 115",
     "DCCP": "2, 6, 33", "SMC": "43, 1, 0", "packet of old kernels": "2, 10, 3",
 }  # fmt: skip
 _ADDRESSES = {

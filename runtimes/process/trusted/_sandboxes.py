@@ -179,7 +179,9 @@ class SandboxTable:
         group = self._make_group(request["id"], limits)
         uid = self._take_uid()
         init, ours = self._fork_builder(None, self._plan(uid, limits), None, mounts, None)
+        # Only now may the builder start: as the pause process it is closed to this one, too.
         fork_group = ForkGroup(init, os.open(f"/proc/{init}/ns/pid", os.O_RDONLY | os.O_CLOEXEC))
+        ours.send(b"x")
         yield from self._finish_creation(message, ours, fork_group, uid, group, limits)
 
     def _fork_builder(
@@ -197,6 +199,8 @@ class SandboxTable:
         ours, theirs = _wire.socket_pair()
 
         def body() -> None:
+            if namespace is None:
+                theirs.recv(1)
             if group is not None:
                 _cgroups.attach(group)
             _spawn.build_and_send(theirs, plan, fill, mounts)

@@ -121,6 +121,7 @@ async def test_every_route_to_a_non_public_address_is_refused(url: str) -> None:
         "http://0x7g.1.1.256/",
         "http://a b/",
         "http://h:99999/",
+        "http://xn--/",
     ],
 )
 async def test_an_invalid_address_is_a_bad_argument(url: str) -> None:
