@@ -1,8 +1,10 @@
 """The `ajet` command: `agentflow train` with the printed options."""
 
+import sys
 from collections.abc import Sequence
 
 from agentflow._arguments import CommandParser
+from agentflow._secrets import hide_arguments
 
 
 def ajet(arguments: Sequence[str] | None = None) -> int:
@@ -20,6 +22,8 @@ def ajet(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--conf", metavar="FILE", help="settings file; same as --config FILE")
     parser.add_argument("--backbone", choices=("verl", "trinity", "local", "debug"), help="training backend")
+    if arguments is None:
+        hide_arguments(sys.argv)
     given, rest = parser.parse_known_args(arguments)
     if given.backbone == "trinity":
         parser.error(
