@@ -27,10 +27,12 @@ if TYPE_CHECKING:
         ExecResult,
         FileInfo,
         Fork,
+        HostRule,
         Instance,
         InstanceSpec,
         Language,
         Limits,
+        NetworkAccess,
         Outcome,
         OutputSink,
         PythonError,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         Runtime,
         Snapshot,
         Stream,
+        parse_host_rule,
     )
     from runtimes._untrusted import decode_untrusted
 
@@ -55,6 +58,7 @@ __all__ = [
     "FrameDecoder",
     "FrameError",
     "FrameReader",
+    "HostRule",
     "Instance",
     "InstanceSpec",
     "JsonLimits",
@@ -63,6 +67,7 @@ __all__ = [
     "LineDecoder",
     "Machine",
     "MachineRuntime",
+    "NetworkAccess",
     "Outcome",
     "OutputSink",
     "PythonError",
@@ -77,6 +82,7 @@ __all__ = [
     "decode_object",
     "decode_untrusted",
     "pack_frame",
+    "parse_host_rule",
     "read_frame",
     "write_frame",
 ]

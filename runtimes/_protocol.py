@@ -7,10 +7,11 @@ independent instance out of a live one.
 Standard library only: the programs that build sandboxes import this module too.
 """
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import IO, Literal, Protocol, Self
+from typing import IO, Literal, NamedTuple, Protocol, Self
 
 Language = Literal["python", "bash"]
 """Languages of live sessions."""
@@ -73,6 +74,73 @@ class Limits:
     """Open file descriptors of one process."""
 
 
+class HostRule(NamedTuple):
+    """One entry of an allowlist of hosts."""
+
+    host: str
+    """A name or address; `*.name`: all names below it; `*`: every host."""
+    ports: tuple[range, ...]
+    """Allowed ports."""
+
+
+_HOST_RULE = re.compile(
+    r"(\[[0-9a-fA-F:.]+\]|\*|(?:\*\.)?[^\s/:*?#@\[\]%\\,]+)(?::(\*|\d{1,5}(?:-\d{1,5})?))?"
+)
+
+
+def parse_host_rule(text: str) -> HostRule:
+    """Parse `example.org`, `*.example.com`, `example.com:8080`, `example.com:8000-8099` or `example.com:*`.
+
+    Without a port, a rule allows 80 and 443.
+    Example::
+
+        assert parse_host_rule("example.org:443") == HostRule("example.org", (range(443, 444),))
+
+    :raises ValueError: if it is not a rule.
+    """
+    match = _HOST_RULE.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            "not a host: write example.org, *.example.com, or example.org:8080 for another port than 80 and 443"
+        )
+    host, ports = match.groups()
+    if ports is None:
+        return HostRule(host, (range(80, 81), range(443, 444)))
+    first, _, last = ("1-65535" if ports == "*" else ports).partition("-")
+    allowed = range(int(first), int(last or first) + 1)
+    if not allowed or allowed.start < 1 or allowed.stop > 65536:
+        raise ValueError("not a port or range of ports from 1 to 65535")
+    return HostRule(host, (allowed,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkAccess:
+    """Network of an instance: a proxy for HTTP, HTTPS and SOCKS 5 that connects to the named hosts only.
+    Example::
+        spec = InstanceSpec(network=NetworkAccess(allow=("example.org", "*.example.com")))
+    """
+
+    allow: tuple[str, ...]
+    """Hosts that may be reached: `name`, `*.name` (all names below it), an address or `*`; ports 80 and 443, or those given by
+    `:port`, `:first-last` or `:*`.
+    """
+    allow_private: bool = False
+    """These hosts may have private addresses and those of this machine, but not link-local ones (cloud metadata)."""
+    max_bytes: int | None = 4096 * MIB
+    """Traffic of the instance in both directions; a fork starts with its parent's."""
+    max_connections: int = 32
+    """Connections at a time."""
+
+    def __post_init__(self) -> None:
+        for number, text in enumerate(self.allow, 1):
+            try:
+                parse_host_rule(text)
+            except ValueError as error:
+                raise ValueError(f"entry {number} of allow is {error}") from None
+        if self.max_connections < 1 or (self.max_bytes is not None and self.max_bytes < 1):
+            raise ValueError("max_bytes and max_connections must be at least 1")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSpec:
     """Configuration of an instance.
@@ -88,6 +156,8 @@ class InstanceSpec:
     """Read-only directories: absolute path inside -> path on the host."""
     warm: frozenset[Language] = frozenset()
     """Sessions that are ready when `start` returns; others start at first use."""
+    network: NetworkAccess | None = None
+    """Hosts that programs inside may reach; by default none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

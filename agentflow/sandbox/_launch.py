@@ -102,7 +102,8 @@ class ServerLauncher:
             values["backends"] = {name: settings.backend_settings.get(name, {}) for name in names}
             values["warmup"] = settings.warmup_names
             limits, env, mounts = asdict(settings.limits), settings.env, settings.mounts
-            values["sessions"] = {"limits": limits, "env": env, "mounts": mounts}
+            network = None if settings.network is None else asdict(settings.network)
+            values["sessions"] = {"limits": limits, "env": env, "mounts": mounts, "network": network}
             chosen = settings.runtime
             values["runtime"] = (
                 chosen if isinstance(chosen, str) else chosen.model_dump(mode="json", exclude_unset=True)

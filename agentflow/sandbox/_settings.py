@@ -12,7 +12,7 @@ from agentflow.sandbox._api_tools import registered_tools
 from agentflow.sandbox._names import BACKEND_ALIASES, canonical_backend
 from agentflow.settings import Settings, SettingsByName, import_named, nearest
 from mcp_servers.core import BACKENDS, RuntimeChoice, check_known
-from runtimes import InstanceSpec, Limits
+from runtimes import InstanceSpec, Limits, NetworkAccess
 
 
 def import_tools(modules: Iterable[str]) -> None:
@@ -103,6 +103,8 @@ class SandboxSettings(Settings):
     """Environment variables of each session."""
     mounts: dict[str, str] = Field(default_factory=dict[str, str])
     """Read-only folders of each session: path inside -> path on this machine."""
+    network: NetworkAccess | None = None
+    """Hosts that the programs in a session may reach, as `{allow: [example.org, "*.example.com"]}`; by default none."""
     timeout: float | None = None
     """Seconds for a call without its own timeout; `None` leaves only the session's limits."""
 
@@ -120,7 +122,7 @@ class SandboxSettings(Settings):
     @property
     def spec(self) -> InstanceSpec:
         """Return the spec of every session's instance."""
-        return InstanceSpec(limits=self.limits, env=self.env, mounts=self.mounts)
+        return InstanceSpec(limits=self.limits, env=self.env, mounts=self.mounts, network=self.network)
 
     @property
     def backend_names(self) -> list[str] | None:

@@ -19,7 +19,7 @@ import anyio
 
 from agentflow.errors import ErrorKind, IsolationUnavailable, ToolFailure
 from agentflow.extras import missing_extra
-from mcp_servers.browser._proxy import BrowserProxy
+from runtimes.egress import EgressProxy
 from runtimes.process.linux import _cgroups as cgroups
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ _NAMESPACE_SETTINGS = (
     ),
 )
 """Files under /proc/sys, the value that disables user namespaces, and the setting that enables them."""
+_OWN_SERVICES = (
+    "content-autofill.googleapis.com",
+    "optimizationguide-pa.googleapis.com",
+    "safebrowsing.googleapis.com",
+    "update.googleapis.com",
+)
+"""Hosts that the browser itself would contact; pages have no use for them."""
 _POLICIES = {
     "URLBlocklist": ["file://*", "chrome://*", "devtools://*", "view-source:*", "filesystem:*"],
     "URLAllowlist": ["chrome://newtab"],
@@ -283,6 +290,15 @@ _ARGUMENTS = (
 _NOT_STARTED = "Chromium was started and did not become ready"
 
 
+def admit_page(host: str, port: int) -> None:
+    """Refuse connections that no page asked for.
+
+    :raises ToolFailure: `denied`.
+    """
+    if host in _OWN_SERVICES:
+        raise ToolFailure(ErrorKind.DENIED, f"{host} is a service of the browser, not of pages.")
+
+
 class BrowserProcess:
     """Owner of the running Chromium, its Playwright driver and its proxy."""
 
@@ -294,7 +310,7 @@ class BrowserProcess:
         self._directory: LaunchDirectory | None = None
         self.policy = settings.policy
         """Addresses that pages may connect to."""
-        self.proxy = BrowserProxy(self.policy)
+        self.proxy = EgressProxy(self.policy, admit=admit_page)
         """The browser's only connection to the network."""
 
     @property
@@ -374,7 +390,7 @@ class BrowserProcess:
 
     async def _stop(self) -> None:
         self.proxy.close()
-        self.proxy = BrowserProxy(self.policy)
+        self.proxy = EgressProxy(self.policy, admit=admit_page)
         browser, driver, directory = self._browser, self._driver, self._directory
         self._browser = self._driver = self._directory = None
         with anyio.CancelScope(shield=True):

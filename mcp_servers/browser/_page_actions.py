@@ -14,7 +14,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.browser._files import collect_downloads
 from mcp_servers.browser._snapshots import is_ref, page_state
 from mcp_servers.browser._state import BrowserState
-from mcp_servers.core._addresses import http_target
+from runtimes.egress import http_target
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from agentflow.settings import Section
-from mcp_servers.core._addresses import AddressPolicy
+from runtimes.egress import AddressPolicy
 
 MIB = 1024 * 1024
 

@@ -37,7 +37,7 @@ class MountSettings(Section):
     headers: dict[str, SecretStr] = Field(default_factory=dict[str, SecretStr])
     """HTTP headers of each request, such as `Authorization`."""
     runtime: Literal["process"] | None = None
-    """`process`: run the command in a sandbox without a network; with `per_session` in the session's own."""
+    """`process`: run the command in a sandbox, with the sessions' network, if any; with `per_session` in the session's own."""
     per_session: bool = False
     """Start a server for each session; otherwise all sessions share one."""
     stateful: bool | None = None

@@ -21,7 +21,7 @@ from mcp_servers.core._shares import ClientQuota
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._access import HttpOptions
 from mcp_servers.serving._client_profiles import ClientProfile
-from runtimes import MIB, InstanceSpec, Limits
+from runtimes import MIB, InstanceSpec, Limits, NetworkAccess
 
 NO_TOKEN = "none"
 """Value of `token` that disables tokens."""
@@ -58,6 +58,8 @@ class SessionSettings(Section):
     """Environment variables of every session."""
     mounts: dict[str, str] = Field(default_factory=dict[str, str])
     """Read-only folders of every session: path inside -> path on this machine."""
+    network: NetworkAccess | None = None
+    """Hosts that the programs in a session may reach, as `{allow: [example.org, "*.example.com"]}`; by default none."""
     archive: ArchiveSettings | None = None
     """Keeps the files of ended sessions; by default they are deleted."""
 
@@ -67,7 +69,7 @@ class SessionSettings(Section):
 
     def spec(self) -> InstanceSpec:
         """Return the specification of every session's instance."""
-        return InstanceSpec(limits=self.limits, env=self.env, mounts=self.mounts)
+        return InstanceSpec(limits=self.limits, env=self.env, mounts=self.mounts, network=self.network)
 
 
 class CallSettings(Section):

@@ -12,7 +12,6 @@ from pydantic import Field, SecretStr
 from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import read_environment
-from mcp_servers.core._addresses import http_target
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Image, TextContent
 from mcp_servers.core._running import check_settings, sendable
@@ -48,6 +47,7 @@ from mcp_servers.web._settings import (
     unusable_tools,
     with_environment,
 )
+from runtimes.egress import http_target
 
 A = TypeVar("A")
 R = TypeVar("R")

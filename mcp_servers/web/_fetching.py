@@ -9,7 +9,6 @@ from urllib.parse import quote, urljoin, urlsplit
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._addresses import AddressPolicy, http_target, resolve_public
 from mcp_servers.web._http import (
     Network,
     TransientFailure,
@@ -22,6 +21,7 @@ from mcp_servers.web._http import (
 from mcp_servers.web._jobs import ParserJob, RobotsQuery
 from mcp_servers.web._parsers import ParserPool
 from mcp_servers.web._settings import WebSettings
+from runtimes.egress import AddressPolicy, http_target, resolve_public
 
 if TYPE_CHECKING:
     from typing import Self

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from agentflow.errors import ErrorKind, ToolFailure
-from mcp_servers.core._addresses import AddressPolicy, Resolve, resolve_public
+from runtimes.egress import AddressPolicy, Resolve, resolve_public
 
 if TYPE_CHECKING:
     from typing import Self

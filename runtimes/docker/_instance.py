@@ -112,7 +112,7 @@ class ContainerInstance(ProcessInstance):
 
     async def begin(self) -> None:
         """Fetch the descriptors of the limit counters and register the instance."""
-        self.attach_counters(await self._client.ask("counters"))
+        await self.attach(await self._client.ask("counters"))
         self._instances[self._id] = self
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:

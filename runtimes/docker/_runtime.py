@@ -138,6 +138,10 @@ class DockerRuntime:
         :raises RuntimeFailure: if the runtime is closed meanwhile.
         """
         spec = spec or InstanceSpec()
+        if spec.network is not None:
+            raise IsolationUnavailable(
+                f"{self._tier}: network.allow works with the process runtime only: leave out network, or choose runtime: process"
+            )
         if image is not None:
             return await self._make(spec, image)
         while (instance := self._pool.take_for(spec)) is not None:

@@ -26,6 +26,7 @@ from runtimes._protocol import (
 )
 from runtimes.process._channel import RequestChannel
 from runtimes.process._command import CommandStream, RunningCommand
+from runtimes.process._network import InstanceNetwork
 from runtimes.process._sessions import PythonSession, ShellSession
 from runtimes.process._workspace import WorkspaceFiles, new_name, read_content, write_content
 from runtimes.process.linux import _cgroups, _processes
@@ -125,10 +126,12 @@ class ProcessInstance(WorkspaceFiles):
         spec: InstanceSpec,
         instances: dict[str, "ProcessInstance"],
         env: Mapping[str, str] | None = None,
+        network: InstanceNetwork | None = None,
     ) -> None:
         super().__init__(client, name, spec)
         self._instances = instances
-        own = {"MPLCONFIGDIR": MATPLOTLIB_FOLDER, **spec.env}
+        self._network = network or InstanceNetwork(None)
+        own = {"MPLCONFIGDIR": MATPLOTLIB_FOLDER, **self._network.environment(), **spec.env}
         self._env = environment(own) if env is None else dict(env)
         self._python = PythonSession(client, name, spec.limits, self._env)
         self._shell = ShellSession(client, name, spec.limits, self._env)
@@ -148,9 +151,11 @@ class ProcessInstance(WorkspaceFiles):
     def _session(self, language: Language) -> PythonSession | ShellSession:
         return self._python if language == "python" else self._shell
 
-    def attach_counters(self, reply: WireMessage) -> None:
-        """Take over the counter files sent with a reply."""
-        self._hits = LimitCounters(dict(zip(reply.fields["counters"], reply.fds, strict=True)))
+    async def attach(self, reply: WireMessage) -> None:
+        """Take over the counter files and the proxy's socket sent with a reply."""
+        counters = reply.fields["counters"]
+        self._hits = LimitCounters(dict(zip(counters, reply.fds, strict=False)))
+        await self._network.serve(self._id, reply.fds[len(counters) :])
 
     async def warm(self, languages: frozenset[Language]) -> None:
         """Start sessions in advance."""
@@ -283,7 +288,8 @@ class ProcessInstance(WorkspaceFiles):
             return await self._fork()
 
     async def _fork(self) -> Fork:
-        child = ProcessInstance(self._client, new_name(), self._spec, self._instances)
+        network = self._network.fork()
+        child = ProcessInstance(self._client, new_name(), self._spec, self._instances, network=network)
         try:
             reply = await self._client.ask(
                 "copy", sandbox=self._id, id=child.id, mounts=dict(self._spec.mounts)
@@ -292,9 +298,9 @@ class ProcessInstance(WorkspaceFiles):
             if isinstance(error, InstanceGone):
                 raise
             raise CannotFork(str(error)) from error
-        child.attach_counters(reply)
         left: list[str] = []
         try:
+            await child.attach(reply)
             if self._python.alive:
                 child._python, lines = await self._python.fork_into(child.id, reply.fields["uid"])
                 left += lines
@@ -376,7 +382,10 @@ class ProcessInstance(WorkspaceFiles):
                 await self._client.ask(
                     "kill_run", sandbox=self._id, pid=0, since=0.0, now=_processes.uptime()
                 )
-                await self._client.ask("unpack", [fd], sandbox=self._id, mounts=dict(self._spec.mounts))
+                reply = await self._client.ask(
+                    "unpack", [fd], sandbox=self._id, mounts=dict(self._spec.mounts)
+                )
+                await self._network.serve(self._id, reply.fds)
             except RuntimeFailure as error:
                 raise ValueError(str(error)) from None
 
@@ -397,6 +406,7 @@ class ProcessInstance(WorkspaceFiles):
         self._python.close()
         self._shell.close()
         self._hits.close()
+        self._network.close()
         self._instances.pop(self._id, None)
         self._stopped.set()
 

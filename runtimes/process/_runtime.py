@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.to_thread
@@ -20,10 +20,14 @@ from runtimes.process._channel import RequestChannel
 from runtimes.process._containment import Lack
 from runtimes.process._fonts import font_list
 from runtimes.process._instance import ProcessInstance
+from runtimes.process._network import InstanceNetwork
 from runtimes.process._pool import InstancePool
 from runtimes.process._probe import missing
 from runtimes.process._workspace import new_name
 from runtimes.process.trusted import _server_folder, _wire
+
+if TYPE_CHECKING:
+    from runtimes.egress import Resolve
 
 PRELOAD = ("numpy", "pandas")
 """Modules that the zygote imports, if installed, so that sessions start with them."""
@@ -114,6 +118,7 @@ class ProcessRuntime:
     :param idle: run sandboxes at idle priority, with CPU time that no other process wants.
     :param pool: number of instances of `pool_spec` to keep ready, each with its warm sessions.
     :param pool_spec: spec of these instances; by default one with a warm Python session.
+    :param resolve: name resolution for instances with a network; by default the system's.
     """
 
     def __init__(
@@ -123,8 +128,10 @@ class ProcessRuntime:
         idle: bool = False,
         pool: int = 0,
         pool_spec: InstanceSpec | None = None,
+        resolve: "Resolve | None" = None,
     ) -> None:
         self._preload = tuple(preload)
+        self._resolve = resolve
         self._idle = idle
         self._client = HostMonitorClient()
         self._instances: dict[str, ProcessInstance] = {}
@@ -192,18 +199,18 @@ class ProcessRuntime:
         return self._pool.take_for(spec) or await self._make(spec)
 
     async def _make(self, spec: InstanceSpec) -> ProcessInstance:
-        instance = ProcessInstance(self._client, new_name(), spec, self._instances)
+        network = InstanceNetwork(spec.network, self._resolve)
+        instance = ProcessInstance(self._client, new_name(), spec, self._instances, network=network)
+        limits = wire_limits(spec.limits, proxy_port=network.port)
         try:
-            reply = await self._client.ask(
-                "open", id=instance.id, limits=wire_limits(spec.limits), mounts=dict(spec.mounts)
-            )
+            reply = await self._client.ask("open", id=instance.id, limits=limits, mounts=dict(spec.mounts))
         except InstanceGone:
             raise
         except (OSError, RuntimeFailure) as error:
             raise IsolationUnavailable(f"can't build a sandbox: {error}") from error
-        instance.attach_counters(reply)
         self._instances[instance.id] = instance
         try:
+            await instance.attach(reply)
             await instance.warm(spec.warm)
         except BaseException:
             await instance.stop()
@@ -211,8 +218,8 @@ class ProcessRuntime:
         return instance
 
 
-def wire_limits(limits: Limits) -> dict[str, Any]:
-    """Return limits in the form that the sandbox init process takes."""
+def wire_limits(limits: Limits, *, proxy_port: int = 0) -> dict[str, Any]:
+    """Return limits in the form that the sandbox init process takes, with the port of the instance's proxy."""
     return {
         "memory": limits.memory_bytes,
         "processes": limits.processes,
@@ -220,6 +227,7 @@ def wire_limits(limits: Limits) -> dict[str, Any]:
         "disk": limits.disk_bytes,
         "files": limits.files,
         "open_files": max(limits.open_files, _FEWEST_OPEN_FILES),
+        "proxy_port": proxy_port,
     }
 
 
@@ -262,5 +270,5 @@ def _capabilities(facts: dict[str, Any]) -> Capabilities:
         )
     root, fork = (False, "none") if facts["single_user"] else (True, "live")
     return Capabilities(
-        fork=fork, snapshot=True, network=False, gpu=False, screen=False, root=root, notes=tuple(notes)
+        fork=fork, snapshot=True, network=True, gpu=False, screen=False, root=root, notes=tuple(notes)
     )

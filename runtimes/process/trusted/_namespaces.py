@@ -5,6 +5,7 @@ made by `_base.assemble`.
 """
 
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,19 +37,22 @@ class NamespacePlan:
     """Mount points of the shared trees."""
     locked_etc: bool
     """Mount /etc read-only, because the sandbox user owns the files that the builder makes."""
+    proxy_port: int = 0
+    """Port of the loopback interface on which the server's proxy listens; 0: no network."""
 
 
 def build(plan: NamespacePlan, fill: Fill | None, mounts: list[tuple[str, int]]) -> list[int]:
     """Create the namespaces around the calling process.
 
     `fill` adds the first files. `mounts` are further read-only trees, detached. Return descriptors of the mount, net,
-    ipc and uts namespaces, of the root, and of the folder with the writable layers.
+    ipc and uts namespaces, of the root, of the folder with the writable layers, and of the proxy's listening socket, if any.
     """
     flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | sc.MOUNT_ATTR_NOEXEC
     proc = sc.new_mount("proc", flags, hidepid="invisible", subset="pid")
     sc.unshare(sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS)
     sc.set_hostname("sandbox")
     sc.loopback_up()
+    listener = _listen(plan.proxy_port) if plan.proxy_port else []
     files = _make_files(plan, fill)
     overlay = sc.new_mount(
         "overlay",
@@ -88,7 +92,13 @@ def build(plan: NamespacePlan, fill: Fill | None, mounts: list[tuple[str, int]])
     namespaces = _confine.open_namespaces()
     sc.unmount("/stage")
     sc.unmount("/proc")
-    return [*namespaces, root, files]
+    return [*namespaces, root, files, *listener]
+
+
+def _listen(port: int) -> list[int]:
+    """Listen in this network namespace, before any program that could take the port, for the server to accept."""
+    with socket.create_server(("127.0.0.1", port), backlog=128) as listener:
+        return [listener.detach()]
 
 
 def _make_files(plan: NamespacePlan, fill: Fill | None) -> int:

@@ -247,12 +247,13 @@ class SandboxTable:
             if built is None:
                 raise SandboxRequestError("the sandbox's builder died")
             raise SandboxRequestError(built.fields["error"], built.fields["name"])
-        *namespaces, root, files = built.fds
+        namespaces, (root, files), listener = built.fds[:4], built.fds[4:6], built.fds[6:]
         fork_group.members.add(name)
         self._sandboxes[name] = SandboxRecord(name, uid, fork_group, namespaces, root, files, group, limits)
         counters = {"oom": group.oom, "pids": group.pids_events, "cpu": group.cpu}
         present = {kind: fd for kind, fd in counters.items() if fd >= 0}
-        self._reactor.reply(message, list(present.values()), uid=uid, counters=list(present))
+        self._reactor.reply(message, [*present.values(), *listener], uid=uid, counters=list(present))
+        close_all(listener)
 
     def rebuild(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Replace the namespaces and files of a sandbox without processes by those of an archive."""
@@ -266,9 +267,14 @@ class SandboxTable:
         check_report(built, "the sandbox's builder died: its memory limit may be too small")
         assert built is not None
         close_all([*sandbox.namespaces, sandbox.root, sandbox.files])
-        *sandbox.namespaces, sandbox.root, sandbox.files = built.fds
+        sandbox.namespaces, (sandbox.root, sandbox.files), listener = (
+            built.fds[:4],
+            built.fds[4:6],
+            built.fds[6:],
+        )
         sandbox.root_prepared = False
-        self._reactor.reply(message)
+        self._reactor.reply(message, listener)
+        close_all(listener)
 
     def stop(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Kill every process of a sandbox and delete its files."""
@@ -310,7 +316,13 @@ class SandboxTable:
     def _plan(self, uid: int, limits: dict[str, Any]) -> _namespaces.NamespacePlan:
         single = self._config.single_user
         return _namespaces.NamespacePlan(
-            uid, 1000 if single else uid, limits["disk"], limits["files"], self._config.tree_paths, single
+            uid,
+            1000 if single else uid,
+            limits["disk"],
+            limits["files"],
+            self._config.tree_paths,
+            single,
+            limits["proxy_port"],
         )
 
     def _ask_host_monitor(self, fields: _wire.Fields) -> _wire.WireMessage:

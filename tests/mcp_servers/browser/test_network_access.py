@@ -8,8 +8,7 @@ import anyio
 import pytest
 
 from mcp_servers import ToolTable
-from mcp_servers.browser._proxy import BrowserProxy
-from mcp_servers.core._addresses import AddressPolicy
+from runtimes.egress import AddressPolicy, EgressProxy
 from tests.mcp_servers.browser._browsing import Browsing
 from tests.mcp_servers.browser._site import Site
 
@@ -153,7 +152,7 @@ async def test_the_proxy_connects_to_the_address_it_has_checked(site: Site, secr
     async def resolve(host: str, port: int) -> list[str]:
         return answers[host]
 
-    proxy = BrowserProxy(AddressPolicy(allowed_hosts=(f"good.test:{site.port}",)), resolve=resolve)
+    proxy = EgressProxy(AddressPolicy(allowed_hosts=(f"good.test:{site.port}",)), resolve=resolve)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     await proxy.start(listener)

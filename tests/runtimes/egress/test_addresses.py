@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.errors import ToolFailure
-from mcp_servers.core._addresses import AddressPolicy, Resolve, http_target, resolve_public, unusual
+from runtimes.egress import AddressPolicy, Resolve, http_target, resolve_public, unusual
 
 NAMES = {
     "example.com": ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946"],

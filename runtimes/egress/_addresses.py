@@ -91,6 +91,8 @@ class AddressPolicy:
     """Allow private networks and this machine, but not link-local addresses (cloud metadata)."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts that may have any address: `name`, `*.name` or an address, each optionally limited to one port by `:port`."""
+    setting: str = "allowed_hosts, allow_private"
+    """Settings that allow more, for messages."""
 
     def names(self, host: str, port: int) -> bool:
         """Return true if `allowed_hosts` names the host."""
@@ -113,6 +115,10 @@ class Target:
 
 def http_target(url: str) -> Target:
     """Return the host and port of an http or https URL.
+
+    Example::
+
+        assert http_target("https://example.org/a") == Target("example.org", 443)
 
     :raises ToolFailure: `bad_arguments` for an invalid URL, `denied` for another scheme or a URL with a user or password.
     """
@@ -139,6 +145,11 @@ async def resolve_public(
 ) -> list[str]:
     """Return the addresses of a host that may be connected to, in resolver order; never an empty list.
 
+    Example::
+
+        for address in await resolve_public("example.org", 443, AddressPolicy()):
+            ...
+
     If one of the host's addresses is not allowed, the host is refused: it must not resolve to an allowed address only sometimes.
 
     :raises ToolFailure: `denied` by the policy, `not_found` without addresses, `bad_arguments` for an invalid host.
@@ -152,14 +163,19 @@ async def resolve_public(
         if meaning is not None and not named and (not policy.allow_private or meaning in _SEVERE):
             where = f"{host} ({address})" if host != str(address) else host
             kind = f"is a {meaning} address" if meaning != "unspecified" else "is the unspecified address"
-            message = f"{where} {kind}, which the settings don't allow (allowed_hosts, allow_private)."
+            message = f"{where} {kind}, which the settings don't allow ({policy.setting})."
             raise ToolFailure(ErrorKind.DENIED, message)
         allowed.append(text)
     return list(dict.fromkeys(allowed))
 
 
 def unusual(address: IpAddress) -> str | None:
-    """Return the kind of an address outside the public internet (`loopback`, `private`, `metadata`, …); `None` if public."""
+    """Return the kind of an address outside the public internet (`loopback`, `private`, `metadata`, …); `None` if public.
+
+    Example::
+
+        assert unusual(ip_address("10.0.0.1")) == "private"
+    """
     if isinstance(address, IPv6Address):
         inner = _carried(address)
         if inner is not None:
@@ -171,6 +187,10 @@ def unusual(address: IpAddress) -> str | None:
 
 def plain_host(host: str) -> str:
     """Normalize a host as browsers do, for comparison and resolution.
+
+    Example::
+
+        assert plain_host("EXAMPLE.org.") == "example.org" and plain_host("0x7f000001") == "127.0.0.1"
 
     :raises ToolFailure: `bad_arguments` for an invalid host.
     """
