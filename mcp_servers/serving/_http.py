@@ -23,7 +23,7 @@ from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, Rate
 from mcp_servers.serving._connections import Connections, max_connections
 from mcp_servers.serving._endpoints import CONNECTION, TableEndpoints, admit, respond
 from mcp_servers.serving._protocol import STRUCTURED
-from mcp_servers.serving._request_bodies import BodyRefusedError, RequestBodies
+from mcp_servers.serving._request_bodies import LARGE_BYTES, BodyRefusedError, RequestBodies, body_size
 
 if TYPE_CHECKING:
     from mcp_servers.serving._workers import WorkerProcesses
@@ -37,6 +37,13 @@ METRICS = "/metrics"
 
 METHODS = ("POST", "GET", "DELETE")
 """HTTP methods of an endpoint. All but POST belong to a connection of the handshake era."""
+
+CLOSE = ((b"connection", b"close"),)
+"""Header that closes a connection. Otherwise the web server receives the rest of a body that nobody reads."""
+
+ACCEPTED_AT_ONCE = 4
+WAITING_CONNECTIONS = 2048
+"""Connections that wait to be accepted."""
 
 CLOSE_SECONDS = 5.0
 """Time for the web server to close its connections after the last answer."""
@@ -101,7 +108,9 @@ class Guard:
             known = f"; available: {', '.join(self._application.by_path)}" if principal else ""
             return await self._refuse(send, 404, f"unknown endpoint{known}")
         if principal is None:
-            challenge = [(b"www-authenticate", b"Bearer")]
+            size = body_size(scope["headers"])
+            close = CLOSE if size is None or size > LARGE_BYTES else ()
+            challenge = [(b"www-authenticate", b"Bearer"), *close]
             return await self._refuse(send, 401, "a valid bearer token is required", challenge)
         identified()
         if endpoint is None:
@@ -142,9 +151,7 @@ class Guard:
                 async with self._bodies.read(principal, scope["headers"], receive) as replay:
                     await endpoint(scope, replay, send)
         except BodyRefusedError as refused:
-            # The connection stays open and the web server discards the rest: a client that is still sending could not
-            # read the answer of a closed one.
-            await self._refuse(send, refused.status, str(refused))
+            await self._refuse(send, refused.status, str(refused), CLOSE if refused.close else ())
         finally:
             self._requests.give(principal)
             self.active -= not listens
@@ -211,7 +218,7 @@ class GuardedServer:
                 listener = stack.enter_context(socket.socket(family, kind, protocol))
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(address)
-                listener.listen(2048)
+                listener.listen(WAITING_CONNECTIONS)
             except OSError as error:
                 reason = error.strerror or error
                 raise ConfigurationError(f"cannot listen on {host}:{port}: {reason}") from None
@@ -243,6 +250,7 @@ class GuardedServer:
             await group.start(self._run)
             group.start_soon(server.serve, [self._socket])
             group.start_soon(connections.watch)
+            await server.begun.wait()
             await self._warm(guard, warmup)
             if self._failure is None:
                 if not self._stop.is_set():
@@ -324,6 +332,8 @@ class _Server(uvicorn.Server):
                 ws="none",
                 # The address of a client in its requests is that of its connection.
                 proxy_headers=False,
+                # Connections accepted in one turn of the event loop, before others are answered.
+                backlog=ACCEPTED_AT_ONCE,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -331,11 +341,19 @@ class _Server(uvicorn.Server):
                 timeout_graceful_shutdown=1,
             )
         )
+        self.begun = anyio.Event()
         self.finished = anyio.Event()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            # The event loop has set the queue of the socket to the number that it accepts at a time.
+            listener.listen(WAITING_CONNECTIONS)
+        self.begun.set()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         try:

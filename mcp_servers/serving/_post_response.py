@@ -93,5 +93,5 @@ def _only_answer(event: bytes) -> bytes | None:
     data = event[len(_EVENT + _DATA) : -len(_END)]
     try:
         return data if b"\n" not in data and _DECODER.decode(data).method is msgspec.UNSET else None
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

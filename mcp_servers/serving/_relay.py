@@ -116,7 +116,7 @@ class _Exchange:
         self._body = body
         self._send = send
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._envelope = _read(body)
+        self._envelope = read_envelope(body)
         self._started = False
         self._streams = False
         self._ended = False
@@ -218,8 +218,8 @@ def _lost_call(envelope: _Envelope, number: int) -> Mapping[str, object]:
     return {**result.model_dump(mode="json", by_alias=True, exclude_none=True), "resultType": "complete"}
 
 
-def _read(body: bytes) -> _Envelope:
+def read_envelope(body: bytes) -> _Envelope:
     try:
         return _DECODER.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _UNREADABLE  # any worker reports the error

@@ -13,7 +13,7 @@ from runtimes import MIB, FrameError, JsonLimits, check_json
 MAX_VALUES = 20_000
 """JSON values of a request. Decoding holds the event loop: this many take about 25 ms."""
 
-LARGE_BYTES = 64 * 1024
+LARGE_BYTES = 16 * 1024
 """Size from which requests are read two at a time per client, and paced."""
 
 PIECE_SECONDS = 30.0
@@ -22,6 +22,12 @@ PIECE_SECONDS = 30.0
 HELD_BYTES = 64 * MIB
 """Total size of the large requests of one client that are being answered, if the server has several clients."""
 
+DISCARDED_BYTES = 64 * MIB
+"""Bytes that the server receives and discards after a refusal, so that the client reads the answer."""
+
+SECONDS_PER_BYTE = 8e-9
+"""Time to receive and decode a body, for each byte."""
+
 _CHECKED_EARLY = 256 * 1024
 _AT_ONCE = 2
 
@@ -29,10 +35,14 @@ _AT_ONCE = 2
 class BodyRefusedError(Exception):
     """A body over a limit."""
 
-    def __init__(self, status: int, message: str) -> None:
-        """Store the HTTP status and one line for the client."""
+    def __init__(self, status: int, message: str, *, close: bool = False) -> None:
+        """Store the HTTP status and one line for the client.
+
+        :param close: close the connection instead of receiving the rest, although the client may then miss the answer.
+        """
         super().__init__(message)
         self.status = status
+        self.close = close
 
 
 class Pacer:
@@ -42,7 +52,7 @@ class Pacer:
     burst of `BURST_SECONDS`.
     """
 
-    SHARE = 0.05
+    SHARE = 0.15
     BURST_SECONDS = 0.05
     ACTIVE_SECONDS = 2.0
     """Time since its last request for which a client is active."""
@@ -98,9 +108,11 @@ class RequestBodies:
         :raises BodyRefusedError: if it is too large or too slow.
         """
         self._pacer.see(client)
-        size = next((int(value) for name, value in headers if name == b"content-length"), None)
+        size = body_size(headers)
         if size is not None and size > self._limits.max_bytes:
-            raise BodyRefusedError(413, self._too_large())
+            raise BodyRefusedError(
+                413, self._too_large(), close=size > self._limits.max_bytes + DISCARDED_BYTES
+            )
         if size is not None and size <= LARGE_BYTES:
             yield _replay(await self._checked(receive), receive)
             return
@@ -108,8 +120,11 @@ class RequestBodies:
         async with self._turns[client]:
             await self._hold(client, held)
             try:
+                # Before reading, because the rest of a body that is refused is received, too.
+                await anyio.sleep(self._pacer.delay(client, held * SECONDS_PER_BYTE))
                 message = await self._checked(receive)
-                await anyio.sleep(self._pacer.delay(client, _decoding_seconds(message)))
+                # The next large request waits for it.
+                self._pacer.delay(client, _decoding_seconds(message))
             except BaseException:
                 self._release(client, held)
                 raise
@@ -130,7 +145,7 @@ class RequestBodies:
         self._released = anyio.Event()
 
     async def _checked(self, receive: Receive) -> Message:
-        """Return the whole body, or a disconnection, as one message."""
+        """Return the whole body as one message."""
         body = bytearray()
         more, unchecked = True, True
         while more:
@@ -141,7 +156,7 @@ class RequestBodies:
                 text = "the body of the request did not arrive in time"
                 raise BodyRefusedError(408, text) from None
             if message["type"] == "http.disconnect":
-                return message
+                raise BodyRefusedError(400, "the client has disconnected")
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > self._limits.max_bytes:
@@ -161,12 +176,19 @@ class RequestBodies:
         return f"a request may have at most {self._limits.max_bytes:,} bytes"
 
 
+def body_size(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
+    """Return the announced size of a body; `None` if it ends when the client says so."""
+    size = next((value for name, value in headers if name == b"content-length"), None)
+    if size is None:
+        return None if any(name == b"transfer-encoding" for name, _ in headers) else 0
+    return int(size)
+
+
 def _decoding_seconds(message: Message) -> float:
-    """Estimate for how long decoding a body holds the event loop."""
+    """Estimate for how long the values and escapes of a body hold the event loop."""
     body: bytes = message.get("body", b"")
     values = min(body.count(b",") + body.count(b"[") + body.count(b"{"), MAX_VALUES)
-    per_byte = 1e-9 if body.isascii() else 1e-8
-    return len(body) * per_byte + body.count(b"\\") * 3e-8 + values * 1.2e-6
+    return body.count(b"\\") * 3e-8 + values * 1e-6
 
 
 def _replay(message: Message, receive: Receive) -> Receive:

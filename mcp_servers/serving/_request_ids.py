@@ -70,7 +70,7 @@ class RequestIds:
 def _read(body: bytes) -> _Envelope:
     try:
         return _DECODER.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _Envelope()  # the application reports the error
 
 

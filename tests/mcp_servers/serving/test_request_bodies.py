@@ -122,11 +122,11 @@ def test_expensive_requests_are_spread_over_time_only_beside_other_clients() -> 
     pacer.see("alice")
     assert [pacer.delay("alice", 1.0) for _ in range(100)] == [0.0] * 100
     pacer.see("bob")
-    assert pacer.delay("alice", 0.1) == 0.0
-    assert pacer.delay("alice", 0.1) == pytest.approx((0.1 - Pacer.BURST_SECONDS) / Pacer.SHARE)
+    assert pacer.delay("alice", 0.2) == 0.0
+    assert pacer.delay("alice", 0.2) == pytest.approx((0.2 - Pacer.BURST_SECONDS) / Pacer.SHARE)
     assert pacer.delay("bob", 0.1) == 0.0
     now.seconds = 1.0
     pacer.see("bob")
-    assert pacer.delay("alice", 0.0) == pytest.approx((0.2 - Pacer.SHARE - Pacer.BURST_SECONDS) / Pacer.SHARE)
+    assert pacer.delay("alice", 0.0) == pytest.approx((0.4 - Pacer.SHARE - Pacer.BURST_SECONDS) / Pacer.SHARE)
     now.seconds = 1.0 + Pacer.ACTIVE_SECONDS + 0.1
     assert pacer.delay("alice", 5.0) == 0.0
