@@ -64,6 +64,7 @@ class DockerRuntime:
         )
         self._folder = ""
         self._closed = False
+        self._checked_mounts: set[str] = set()
         self._starts: set[anyio.CancelScope] = set()
         self._start_ended = anyio.Event()
 
@@ -163,7 +164,9 @@ class DockerRuntime:
         raise RuntimeFailure("the runtime was closed while the container was being started")
 
     async def _start_container(self, spec: InstanceSpec, image: str | None) -> ContainerInstance:
-        await anyio.to_thread.run_sync(_check_mounts, spec)
+        for source in set(spec.mounts.values()) - self._checked_mounts:
+            await anyio.to_thread.run_sync(_check_mount, source)
+            self._checked_mounts.add(source)
         name = new_name()
         link = InitConnection(os.path.join(self._folder, name))
         try:
@@ -227,23 +230,22 @@ class DockerRuntime:
         return {**image, **environment({"PATH": path}), **spec.env}
 
 
-def _check_mounts(spec: InstanceSpec) -> None:
-    """Refuse folders of the host with sockets or FIFOs, which a read-only mount does not close.
+def _check_mount(source: str) -> None:
+    """Refuse a folder of the host with sockets or FIFOs, which a read-only mount does not close.
 
-    :raises IsolationUnavailable: if there is one.
+    :raises IsolationUnavailable: if it has one.
     """
-    for source in spec.mounts.values():
-        try:
-            found = special_file(source)
-        except FileNotFoundError:
-            # The engine reports a missing folder.
-            continue
-        except OSError as error:
-            raise IsolationUnavailable(f"can't mount {source}: {error}") from error
-        if found:
-            raise IsolationUnavailable(
-                f"can't mount {source}: {found} is a socket or FIFO and would lead to the host; mount a folder without one"
-            )
+    try:
+        found = special_file(source)
+    except FileNotFoundError:
+        # The engine reports a missing folder.
+        return
+    except OSError as error:
+        raise IsolationUnavailable(f"can't mount {source}: {error}") from error
+    if found:
+        raise IsolationUnavailable(
+            f"can't mount {source}: {found} is a socket or FIFO and would lead to the host; mount a folder without one"
+        )
 
 
 def make_launcher(tier: Tier, options: ContainerOptions) -> ContainerLauncher:

@@ -15,7 +15,6 @@ from runtimes.process.linux import _syscalls as sc
 _POINT = os.O_PATH | os.O_DIRECTORY
 _LOWER = "/stage/lower"
 _EMPTY = "/stage/empty"
-_MOST_ENTRIES = 1_000_000
 
 READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 """Attributes of mounts of the host."""
@@ -98,23 +97,22 @@ def _has_mounts(folder: str) -> bool:
 def special_file(top: str) -> str:
     """Return the path of a socket or FIFO: of `top` itself, or somewhere in that folder; an empty string if there is none.
 
-    :raises OSError: if a folder that others can enter can't be read, or there are more than a million files.
+    :raises OSError: if there is no `top`, or a folder that others can enter can't be read.
     """
     if _is_special(os.stat(top).st_mode):
         return top
-    waiting, seen = [top] if os.path.isdir(top) else [], 0
+    waiting = [top] if os.path.isdir(top) else []
     while waiting:
         with _unless_closed(folder := waiting.pop()), os.scandir(folder) as entries:
             for entry in entries:
-                seen += 1
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
                 elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
                     continue
-                elif _is_special(entry.stat(follow_symlinks=False).st_mode):
-                    return entry.path
-        if seen > _MOST_ENTRIES:
-            raise OSError(errno.E2BIG, f"can't look for sockets and FIFOs in more than {_MOST_ENTRIES} files")
+                else:
+                    with contextlib.suppress(FileNotFoundError):
+                        if _is_special(os.lstat(entry.path).st_mode):
+                            return entry.path
     return ""
 
 
@@ -124,9 +122,11 @@ def _is_special(mode: int) -> bool:
 
 @contextlib.contextmanager
 def _unless_closed(folder: str) -> Generator[None]:
-    """Skip a folder that this process may neither read nor enter: then a sandbox can't, either."""
+    """Skip a folder that was removed meanwhile, or that this process may neither read nor enter: then nor can a sandbox."""
     try:
         yield
+    except FileNotFoundError:
+        return
     except PermissionError:
         if os.access(folder, os.X_OK):
             raise
