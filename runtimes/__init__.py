@@ -15,7 +15,9 @@ if TYPE_CHECKING:
         check_json,
         decode_object,
         pack_frame,
+        pack_message,
         read_frame,
+        unpack_message,
         write_frame,
     )
     from runtimes._machine import Button, Machine, MachineRuntime, Screen, Window
@@ -82,8 +84,10 @@ __all__ = [
     "decode_object",
     "decode_untrusted",
     "pack_frame",
+    "pack_message",
     "parse_host_rule",
     "read_frame",
+    "unpack_message",
     "write_frame",
 ]
 
@@ -97,7 +101,9 @@ _FRAMING = [
     "check_json",
     "decode_object",
     "pack_frame",
+    "pack_message",
     "read_frame",
+    "unpack_message",
     "write_frame",
 ]
 _UNTRUSTED = ["decode_untrusted"]

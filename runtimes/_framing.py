@@ -1,7 +1,8 @@
 """Message framing between a process and its workers, over pipes and stream sockets.
 
 A frame is a four-byte big-endian length followed by that many bytes. Text protocols end each message with a
-separator instead. This module needs only the standard library: it also runs inside sandboxes. A blocking end uses
+separator instead. A message is a line of JSON followed by raw bytes, so that large content never passes through a
+JSON decoder. This module needs only the standard library: it also runs inside sandboxes. A blocking end uses
 `read_frame` and `write_frame`; an asyncio or anyio end uses `FrameReader` and `pack_frame`; an end that is called
 back with data feeds a `FrameDecoder` or a `LineDecoder`.
 
@@ -23,8 +24,9 @@ MAX_FRAME_BYTES = 0xFFFFFFFF
 _HEADER_BYTES = 4
 _PIECE_BYTES = 1 << 16
 
-# Looked up once: code that shares the interpreter inside a sandbox may replace them in `os`.
+# Looked up once: code that shares the interpreter inside a sandbox may replace them in their modules.
 _os_write = os.write
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class FrameError(ValueError):
@@ -41,6 +43,7 @@ class JsonLimits(NamedTuple):
 
 
 _JSON_LIMITS = JsonLimits()
+_HEAD_LIMITS = JsonLimits(max_bytes=128 * 1024, max_values=4096)
 
 
 class _Decoder(ABC):
@@ -305,6 +308,32 @@ def decode_object(payload: bytes, limits: JsonLimits = _JSON_LIMITS) -> dict[str
     if not _is_object(value):
         raise FrameError(f"a message is a JSON {type(value).__name__}, not an object")
     return value
+
+
+def pack_message(head: dict[str, Any], data: bytes = b"") -> bytes:
+    """Return the payload of a message: a JSON object and raw bytes.
+
+    Example::
+
+        assert pack_message({"size": 2}, b"hi") == b'{"size":2}\\nhi'
+    """
+    return b"%s\n%s" % (_to_json(head).encode(), data)
+
+
+def unpack_message(payload: bytes, limits: JsonLimits = _HEAD_LIMITS) -> tuple[dict[str, Any], memoryview]:
+    """Return the JSON object and the raw bytes of a message.
+
+    :param limits: limits of the JSON object; the frame limits the rest.
+    :raises FrameError: if the payload holds no such message, or its JSON exceeds a limit.
+
+    Example::
+
+        head, data = unpack_message(b'{"size":2}\\nhi')
+    """
+    end = payload.find(b"\n", 0, limits.max_bytes + 1)
+    if end < 0:
+        raise FrameError(f"a message has no JSON object of at most {limits.max_bytes} bytes before its data")
+    return decode_object(payload[:end], limits), memoryview(payload)[end + 1 :]
 
 
 def _is_object(value: object) -> TypeGuard[dict[str, Any]]:

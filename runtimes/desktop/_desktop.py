@@ -25,7 +25,7 @@ from agentflow.extras import missing_extra
 from runtimes import _framing
 from runtimes._framing import FrameDecoder, pack_frame
 from runtimes._machine import Button, Screen, Window
-from runtimes._protocol import Capabilities, ExecResult, Instance, InstanceSpec, Outcome, Runtime, Stream
+from runtimes._protocol import MIB, Capabilities, ExecResult, Instance, InstanceSpec, Outcome, Runtime, Stream
 from runtimes.desktop._options import BUS, DISPLAY, DesktopOptions
 from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
 
@@ -100,10 +100,10 @@ class _PendingRequest:
 class DriverClient:
     """Requests and answers. One of the waiting tasks reads for all of them."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, largest: int = LARGEST) -> None:
         self._stream = stream
         self._numbers = count(1)
-        self._frames = FrameDecoder(LARGEST)
+        self._frames = FrameDecoder(largest)
         self._waiting: dict[int, _PendingRequest] = {}
         self._reading = False
         self._stderr = b""
@@ -233,7 +233,7 @@ async def open_desktop(
     argv = [PYTHON, "-S", "-E", "-s", "-c", BOOTSTRAP, "-screen", "0", size, "-dpi", str(options.dpi)]
     bus = {"DBUS_SESSION_BUS_ADDRESS": BUS} if options.accessibility else {"NO_AT_BRIDGE": "1"}
     stream = await instance.open_stream(argv, env={"DISPLAY": DISPLAY, **bus})
-    link = DriverClient(stream)
+    link = DriverClient(stream, max(LARGEST, 2 * instance.spec.limits.output_bytes + MIB))
     try:
         await link.start(code)
     except BaseException as error:

@@ -159,6 +159,12 @@ class RequestChannel:
             raise _error_of(message.fields)
         return message
 
+    def post(self, op: str, **fields: object) -> None:
+        """Send a request and ignore the reply."""
+        if self._closed is None:
+            self._number += 1
+            self._send({"op": op, "n": self._number, **fields}, ())
+
     def _send(self, fields: _wire.Fields, fds: Sequence[int]) -> None:
         self._outbox.append((fields, fds))
         if len(self._outbox) == 1:

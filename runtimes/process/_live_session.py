@@ -10,114 +10,25 @@ import signal
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic
 
 import anyio
 
 from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
-from runtimes._framing import FrameDecoder, LineDecoder
 from runtimes._protocol import Limits, Outcome, OutputSink, RunResult
 from runtimes.process._channel import RequestChannel, socket_pair
 from runtimes.process._command import OutputPipes, make_pipes, wait_for_end
+from runtimes.process._control_socket import ControlSocket, ReplyT
 from runtimes.process.linux import _processes
 from runtimes.process.trusted import _wire
 
 GRACE = 2.0
 """Seconds that an interrupted run has to end before its session is killed."""
 _INTERRUPT_INTERVAL = 0.02
-_START_DEADLINE = 60.0
-MAX_REPLY_BYTES = 96 * 1024 * 1024
-"""Largest reply of a session."""
-_CHUNK = 1 << 18
-
-ReplyT = TypeVar("ReplyT")
-
-
-class ControlSocket(Generic[ReplyT]):
-    """Send requests and receive replies; a subclass decodes the replies."""
-
-    def __init__(self, sock: socket.socket, decoder: FrameDecoder | LineDecoder) -> None:
-        self._decoder = decoder
-        self._loop = asyncio.get_running_loop()
-        self._socket = sock
-        self._outgoing = bytearray()
-        self.on_reply: Callable[[ReplyT], None] | None = None
-        """Called with each complete reply."""
-        self.on_close: Callable[[], None] | None = None
-        """Called once, when the other end closes or sends a malformed reply."""
-        self._open = True
-        self._loop.add_reader(sock.fileno(), self._readable)
-
-    def _cut(self) -> ReplyT | None:
-        """Return the next complete reply, or `None` until more bytes arrive.
-
-        :raises ValueError: if the stream is malformed.
-        """
-        raise NotImplementedError
-
-    def _readable(self) -> None:
-        try:
-            data = self._socket.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.close()
-            return
-        self._decoder.feed(data)
-        self._deliver()
-
-    def listen(self, on_reply: Callable[[ReplyT], None], on_close: Callable[[], None]) -> None:
-        """Set the callbacks, and deliver the replies received so far."""
-        self.on_reply, self.on_close = on_reply, on_close
-        self._deliver()
-        if not self._open:
-            on_close()
-
-    def _deliver(self) -> None:
-        try:
-            while self._open and self.on_reply is not None and (reply := self._cut()) is not None:
-                self.on_reply(reply)
-            if self._decoder.buffered > MAX_REPLY_BYTES:
-                raise ValueError("a reply is too long")
-        except (ValueError, RecursionError):
-            self.close()
-
-    def send(self, data: bytes) -> None:
-        """Send without waiting; the rest is sent when the socket becomes writable."""
-        if not self._open:
-            return
-        self._outgoing += data
-        self._flush()
-
-    def _flush(self) -> None:
-        try:
-            sent = self._socket.send(self._outgoing)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.close()
-            return
-        del self._outgoing[:sent]
-        if self._outgoing:
-            self._loop.add_writer(self._socket.fileno(), self._flush)
-        else:
-            self._loop.remove_writer(self._socket.fileno())
-
-    def close(self) -> None:
-        """Close this end."""
-        if not self._open:
-            return
-        self._open = False
-        self._loop.remove_reader(self._socket.fileno())
-        self._loop.remove_writer(self._socket.fileno())
-        self._socket.close()
-        if self.on_close is not None:
-            self.on_close()
+START_DEADLINE = 60.0
+"""Seconds that a process has to start or to end."""
 
 
 def _new_future() -> asyncio.Future[Any]:
@@ -157,8 +68,8 @@ class LiveSession(ABC, Generic[ReplyT]):
         self._started = 0.0
         self._call: PendingRun[ReplyT] | None = None
         self._exit_code: asyncio.Future[int] | None = None
-        self._early_answers: deque[ReplyT] = deque(maxlen=1)
         self._loss_unreported = False
+        self._fault = ""
         self.lock = asyncio.Lock()
         """Held during a run and during a fork."""
 
@@ -186,8 +97,8 @@ class LiveSession(ABC, Generic[ReplyT]):
         """Start the session's process."""
 
     @abstractmethod
-    def _ask(self, source: str, *, stdin_open: bool) -> None:
-        """Send a run request."""
+    def _ask(self, source: str, *, stdin_open: bool) -> asyncio.Future[ReplyT | None]:
+        """Send a run request; return the future of its reply."""
 
     @abstractmethod
     async def _interrupt_run(self) -> None:
@@ -224,15 +135,8 @@ class LiveSession(ABC, Generic[ReplyT]):
         self._pid = pid
         self._control = control
         self._pipes = pipes
-        self._early_answers.clear()
-        control.listen(self._answered, self._lost)
+        control.listen(self._lost)
         pipes.on_overflow = lambda: self._call.end(Outcome.OUTPUT_LIMIT) if self._call else None
-
-    def _answered(self, answer: ReplyT) -> None:
-        if self._call is not None and not self._call.answer.done():
-            self._call.answer.set_result(answer)
-        else:
-            self._early_answers.append(answer)
 
     def _exit_reporter(self) -> Callable[[int], None]:
         """Return a callback for the end of the process that is being started."""
@@ -246,9 +150,16 @@ class LiveSession(ABC, Generic[ReplyT]):
 
         return report
 
-    def _lost(self) -> None:
-        """Handle a closed control socket. The run continues as long as the process does (`exec make`)."""
+    def _lost(self, fault: str) -> None:
+        """Handle a closed control socket. The run continues as long as the process does (`exec make`).
+
+        :param fault: reason for which the server closed it; the process is killed.
+        """
         self._control = None
+        if fault:
+            self._fault = f"the session was ended, because {fault}"
+            if self._pid:
+                self._client.post("signal", sandbox=self._sandbox_id, pid=self._pid, signal=signal.SIGKILL)
         if self._exit_code is None or self._exit_code.done():
             self._process_gone()
 
@@ -288,12 +199,11 @@ class LiveSession(ABC, Generic[ReplyT]):
             if self._pipes.overflowed:
                 self._pipes.take()
             try:
-                self._early_answers.clear()
                 if self.alive:
-                    self._ask(source, stdin_open=stdin_open)
+                    call.answer = self._ask(source, stdin_open=stdin_open)
                 else:
                     # It ended right after its start.
-                    self._lost()
+                    self._lost("")
                 outcome = await self._finish(call, timeout)
                 return self._report_loss(await self._collect(call, outcome))
             except asyncio.CancelledError:
@@ -308,7 +218,8 @@ class LiveSession(ABC, Generic[ReplyT]):
         unreported, self._loss_unreported = self._loss_unreported, False
         if not unreported or result.state_lost:
             return result
-        detail = "the session's process had ended before; this run started a fresh one"
+        fault, self._fault = self._fault or "the session's process had ended before", ""
+        detail = f"{fault}; this run started a fresh one"
         return replace(result, state_lost=True, fresh=True, detail=result.detail or detail)
 
     def _stop_forwarding(self) -> None:
@@ -345,7 +256,7 @@ class LiveSession(ABC, Generic[ReplyT]):
         await self._kill_since(call.started)
         if not call.answer.done():
             await self._signal(signal.SIGKILL)
-            await asyncio.wait({call.answer}, timeout=_START_DEADLINE)
+            await asyncio.wait({call.answer}, timeout=START_DEADLINE)
         if self._pipes is not None:
             self._pipes.drain()
 
@@ -382,7 +293,7 @@ class LiveSession(ABC, Generic[ReplyT]):
             return self._result(answer, outcome, stdout, stderr)
         except (KeyError, TypeError, ValueError, AttributeError):
             await self.end()
-            detail = "the session sent a malformed reply and was ended"
+            detail = "the session was ended, because it sent a malformed reply"
             return RunResult(
                 outcome=Outcome.ENDED, stdout=stdout, stderr=stderr, state_lost=True, detail=detail
             )
@@ -395,7 +306,8 @@ class LiveSession(ABC, Generic[ReplyT]):
             code = 128 - code
         elif code is not None and outcome is Outcome.ENDED and self.language == "bash":
             outcome = Outcome.OK
-        detail = "the session's process ended; the next run starts a fresh one"
+        fault, self._fault = self._fault or "the session's process ended", ""
+        detail = f"{fault}; the next run starts a fresh one"
         return RunResult(
             outcome=outcome, stdout=stdout, stderr=stderr, exit_code=code, state_lost=True, detail=detail
         )
@@ -407,19 +319,16 @@ class LiveSession(ABC, Generic[ReplyT]):
         self._call.end(Outcome.INTERRUPTED)
         return True
 
-    async def answer_to(self, send: Callable[[], None], deadline: float) -> ReplyT:
-        """Send a request that is not a run and wait for the reply. The caller holds the lock.
+    async def answer_to(self, reply: asyncio.Future[ReplyT | None], deadline: float) -> ReplyT:
+        """Wait for the reply to a request that is not a run. The caller holds the lock.
 
         :raises CannotFork: if no reply comes before the deadline, or the session ends.
         """
-        call = PendingRun[ReplyT]()
+        call = PendingRun[ReplyT](answer=reply)
         self._call = call
         try:
-            send()
-            if self._early_answers:
-                call.answer.set_result(self._early_answers.popleft())
-            elif not self.alive:
-                call.answer.set_result(None)
+            if not self.alive and not reply.done():
+                reply.set_result(None)
             await asyncio.wait({call.answer}, timeout=deadline)
         finally:
             self._call = None
@@ -427,21 +336,6 @@ class LiveSession(ABC, Generic[ReplyT]):
         if answer is None:
             raise CannotFork(f"the {self.language} session does not respond")
         return answer
-
-    async def wait_ready(self) -> ReplyT:
-        """Wait for the first reply of a new session.
-
-        :raises RuntimeFailure: if the session ends instead.
-        """
-        try:
-            return await self.answer_to(lambda: None, _START_DEADLINE)
-        except CannotFork:
-            detail = ""
-            if self._pipes is not None:
-                self._pipes.drain()
-                detail = self._pipes.take()[1].decode("utf-8", "replace").strip()
-            await self.end()
-            raise RuntimeFailure(f"the {self.language} session did not start: {detail[-500:]}") from None
 
     async def end(self) -> None:
         """Kill the session's process."""

@@ -2,47 +2,33 @@
 
 import array
 import asyncio
-import base64
 import fcntl
-import json
 import os
+import re
 import signal
 import socket
 import termios
 from collections.abc import Mapping
-from typing import Any
+from itertools import islice
 
 from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
-from runtimes._framing import FrameDecoder, LineDecoder, decode_object, pack_frame
 from runtimes._protocol import Display, Limits, Outcome, PythonError, RunResult
 from runtimes.process._channel import RequestChannel, socket_pair
 from runtimes.process._command import make_pipes
-from runtimes.process._live_session import MAX_REPLY_BYTES, ControlSocket, LiveSession
-
-PythonReply = dict[str, Any]
-"""Reply of a Python session."""
-ShellReply = list[bytes]
-"""Reply of a shell session."""
+from runtimes.process._control_socket import (
+    MAX_TEXT_BYTES,
+    PythonControlSocket,
+    PythonReply,
+    ShellControlSocket,
+    ShellReply,
+)
+from runtimes.process._live_session import START_DEADLINE, LiveSession
 
 # As long as that of a start: on a busy machine a sandbox waits for its share of the CPU.
 _MOVE_DEADLINE = 60.0
 _DUMP_DEADLINE = 60.0
-_LEFT = "# left: "
-
-
-class PythonControlSocket(ControlSocket[PythonReply]):
-    """Control socket of a Python session: frames of JSON objects."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock, FrameDecoder(MAX_REPLY_BYTES))
-
-    def _cut(self) -> PythonReply | None:
-        payload = self._decoder.next()
-        return None if payload is None else decode_object(payload)
-
-    def request(self, fields: dict[str, object]) -> None:
-        """Send one request."""
-        self.send(pack_frame(json.dumps(fields).encode()))
+_LEFT = re.compile(rb"\n# left: ([^\n]*)")
+_MAX_LEFT = 1000
 
 
 class PythonSession(LiveSession[PythonReply]):
@@ -50,45 +36,53 @@ class PythonSession(LiveSession[PythonReply]):
 
     language = "python"
 
-    def __init__(self, client: RequestChannel, sandbox: str, limits: Limits, env: Mapping[str, str]) -> None:
-        super().__init__(client, sandbox, limits, env)
-        self._number = 0
-        self._awaited: int | None = None
+    _ready: asyncio.Future[PythonReply | None]
 
     def _connect(self, sock: socket.socket) -> PythonControlSocket:
-        return PythonControlSocket(sock)
+        control = PythonControlSocket(sock)
+        self._ready = control.ready
+        return control
 
     async def _launch(self) -> None:
-        self._awaited = None
         await self._start_process("python")
         await self.wait_ready()
 
-    def _ask(self, source: str, *, stdin_open: bool) -> None:
-        assert isinstance(self._control, PythonControlSocket)
-        self._number += 1
-        self._awaited = self._number
-        self._control.request({"op": "run", "source": source, "run": self._awaited})
+    async def wait_ready(self) -> PythonReply:
+        """Wait for the first reply of a new session.
 
-    def _answered(self, answer: PythonReply) -> None:
-        # Code inside can write replies too, but only to its own run: replies carry its number.
-        if answer.get("run") == self._awaited:
-            super()._answered(answer)
+        :raises RuntimeFailure: if the session ends instead.
+        """
+        try:
+            return await self.answer_to(self._ready, START_DEADLINE)
+        except CannotFork:
+            detail = ""
+            if self._pipes is not None:
+                self._pipes.drain()
+                detail = self._pipes.take()[1].decode("utf-8", "replace").strip()
+            await self.end()
+            raise RuntimeFailure(f"the python session did not start: {detail[-500:]}") from None
+
+    def _ask(self, source: str, *, stdin_open: bool) -> asyncio.Future[PythonReply | None]:
+        assert isinstance(self._control, PythonControlSocket)
+        return self._control.request("run", source=source)
 
     async def _interrupt_run(self) -> None:
         await self._signal(signal.SIGINT)
 
     def _result(self, answer: PythonReply, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
-        error, displays = answer["error"], answer["displays"]
-        if error is not None:
-            error = PythonError(*(_text(error[name]) or "" for name in ("type", "message", "traceback")))
+        fields, parts = answer.fields, _Parts(answer.data)
+        value = None if fields["value"] is None else parts.text(fields["value"])
+        error = None if fields["error"] is None else PythonError(*map(parts.text, fields["error"]))
+        displays = tuple(Display(_text(mime), parts.take(size)) for mime, size in fields["displays"])
+        parts.end()
         return RunResult(
             outcome=outcome,
             stdout=stdout,
             stderr=stderr,
-            value=_text(answer["value"]),
+            value=value,
             error=error,
-            displays=tuple(Display(str(item["mime"]), base64.b64decode(item["data"])) for item in displays),
-            cwd=_text(answer["cwd"]) or "",
+            displays=displays,
+            cwd=_text(fields["cwd"]),
         )
 
     async def fork_into(self, sandbox: str, uid: int) -> tuple["PythonSession", list[str]]:
@@ -106,11 +100,15 @@ class PythonSession(LiveSession[PythonReply]):
             await self._client.ask(
                 "move_python", [theirs.fileno(), *ends], sandbox=self._sandbox_id, to=sandbox
             )
-            answer = await self.answer_to(lambda: self._request_fork(uid), _MOVE_DEADLINE)
-            if "error" in answer:
-                raise CannotFork(str(answer["error"]))
+            # It may have ended since `alive` was checked.
+            if not isinstance(self._control, PythonControlSocket):
+                raise CannotFork("the python session does not respond")
+            answer = await self.answer_to(self._control.request("fork", uid=uid), _MOVE_DEADLINE)
+            if "error" in answer.fields:
+                raise CannotFork(str(answer.fields["error"]))
             theirs.close()
-            hello = await child._arrive(moved)
+            await child._arrive(moved)
+            left = _texts(await child.answer_to(control.ready, _MOVE_DEADLINE), "left_behind")
         except BaseException:
             child.close()
             raise
@@ -118,15 +116,9 @@ class PythonSession(LiveSession[PythonReply]):
             theirs.close()
             for fd in ends:
                 os.close(fd)
-        return child, [str(_text(line)) for line in hello.get("left_behind", [])]
+        return child, left
 
-    def _request_fork(self, uid: int) -> None:
-        self._awaited = None
-        # It may have ended since `alive` was checked.
-        if isinstance(self._control, PythonControlSocket):
-            self._control.request({"op": "fork", "uid": uid})
-
-    async def _arrive(self, moved: asyncio.Future[int]) -> PythonReply:
+    async def _arrive(self, moved: asyncio.Future[int]) -> None:
         try:
             async with asyncio.timeout(_MOVE_DEADLINE):
                 self._pid = await moved
@@ -136,45 +128,57 @@ class PythonSession(LiveSession[PythonReply]):
             raise
         except RuntimeFailure as error:
             raise CannotFork(str(error)) from None
-        return await self.answer_to(lambda: None, _MOVE_DEADLINE)
 
 
-def _text(value: object) -> str | None:
-    """Return text from inside without lone surrogates; `None` stays.
+class _Parts:
+    """Parts of a reply's data, taken in order. Sizes come from inside.
+
+    :raises ValueError: if the sizes do not add up to the data.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def take(self, size: object) -> bytes:
+        """Return the next part."""
+        if not isinstance(size, int) or not 0 <= size <= len(self._data):
+            raise ValueError("a size is wrong")
+        part, self._data = bytes(self._data[:size]), self._data[size:]
+        return part
+
+    def text(self, size: object) -> str:
+        """Return the next part as text."""
+        part = self.take(size)
+        if len(part) > MAX_TEXT_BYTES:
+            raise ValueError("a text is too long")
+        return part.decode("utf-8", "replace")
+
+    def end(self) -> None:
+        """Check that no data is left."""
+        if self._data:
+            raise ValueError("there is more data than expected")
+
+
+def _texts(reply: PythonReply, name: str) -> list[str]:
+    """Return the texts of a reply that consists of texts.
+
+    :raises CannotFork: if it is malformed.
+    """
+    parts = _Parts(reply.data)
+    try:
+        return [parts.text(size) for size in reply.fields[name]]
+    except (KeyError, TypeError, ValueError):
+        raise CannotFork("the interpreter's copy sent a malformed reply") from None
+
+
+def _text(value: object) -> str:
+    """Return text from inside without lone surrogates.
 
     :raises TypeError: if it is not text.
     """
-    if value is None:
-        return None
     if not isinstance(value, str):
         raise TypeError("not text")
     return value.encode("utf-8", "replace").decode()
-
-
-class ShellControlSocket(ControlSocket[ShellReply]):
-    """Control socket of a shell session: replies consist of `parts` strings that each end in a NUL."""
-
-    parts = 2
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock, LineDecoder(MAX_REPLY_BYTES, b"\0"))
-        self._received: ShellReply = []
-
-    def _cut(self) -> ShellReply | None:
-        self._received += self._decoder
-        if len(self._received) < self.parts:
-            return None
-        reply, self._received = self._received[: self.parts], self._received[self.parts :]
-        return reply
-
-    def request(self, word: str, text: str) -> None:
-        """Send one request.
-
-        :raises ValueError: if the text contains a NUL character.
-        """
-        if "\0" in text:
-            raise ValueError("a shell command can't contain a NUL character")
-        self.send(word.encode() + b"\0" + text.encode("utf-8", "surrogateescape") + b"\0")
 
 
 class ShellSession(LiveSession[ShellReply]):
@@ -207,12 +211,12 @@ class ShellSession(LiveSession[ShellReply]):
             raise
         self._stdin, self._stdin_reader = stdin_write, stdin_read
 
-    def _ask(self, source: str, *, stdin_open: bool) -> None:
+    def _ask(self, source: str, *, stdin_open: bool) -> asyncio.Future[ShellReply | None]:
         assert isinstance(self._control, ShellControlSocket)
-        self._control.parts = 2
         self._discard_input()
         self._stdin_open = stdin_open
-        self._control.request("ask" if stdin_open else "run", source)
+        text = source.encode("utf-8", "surrogateescape")
+        return self._control.request("ask" if stdin_open else "run", text)
 
     def _discard_input(self) -> None:
         """Discard input that an earlier run was sent and did not read."""
@@ -244,32 +248,24 @@ class ShellSession(LiveSession[ShellReply]):
         while view:
             view = view[os.write(self._stdin, view) :]
 
-    async def dump(self) -> tuple[str, list[str]]:
+    async def dump(self) -> tuple[bytes, list[str]]:
         """Return the session's state as shell code, and one line for each thing left behind. The caller holds the lock.
 
         :raises CannotFork: if the session does not respond.
         """
-        control = self._control
-        assert isinstance(control, ShellControlSocket)
-        control.parts = 3
-        try:
-            answer = await self.answer_to(lambda: control.request("dump", ""), _DUMP_DEADLINE)
-        finally:
-            control.parts = 2
-        text = answer[0].decode("utf-8", "surrogateescape")
-        left = [line.removeprefix(_LEFT) for line in text.splitlines() if line.startswith(_LEFT)]
-        return text, left
+        assert isinstance(self._control, ShellControlSocket)
+        state, *_ = await self.answer_to(self._control.request("dump", b""), _DUMP_DEADLINE)
+        left = islice(_LEFT.finditer(state), _MAX_LEFT)
+        return state, [line[1].decode("utf-8", "replace") for line in left]
 
-    async def restore(self, state: str) -> None:
+    async def restore(self, state: bytes) -> None:
         """Restore another session's state. The caller holds the lock.
 
         :raises CannotFork: if the session does not respond.
         """
         await self._ensure()
-        control = self._control
-        assert isinstance(control, ShellControlSocket)
-        control.parts = 2
-        await self.answer_to(lambda: control.request("restore", state), _DUMP_DEADLINE)
+        assert isinstance(self._control, ShellControlSocket)
+        await self.answer_to(self._control.request("restore", state), _DUMP_DEADLINE)
         if self._pipes is not None:
             self._pipes.drain()
             self._pipes.take()

@@ -14,7 +14,7 @@ from tests.attacks._table import Attack, attacks
 CATEGORY = "control"
 ENDED = "(ended|refused: .*|output_limit); (fresh|gone); other: 2"
 ANY = "(ok|ended|timeout|output_limit|out_of_memory|refused: .*); (fresh|kept|gone); other: 2"
-_SEND = "import os, json, struct\ndef send(data, size=None):\n    os.write(3, struct.pack('>I', len(data) if size is None else size) + data)\n"
+_SEND = "import os, json, struct\ndef send(data, size=None):\n    data += b'\\n'\n    os.write(3, struct.pack('>I', len(data) if size is None else size) + data)\n"
 _END = "\nimport time\ntime.sleep(60)"
 
 _PYTHON: dict[str, tuple[str, str, str]] = {
@@ -50,7 +50,7 @@ _PYTHON: dict[str, tuple[str, str, str]] = {
     "read by a child": ("steal requests by a child", "if os.fork() == 0:\n    while True:\n        if not os.read(3, 65536):\n            os._exit(0)", ANY),
     "answered by a child": ("answer by a child after the run", "if os.fork() == 0:\n    import time\n    for n in range(200):\n        send(b'{\"run\": 2, \"value\": \"forged\", \"error\": null, \"displays\": [], \"cwd\": \"/\"}')\n        time.sleep(0.01)\n    os._exit(0)", ANY),
     "replaced": ("replace the channel by a pipe", "os.dup2(os.pipe()[1], 3)", ANY),
-    "own loop": ("replace the code of the loop", "import sys\nframe = sys._getframe()\nwhile 'fork_copy' not in frame.f_globals:\n    frame = frame.f_back\nframe.f_globals['_encode'] = lambda value: '[' * 10000", ENDED),
+    "own loop": ("replace the code of the loop", "import sys\nframe = sys._getframe()\nwhile 'fork_copy' not in frame.f_globals:\n    frame = frame.f_back\nframe.f_globals['pack_message'] = lambda head, data=b'': b'[' * 10000", ENDED),
     "output of the runtime": ("print frames to the output", "os.write(1, struct.pack('>I', 2) + b'{}')", "ok; kept; other: 2"),
     "output without an end": ("print without an end", "while True:\n    os.write(1, b'x' * 65536)", "output_limit; (kept|fresh); other: 2"),
     "control characters": ("print control characters", "print('\\x1b]0;evil\\x07\\x1b[2J' * 1000)", "ok; kept; other: 2"),

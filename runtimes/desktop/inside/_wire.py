@@ -1,20 +1,20 @@
 """Messages between the driver and the host: a line of JSON followed by raw bytes, in one frame."""
 
-import json
 from typing import Any
 
-from runtimes._framing import decode_object
+from runtimes._framing import JsonLimits, pack_message, unpack_message
 
 Message = dict[str, Any]
 """Request or answer."""
 
-LARGEST = 256 * 1024 * 1024
+LARGEST = 64 * 1024 * 1024
 """Largest frame in bytes."""
+_LIMITS = JsonLimits(max_bytes=1024 * 1024, max_values=50_000)
 
 
 def pack(message: Message, data: bytes = b"") -> bytes:
     """Return the payload of a message with attached bytes."""
-    return json.dumps(message).encode() + b"\n" + data
+    return pack_message(message, data)
 
 
 def unpack(payload: bytes) -> tuple[Message, bytes]:
@@ -22,5 +22,5 @@ def unpack(payload: bytes) -> tuple[Message, bytes]:
 
     :raises ValueError: if the payload holds no message.
     """
-    text, _, data = payload.partition(b"\n")
-    return decode_object(text), data
+    message, data = unpack_message(payload, _LIMITS)
+    return message, bytes(data)

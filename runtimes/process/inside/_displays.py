@@ -20,6 +20,7 @@ T = TypeVar("T")
 MIB = 1024 * 1024
 COUNT = 64
 BYTES = 24 * MIB
+MIME_LENGTH = 100
 
 # From the richest to the plainest form; an object is shown once, in its richest.
 _METHODS = (
@@ -39,7 +40,7 @@ class Displays:
     """Collect the rich output of runs."""
 
     def __init__(self) -> None:
-        self._shown: list[dict[str, str]] = []
+        self._shown: list[tuple[str, bytes]] = []
         self._bytes = 0
         self._drawn: list[object] = []
         _on_pyplot(self._take_over_show)
@@ -51,7 +52,7 @@ class Displays:
         if self._bytes + len(data) > BYTES:
             mime, data = "text/plain", f"({mime} of {len(data)} bytes left out: too much to show)".encode()
         self._bytes += len(data)
-        self._shown.append({"mime": mime, "data": binascii.b2a_base64(data, newline=False).decode()})
+        self._shown.append((mime[:MIME_LENGTH], data))
 
     def add_json(self, mime: str, value: object) -> None:
         """Show structured data as JSON."""
@@ -90,8 +91,8 @@ class Displays:
         finally:
             pyplot.close("all")
 
-    def take(self) -> list[dict[str, str]]:
-        """Return the items shown since the last call, each with `mime` and base64 `data`."""
+    def take(self) -> list[tuple[str, bytes]]:
+        """Return MIME type and data of the items shown since the last call."""
         shown, self._shown, self._bytes = self._shown, [], 0
         self._drawn.clear()
         return shown

@@ -71,9 +71,8 @@ class PythonEvaluator:
     def run(self, source: str, filename: str) -> dict[str, object]:
         """Run source text; `filename` names it in tracebacks and must be new for each run.
 
-        The result is JSON-serializable: `value` (the `repr` of a last expression that is not `None`), `error`
-        (`type`, `message`, `traceback`) and `displays` (each with `mime` and base64 `data`). Printed text goes to
-        `sys.stdout` and `sys.stderr`.
+        The result has `value` (the `repr` of a last expression that is not `None`), `error` (`type`, `message`,
+        `traceback`) and `displays` (MIME type and data of each). Printed text goes to `sys.stdout` and `sys.stderr`.
         """
         self._restore()
         process = _process_id()
@@ -228,7 +227,7 @@ def describe_error(error: BaseException, cells: Collection[str]) -> dict[str, st
 
     `cells` are the names of the user's sources. Frames of the runtime are left out.
     """
-    kind = _name(error)
+    kind = printable(_name(error), SUMMARY_LENGTH)
     try:
         return {"type": kind, "message": _message(error), "traceback": _traceback(error, cells)}
     except BaseException:

@@ -1,7 +1,7 @@
 """Loop of a Python session inside its sandbox: take a request, run it, reply; and the move of its forks.
 
-Requests and replies are frames of JSON objects on the control socket. The server trusts nothing that
-this process sends.
+Requests are frames of JSON objects on the control socket, replies are frames of messages: everything long is in their
+data, and the sizes of its parts in their JSON. The server trusts nothing that this process sends.
 
 A fork moves from its parent's sandbox into its own. Memory is copied by the fork. Everything else that would lead back
 to the parent is replaced: open files are reopened by path at their offsets, deleted files and shared memory are copied,
@@ -23,7 +23,7 @@ import threading
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
-from runtimes._framing import read_frame, write_frame
+from runtimes._framing import pack_message, read_frame, write_frame
 from runtimes.process.inside import _memory
 from runtimes.process.inside._evaluate import PythonEvaluator, new_stream
 from runtimes.process.linux import _syscalls as sc
@@ -32,7 +32,6 @@ from runtimes.process.trusted import _confine, _seccomp_broker
 CONTROL_FD = 3
 """Descriptor of the session's control socket."""
 
-_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 _read, _write, _exit, _signal = os.read, os.write, os._exit, signal.signal
 _SIGINT = signal.SIGINT
@@ -59,13 +58,13 @@ class SessionLoop:
         """Serve requests until the other end closes."""
         _signal(_SIGINT, self._interrupted)
         sys.stdout, sys.stderr = new_stream(1), new_stream(2)
-        self._send({"ready": True})
+        self._send({"run": 0})
         while True:
             request = self._receive()
             if request["op"] == "run":
-                self._send({**self._run(request["source"]), "run": request["run"]})
+                self._send(*_packed(self._run(request["source"]), request["run"]))
             elif request["op"] == "fork":
-                self._fork(request["uid"])
+                self._fork(request["uid"], request["run"])
 
     def _run(self, source: str) -> dict[str, Any]:
         self._count += 1
@@ -91,9 +90,9 @@ class SessionLoop:
         if self._running and self._evaluator.interruptible:
             raise KeyboardInterrupt
 
-    def _fork(self, uid: int) -> None:
+    def _fork(self, uid: int, number: int) -> None:
         if obstacle := fork_obstacle():
-            self._send({"error": obstacle})
+            self._send({"run": number, "error": obstacle})
             return
         left_behind = unmovable_threads()
         # The standard library reseeds `random` in a fork; this fork must continue its parent's sequence.
@@ -101,10 +100,10 @@ class SessionLoop:
         try:
             in_child = fork_copy()
         except OSError as error:
-            self._send({"error": f"the interpreter can't copy itself: {error.strerror}"})
+            self._send({"run": number, "error": f"the interpreter can't copy itself: {error.strerror}"})
             return
         if not in_child:
-            self._send({"forked": True})
+            self._send({"run": number})
             return
         random.setstate(random_state)
         try:
@@ -113,7 +112,8 @@ class SessionLoop:
             # Boundary of the copy: it must not keep running in its parent's sandbox.
             _write(2, f"the fork could not move: {error!r}\n".encode("utf-8", "replace"))
             _exit(71)
-        self._send({"ready": True, "left_behind": left_behind})
+        lines = [_bytes(line) for line in left_behind]
+        self._send({"run": 0, "left_behind": [len(line) for line in lines]}, b"".join(lines))
 
     def _receive(self) -> dict[str, Any]:
         try:
@@ -124,11 +124,29 @@ class SessionLoop:
             _exit(0)
         return _decode(payload.decode())
 
-    def _send(self, answer: dict[str, Any]) -> None:
+    def _send(self, head: dict[str, Any], data: bytes = b"") -> None:
         try:
-            write_frame(self._control, _encode(answer).encode())
+            write_frame(self._control, pack_message(head, data))
         except OSError:
             _exit(0)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _packed(result: dict[str, Any], number: int) -> tuple[dict[str, Any], bytes]:
+    """Return the message with the result of a run."""
+    value, error, displays = result["value"], result["error"], result["displays"]
+    texts = [_bytes(text) for text in (() if error is None else error.values())]
+    head = {
+        "run": number,
+        "cwd": result["cwd"],
+        "value": None if value is None else len(value := _bytes(value)),
+        "error": None if error is None else [len(text) for text in texts],
+        "displays": [(mime, len(data)) for mime, data in displays],
+    }
+    return head, b"".join((value or b"", *texts, *(data for _, data in displays)))
 
 
 class _OpenFile(NamedTuple):

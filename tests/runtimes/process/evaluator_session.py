@@ -32,7 +32,7 @@ class ShownOutput:
     """One item of rich output."""
 
     mime: str
-    data: str
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class EvaluatorSession:
     def receive(self) -> Ran:
         assert self._process.stdout is not None
         answer = cast("dict[str, object]", marshal.load(self._process.stdout))
-        shown = cast("list[dict[str, str]]", answer["displays"])
+        shown = cast("list[tuple[str, bytes]]", answer["displays"])
         printed = self._output.read_bytes()[self._read :]
         self._read += len(printed)
         return Ran(
             value=cast("str | None", answer["value"]),
             error=cast("dict[str, str] | None", answer["error"]),
-            displays=[ShownOutput(**display) for display in shown],
+            displays=[ShownOutput(*display) for display in shown],
             stdout=printed.decode(),
         )

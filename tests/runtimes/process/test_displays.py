@@ -1,6 +1,5 @@
 """Rich output of a run besides text."""
 
-import base64
 import json
 import struct
 from collections.abc import Iterator
@@ -24,11 +23,11 @@ def session(tmp_path: Path) -> Iterator[EvaluatorSession]:
 def table(ran: Ran) -> dict[str, object]:
     (shown,) = ran.displays
     assert shown.mime == TABLE
-    return cast("dict[str, object]", json.loads(base64.b64decode(shown.data)))
+    return cast("dict[str, object]", json.loads(shown.data))
 
 
 def assert_png(shown: ShownOutput) -> None:
-    data = base64.b64decode(shown.data)
+    data = shown.data
     assert (shown.mime, data[:4]) == ("image/png", b"\x89PNG")
     width, height = struct.unpack(">II", data[16:24])
     assert width > 100
@@ -131,8 +130,8 @@ def test_an_object_is_shown_in_its_richest_form(session: EvaluatorSession) -> No
         "        return {'text/plain': 'no', 'image/png': 'AAEC', 'application/json': {'a': 1}}, {}"
     )
     (shown,) = session.run("Rich()").displays
-    assert (shown.mime, base64.b64decode(shown.data).decode()) == ("text/html", "<b>é</b>")
-    bundle = {shown.mime: base64.b64decode(shown.data) for shown in session.run("Bundle()").displays}
+    assert (shown.mime, shown.data.decode()) == ("text/html", "<b>é</b>")
+    bundle = {shown.mime: shown.data for shown in session.run("Bundle()").displays}
     assert bundle == {"image/png": b"\x00\x01\x02", "application/json": b'{"a": 1}'}
     assert session.run("Rich").displays == []
 
@@ -150,7 +149,7 @@ def test_display_shows_any_value_in_order(session: EvaluatorSession) -> None:
 def test_output_over_the_display_limit_is_reported(session: EvaluatorSession) -> None:
     session.run("class Big:\n    def _repr_html_(self): return 'x' * 30_000_000")
     (shown,) = session.run("Big()").displays
-    assert base64.b64decode(shown.data) == b"(text/html of 30000000 bytes left out: too much to show)"
+    assert shown.data == b"(text/html of 30000000 bytes left out: too much to show)"
     assert len(session.run("for i in range(1000): display(i)").displays) == 64
 
 
@@ -163,7 +162,7 @@ def test_variables_are_listed_without_running_their_code(session: EvaluatorSessi
     )
     (shown,) = session.run("import _agentflow_session\n_agentflow_session.show_variables()").displays
     assert shown.mime == VARIABLES
-    listed = cast("list[dict[str, str]]", json.loads(base64.b64decode(shown.data)))
+    listed = cast("list[dict[str, str]]", json.loads(shown.data))
     found = {entry["name"]: (entry["type"], entry["summary"]) for entry in listed}
     assert "_hidden" not in found
     assert list(found) == sorted(found)

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import anyio
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from agentflow.errors import AgentFlowError, InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes import InstanceSpec, Language, Limits, Outcome
 from runtimes.process import ProcessInstance, ProcessRuntime
+from runtimes.process._control_socket import PythonReply
 from runtimes.process._sessions import PythonSession
 from runtimes.process.linux._processes import is_ending, read_process
 from tests.runtimes.process.hearing import Ear
@@ -361,7 +361,7 @@ async def test_a_session_that_ends_as_soon_as_it_is_ready_is_reported(
 ) -> None:
     wait_ready = PythonSession.wait_ready
 
-    async def wait_and_kill(session: PythonSession) -> dict[str, Any]:
+    async def wait_and_kill(session: PythonSession) -> PythonReply:
         answer = await wait_ready(session)
         for pid in children(trusted_processes().zygote):
             await kill(pid)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtimes import Instance, Outcome, RunResult
+from runtimes import Instance, Outcome, RunResult, pack_message
 from runtimes.process import ProcessRuntime
 from tests.runtimes.process.hearing import Ear
 
@@ -286,38 +286,69 @@ async def test_the_end_of_a_session_with_living_children_is_still_reported(insta
     assert await value(instance, "1") == "1"
 
 
+REPLY: dict[str, object] = {"run": 1, "cwd": "/", "value": 6, "error": None, "displays": []}
+SEND = "import os\ndef send(b):\n    b = memoryview(len(b).to_bytes(4, 'big') + b)\n    while b:\n        b = b[os.write(3, b):]\n"
+
+
+def forged(data: bytes = b"forged", **fields: object) -> str:
+    """Return code that sends a reply to its own run."""
+    return f"{SEND}send({pack_message({**REPLY, **fields}, data)!r})\n"
+
+
+ATTACKS = {
+    "closes it": "import os; os.close(3)",
+    "replaces it": "import os; os.dup2(os.open('/dev/null', os.O_RDWR), 3)",
+    "garbage": "import os; os.write(3, b'garbage' * 1000)",
+    "a huge frame": "import os; os.write(3, bytes([255] * 8))",
+    "a list": SEND + "send(b'[]')",
+    "no JSON": SEND + "send(b'not json!\\n')",
+    "no newline": SEND + "send(b'{}')",
+    "deep JSON": SEND + "send(b'[' * 60_000 + b'\\n')",
+    "a bomb": SEND + "send(b'{\"a\":[' + b'[],' * 40_000 + b'1],\"run\":1}\\n')",
+    "a bomb of 95 MiB": SEND + "send(b'{\"a\":[' + b'[],' * 33_000_000 + b'1],\"run\":1}\\n')",
+    "a long head": SEND + "send(b'{\"run\":1,\"value\":\"' + b'x' * 200_000 + b'\"}\\n')",
+    "nothing expected": forged(error=1),
+    "no fields": SEND + "send(b'{\"run\": 1}\\n')",
+    "a number of displays": forged(displays=7),
+    "too little data": forged(value=7),
+    "too much data": forged(value=5),
+    "a negative size": forged(value=-1),
+    "a size that is a text": forged(value="6"),
+    "sizes beyond the data": forged(displays=[["text/plain", 1 << 62]]),
+    "a text of 6 MB": forged(b"\xff" * 6_000_000, value=6_000_000),
+    "a type that is no text": forged(displays=[[None, 0]]),
+    "old replies": f"{SEND}for _ in range(99): send(b'{{\"run\":0}}\\n')",
+}
+
+
 @pytest.mark.promise("instances:python:control")
-@pytest.mark.parametrize(
-    "source",
-    [
-        "os.close(3)",
-        "os.dup2(os.open('/dev/null', os.O_RDWR), 3)",
-        "os.write(3, b'garbage' * 1000)",
-        "os.write(3, bytes([255] * 8))",
-        "b = b'{\"run\": 1}'; os.write(3, len(b).to_bytes(4, 'big') + b)",
-        "os.write(3, bytes([0, 0, 0, 2]) + b'[]')",
-        "os.write(3, bytes([0, 0, 0, 9]) + b'not json!')",
-        "b = b'[' * 60_000; os.write(3, len(b).to_bytes(4, 'big') + b)",
-        'b = b\'{"value": 5, "error": null, "displays": [], "cwd": "/", "run": 1}\'; os.write(3, len(b).to_bytes(4, \'big\') + b)',
-        'b = b\'{"value": null, "error": 1, "displays": [], "cwd": "/", "run": 1}\'; os.write(3, len(b).to_bytes(4, \'big\') + b)',
-        'b = b\'{"value": null, "error": null, "displays": 7, "cwd": "/", "run": 1}\'; os.write(3, len(b).to_bytes(4, \'big\') + b)',
-        "b = b'{\"ready\": true, \"run\": 1}'; os.write(3, len(b).to_bytes(4, 'big') + b)",
-    ],
-)
+@pytest.mark.parametrize("attack", ATTACKS)
 async def test_code_that_writes_to_the_control_channel_ends_only_its_own_session(
-    instance: Instance, source: str
+    instance: Instance, attack: str
 ) -> None:
-    result = await python(instance, f"import os, socket\n{source}")
+    result = await python(instance, ATTACKS[attack])
     assert (result.outcome, result.value, result.state_lost) == (Outcome.ENDED, None, True)
     assert await value(instance, "1 + 1") == "2"
 
 
 @pytest.mark.promise("instances:python:control")
 async def test_a_forged_reply_affects_only_its_own_run(instance: Instance) -> None:
-    forged = '{"value": "forged", "error": null, "displays": [], "cwd": "/", "run": 1}'
-    source = f"import os\nb = {forged.encode()!r}\nos.write(3, len(b).to_bytes(4, 'big') + b)\n'own'"
-    assert (await python(instance, source)).value in ("forged", "'own'")
+    assert (await python(instance, f"{forged()}'own'")).value in ("forged", "'own'")
     assert [await value(instance, f"{n}") for n in range(10, 13)] == ["10", "11", "12"]
+
+
+@pytest.mark.promise("instances:control:unasked")
+async def test_a_session_that_keeps_replying_unasked_is_ended_and_the_next_run_names_the_reason(
+    instance: Instance,
+) -> None:
+    sending = "threading.Thread(target=lambda: (time.sleep(0.05), [send(b'{}\\n') for _ in range(99)]), daemon=True)"
+    started = await python(instance, f"{SEND}import threading, time\nkept = 1\n{sending}.start()")
+    assert started.outcome is Outcome.OK
+    while (await instance.usage()).processes:
+        continue
+    again = await python(instance, "'kept' in globals()")
+    assert (again.value, again.state_lost) == ("False", True)
+    assert "replies that nobody had asked for" in again.detail
 
 
 # -- ending a run -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentflow.errors import RuntimeFailure
 from runtimes import Instance, Outcome, RunResult
 from runtimes.process import ProcessRuntime
-from runtimes.process._sessions import ShellControlSocket
+from runtimes.process._control_socket import ShellControlSocket
 from tests.runtimes.process.hearing import Ear
 
 
@@ -258,6 +258,47 @@ async def test_a_shell_can_redirect_its_output(instance: Instance, source: str) 
     await bash(instance, f"exec 5>&1 6>&2; {source}")
     assert (await bash(instance, "echo lost")).stdout == ""
     assert await said(instance, "exec 1>&5 2>&6; echo back") == "back\n"
+
+
+FIND_CONTROL = "for fd in /proc/$$/fd/*; do [[ -S $fd ]] && control=${fd##*/}; done; "
+"""Set `control` to the descriptor at which the shell keeps its control socket during a run."""
+
+
+@pytest.mark.promise("instances:control:unasked")
+@pytest.mark.parametrize(
+    "flood",
+    [
+        r"printf '2\0000\0/\0%.0s' {1..60000} >&$control",
+        r"{ until [[ -e go ]]; do :; done; printf '0\0000\0/\0%.0s' {1..60000}; } >&$control &",
+        r"head -c 40000000 /dev/zero | tr '\0' x >&$control",
+    ],
+    ids=["during the run", "after the run", "one endless reply"],
+)
+async def test_a_shell_that_keeps_replying_unasked_is_ended(instance: Instance, flood: str) -> None:
+    await bash(instance, "kept=1; " + FIND_CONTROL + flood)
+    await instance.write("go", b"")
+    with anyio.fail_after(60):
+        while (await instance.usage()).processes:
+            continue
+    again = await bash(instance, "echo kept=$kept")
+    assert (again.outcome, again.stdout, again.exit_code) == (Outcome.OK, "kept=\n", 0)
+
+
+@pytest.mark.promise("instances:control:unasked")
+async def test_the_end_of_a_shell_that_replied_unasked_is_explained(instance: Instance) -> None:
+    first = await bash(instance, FIND_CONTROL + r"printf '2\0000\0/\0%.0s' {1..99} >&$control; sleep 987")
+    assert (first.outcome, first.state_lost) == (Outcome.ENDED, True)
+    assert "replies that nobody had asked for" in first.detail
+    assert (await bash(instance, "echo again")).stdout == "again\n"
+
+
+@pytest.mark.promise("instances:control:unasked")
+async def test_a_few_replies_to_other_requests_are_dropped(instance: Instance) -> None:
+    forged = r"printf '1\0000\0/x\0%.0s' {1..20} >&$control; printf '99\0007\0/y\0' >&$control; kept=1"
+    first = await bash(instance, FIND_CONTROL + forged)
+    assert (first.exit_code, first.state_lost) == (0, False)
+    again = await bash(instance, "echo kept=$kept; (exit 3)")
+    assert (again.stdout, again.exit_code, again.state_lost) == ("kept=1\n", 3, False)
 
 
 # -- jobs, input, ends of runs ------------------------------------------------------------------------------
