@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-Lack: TypeAlias = Literal["landlock", "cgroups", "autogroup", "id-range"]
-"""Mechanism that a machine lacks; `autogroup`: the kernel divides the CPU by session, and there are no cgroups."""
+Lack: TypeAlias = Literal["landlock", "cgroups", "cpu-cgroup", "autogroup", "id-range"]
+"""Mechanism that a machine lacks; `autogroup`: the kernel divides the CPU by session, and no cgroup limits it."""
 
 LACKS: Final[Mapping[Lack, str]] = {
     "landlock": "no Landlock",
     "cgroups": "no cgroups",
-    "autogroup": "no cgroups, autogroup on",
+    "cpu-cgroup": "no cgroup for the CPU",
+    "autogroup": "the same, autogroup on",
     "id-range": "no range of ids",
 }
 """Descriptions, the columns of the table."""
@@ -64,7 +65,7 @@ CONTAINMENT: Final[tuple[ContainmentPromise, ...]] = (
     ContainmentPromise(
         name="memory-limit",
         text="the memory of a whole sandbox is limited",
-        partly={"cgroups": "each process is limited", "autogroup": "each process is limited"},
+        partly={"cgroups": "each process is limited"},
     ),
     ContainmentPromise(name="process-limit", text="the number of a sandbox's processes is limited"),
     ContainmentPromise(
@@ -75,7 +76,11 @@ CONTAINMENT: Final[tuple[ContainmentPromise, ...]] = (
     ContainmentPromise(
         name="cpu-share",
         text="all sandboxes together weigh as much as one ordinary process on every CPU",
-        lost={"cgroups": "each process has a share", "autogroup": "each command has the share of a program"},
+        lost={
+            "cgroups": "each process has a share",
+            "cpu-cgroup": "each process has a share",
+            "autogroup": "each command has the share of a program",
+        },
     ),
     ContainmentPromise(name="cleanup", text="nothing that a sandbox started outlives it or the server"),
     ContainmentPromise(

@@ -235,7 +235,8 @@ def _lacks(facts: dict[str, Any]) -> frozenset[Lack]:
     found: dict[Lack, bool] = {
         "landlock": not facts["landlock"],
         "cgroups": not facts["grouped"],
-        "autogroup": not facts["grouped"] and _autogroup(),
+        "cpu-cgroup": not facts["shares_cpu"],
+        "autogroup": not facts["shares_cpu"] and _autogroup(),
         "id-range": facts["single_user"],
     }
     return frozenset(lack for lack, missing in found.items() if missing)

@@ -1,7 +1,7 @@
 """Machines that lack a mechanism of isolation, simulated for one process and its children without touching the machine.
 
 Landlock is absent behind a system-call filter that answers its calls as old kernels do. cgroups are absent behind an empty
-file system over `/sys/fs/cgroup`, in a mount namespace. A user without a range of ids is one that can't find `newuidmap`.
+file system over `/sys/fs/cgroup` or the controller `cpu` of version 1, in a mount namespace. A user without a range of ids is one that can't find `newuidmap`.
 Autogroup is a property of the kernel: it is on or off in all of them.
 """
 
@@ -23,10 +23,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 def check(result):
     if result:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-if "cgroups" in lacks:
+hidden = ["/sys/fs/cgroup"] if "cgroups" in lacks else ["/sys/fs/cgroup/cpu"] if "cpu-cgroup" in lacks else []
+if hidden:
     check(libc.unshare(0x20000))
     check(libc.mount(None, b"/", None, 0x4000 | 0x40000, None))
-    check(libc.mount(b"none", b"/sys/fs/cgroup", b"tmpfs", 0, None))
+for place in hidden:
+    check(libc.mount(b"none", place.encode(), b"tmpfs", 0, None))
 if "landlock" in lacks:
     load, jump, answer = (0x20, 0, 0, 0), (0x35, 0, 2, 444), (0x35, 1, 0, 447)
     code = b"".join(struct.pack("=HBBI", *line) for line in [load, jump, answer, (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)])

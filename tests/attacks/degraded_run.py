@@ -80,13 +80,16 @@ async def _share_of_the_cpu(runtime: ProcessRuntime) -> bool:
     """Processes of a sandbox are in a cgroup of the runtime."""
     instance = await runtime.start()
     await instance.run("python", "x = 1")
-    groups = {_groups_of(pid) for pid in trusted_processes().sandboxed()}
+    groups = {group for pid in trusted_processes().sandboxed() for group in _cpu_groups(pid)}
     await instance.stop()
-    return any("agentflow-" in group for group in groups - {_groups_of(os.getpid())})
+    return any("agentflow-" in group for group in groups)
 
 
-def _groups_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
+def _cpu_groups(pid: int) -> list[str]:
+    """Return the cgroups of a process that limit the CPU: that of version 2, and that of its controller in version 1."""
+    lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
+    fields = [line.split(":", 2) for line in lines]
+    return [path for _, names, path in fields if names == "" or "cpu" in names.split(",")]
 
 
 async def _neighbours(runtime: ProcessRuntime) -> bool:

@@ -17,8 +17,8 @@ MODULE = "tests.attacks.degraded_run"
 MACHINES: dict[str, tuple[Lack, ...]] = {
     "a complete machine": (),
     "no Landlock": ("landlock",),
-    "no cgroups": ("cgroups",),
-    "no Landlock and no cgroups": ("landlock", "cgroups"),
+    "no cgroups": ("cgroups", "cpu-cgroup"),
+    "no Landlock and no cgroups": ("landlock", "cgroups", "cpu-cgroup"),
 }
 AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(500)
 
 def check(report: DegradedReport, lacks: set[Lack]) -> None:
     """Compare a report with the table."""
-    if "cgroups" in lacks and AUTOGROUP.exists() and AUTOGROUP.read_text(encoding="utf-8") == "1\n":
+    if "cpu-cgroup" in lacks and AUTOGROUP.exists() and AUTOGROUP.read_text(encoding="utf-8") == "1\n":
         lacks = {*lacks, "autogroup"}
     assert set(report["lacks"]) == lacks
     declared = {promise.name: promise.effects(lacks) == [] for promise in CONTAINMENT}
@@ -49,10 +49,20 @@ def test_each_promise_holds_as_declared_on_a_degraded_machine(machine: str) -> N
 
 @pytest.mark.soak
 @pytest.mark.promise("attacks:degraded")
+def test_each_promise_holds_as_declared_without_a_cgroup_for_the_cpu() -> None:
+    if not Path("/sys/fs/cgroup/cpu").is_dir():
+        pytest.skip("cgroups of version 2 have one folder for all controllers")
+    check(cast("DegradedReport", report_without(("cpu-cgroup",), MODULE)), {"cpu-cgroup"})
+
+
+@pytest.mark.soak
+@pytest.mark.promise("attacks:degraded")
 def test_each_promise_holds_as_declared_without_a_range_of_ids(plain_user: "PlainUser") -> None:
     report = cast("DegradedReport", report_without((), MODULE, plain_user))
     # An ordinary user can't create cgroups, except in a delegated one.
-    lacks: set[Lack] = {"id-range", "cgroups"} if "cgroups" in report["lacks"] else {"id-range"}
+    lacks: set[Lack] = {"id-range"}
+    if "cgroups" in report["lacks"]:
+        lacks |= {"cgroups", "cpu-cgroup"}
     check(report, lacks)
 
 
@@ -73,7 +83,7 @@ def test_every_cell_of_the_table_says_what_holds_instead() -> None:
 async def test_the_doctor_shows_the_state_of_each_promise_on_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ProcessRuntime, "lacks", frozenset({"cgroups", "autogroup"}))
+    monkeypatch.setattr(ProcessRuntime, "lacks", frozenset({"cgroups", "cpu-cgroup", "autogroup"}))
     found = {one.name: one for one in await examine(["containment"], {})}
     assert list(found) == [promise.name for promise in CONTAINMENT]
     assert found["host-files"].state is DiagnosisState.WORKS
