@@ -94,6 +94,9 @@ def command_of(
         # Training needs the log-probabilities of the distribution that was sampled from, not the raw ones.
         "logprobs-mode": "processed_logprobs",
     }
+    if not settings.model.endswith(".gguf"):
+        # Other formats are pickles, which can run code.
+        options["load-format"] = "safetensors"
     if settings.trains:
         # This API alone returns the weights version of each token.
         options["enable-scale-out"] = True

@@ -9,6 +9,7 @@ import pytest
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.models import Accounts, Call, Message, Sampling, TextPart, make_model
 from agentflow.serving import ModelServer, ServingSettings
+from agentflow.serving._settings import command_of
 from tests._vllm import PYTHON, settings_of
 
 pytestmark = pytest.mark.timeout(900)
@@ -75,3 +76,16 @@ async def test_a_failed_start_reports_the_last_words_of_the_server(tmp_path: Pat
         async with ModelServer(settings):
             pass
     assert "Error" in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.promise("serving:safetensors")
+@pytest.mark.parametrize(
+    ("model", "options", "formats"),
+    [("m", {}, ["safetensors"]), ("m.gguf", {}, []), ("m", {"load-format": "dummy"}, ["dummy"])],
+)
+def test_only_formats_without_code_are_loaded_unless_another_is_named(
+    model: str, options: dict[str, object], formats: list[str]
+) -> None:
+    settings = ServingSettings(model=model, max_model_len=64, options=options)
+    words = command_of(settings, 1, cpu=True)
+    assert [words[place + 1] for place, word in enumerate(words) if word == "--load-format"] == formats
