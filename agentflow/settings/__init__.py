@@ -9,6 +9,7 @@ from agentflow.settings._load import load_settings, read_environment, read_file,
 from agentflow.settings._model import EndpointUrl, Section, Settings, SettingsByName
 from agentflow.settings._references import import_named, import_object
 from agentflow.settings._renamed import RenamedSettingWarning
+from agentflow.settings._yaml import parse_json, parse_yaml
 
 __all__ = [
     "EndpointUrl",
@@ -21,6 +22,8 @@ __all__ = [
     "import_object",
     "load_settings",
     "nearest",
+    "parse_json",
+    "parse_yaml",
     "read_environment",
     "read_file",
     "report_read_errors",

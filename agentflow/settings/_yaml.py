@@ -20,6 +20,10 @@ def parse_yaml(text: str, where: str, *, inline: bool = False) -> object:
     :param where: name of the text in errors.
     :param inline: the text is a value on the command line, which has no line numbers and may be a secret.
     :raises ConfigurationError: with one line, for any text that can't be used.
+
+    Example::
+
+        parse_yaml("depth: 1", "run.yaml")  # {"depth": 1}
     """
     try:
         root: yaml.Node | None = yaml.SafeLoader(text).get_single_node()
@@ -46,6 +50,10 @@ def parse_json(text: str, where: str) -> object:
     """Parse JSON; a key that is given twice in one object is an error.
 
     :raises ConfigurationError: with one line, for any text that can't be used.
+
+    Example::
+
+        parse_json('{"depth": 1}', "run.json")  # {"depth": 1}
     """
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

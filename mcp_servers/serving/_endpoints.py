@@ -21,7 +21,7 @@ from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._metrics import Metrics, own_usage
 from mcp_servers.serving._post_response import PostResponse
 from mcp_servers.serving._protocol import McpAdapter, RequestContext
-from mcp_servers.serving._request_ids import RequestIds
+from mcp_servers.serving._request_bodies import RequestIds
 
 PRINCIPAL = "agentflow.principal"
 """Key of the principal in a request's ASGI scope."""

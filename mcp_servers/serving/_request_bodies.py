@@ -1,12 +1,15 @@
-"""Bodies of requests, read with bounded memory and a fair share of the event loop."""
+"""Bodies of requests: read with bounded memory and a fair share of the event loop, and their ids."""
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 
 import anyio
-from starlette.types import Message, Receive
+import msgspec
+from mcp_types import INVALID_REQUEST
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runtimes import MIB, FrameError, JsonLimits, check_json
 
@@ -45,7 +48,7 @@ class BodyRefusedError(Exception):
         self.close = close
 
 
-class Pacer:
+class RequestThrottle:
     """Spreads the expensive requests of a client over time while other clients are active.
 
     A client that is alone is never delayed. Beside others, its expensive requests take at most `SHARE` of the time, after a
@@ -86,7 +89,9 @@ class Pacer:
 class RequestBodies:
     """Reads the bodies of requests."""
 
-    def __init__(self, max_bytes: int, clients: Collection[str], pacer: Pacer | None = None) -> None:
+    def __init__(
+        self, max_bytes: int, clients: Collection[str], throttle: RequestThrottle | None = None
+    ) -> None:
         """Prepare to read.
 
         :param max_bytes: maximum size of a body.
@@ -94,7 +99,7 @@ class RequestBodies:
         """
         self._limits = JsonLimits(max_bytes=max_bytes, max_values=MAX_VALUES)
         self._several = len(clients) > 1
-        self._pacer = pacer or Pacer()
+        self._throttle = throttle or RequestThrottle()
         self._turns: defaultdict[str, anyio.Semaphore] = defaultdict(lambda: anyio.Semaphore(_AT_ONCE))
         self._held: defaultdict[str, int] = defaultdict(int)
         self._released = anyio.Event()
@@ -107,7 +112,7 @@ class RequestBodies:
 
         :raises BodyRefusedError: if it is too large or too slow.
         """
-        self._pacer.see(client)
+        self._throttle.see(client)
         size = body_size(headers)
         if size is not None and size > self._limits.max_bytes:
             raise BodyRefusedError(
@@ -121,10 +126,10 @@ class RequestBodies:
             await self._hold(client, held)
             try:
                 # Before reading, because the rest of a body that is refused is received, too.
-                await anyio.sleep(self._pacer.delay(client, held * SECONDS_PER_BYTE))
+                await anyio.sleep(self._throttle.delay(client, held * SECONDS_PER_BYTE))
                 message = await self._checked(receive)
                 # The next large request waits for it.
-                self._pacer.delay(client, _decoding_seconds(message))
+                self._throttle.delay(client, _decoding_seconds(message))
             except BaseException:
                 self._release(client, held)
                 raise
@@ -198,3 +203,79 @@ def _replay(message: Message, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return replay
+
+
+class _Envelope(msgspec.Struct):
+    method: object = None
+    id: str | int | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Envelope)
+
+
+class RequestIds:
+    """Refuses a request whose id another running request of its connection has.
+
+    The SDK would send the answer of both to the later one, and the earlier one would wait forever. This happens when two
+    programs share the id of a connection.
+    """
+
+    def __init__(self, connection: bytes, max_body: int) -> None:
+        """Create it empty.
+
+        :param connection: name of the header with the id of the connection.
+        :param max_body: requests above this size are passed on unread, to be refused.
+        """
+        self._connection = connection
+        self._max_body = max_body
+        self._running: set[tuple[bytes, str]] = set()
+
+    async def run(self, application: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer the request, or refuse it."""
+        connection = dict(scope["headers"]).get(self._connection)
+        if connection is None:
+            return await application(scope, receive, send)
+        messages = await self._read(receive)
+
+        async def replay() -> Message:
+            return messages.pop(0) if messages else await receive()
+
+        envelope = _read(b"".join(message.get("body", b"") for message in messages))
+        if envelope.method is None or envelope.id is None:
+            return await application(scope, replay, send)
+        key = (connection, str(envelope.id))
+        if key in self._running:
+            return await _refuse(send, envelope.id)
+        self._running.add(key)
+        try:
+            await application(scope, replay, send)
+        finally:
+            self._running.discard(key)
+        return None
+
+    async def _read(self, receive: Receive) -> list[Message]:
+        """Read the body, of an oversized one only the first part."""
+        messages: list[Message] = []
+        size = 0
+        while size <= self._max_body:
+            messages.append(message := await receive())
+            size += len(message.get("body", b""))
+            if not message.get("more_body", False):
+                break
+        return messages
+
+
+def _read(body: bytes) -> _Envelope:
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Envelope()  # the application reports the error
+
+
+async def _refuse(send: Send, number: str | int) -> None:
+    message = f"request id {number!r} is in use by a running request of this connection: open a connection for each client"
+    error = {"code": INVALID_REQUEST, "message": message}
+    content = json.dumps({"jsonrpc": "2.0", "id": number, "error": error}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

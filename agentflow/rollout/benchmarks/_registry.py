@@ -9,7 +9,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import yaml
 from msgspec import structs
 from pydantic import Field, ValidationError
 
@@ -20,7 +19,7 @@ from agentflow.rollout.benchmarks._benchmark import Benchmark, Category, choose,
 from agentflow.rollout.benchmarks._readers import references
 from agentflow.rollout.benchmarks._rows import BenchmarkRow
 from agentflow.rollout.benchmarks._sources import HUB, find_data
-from agentflow.settings import Section
+from agentflow.settings import Section, parse_json, parse_yaml
 from agentflow.trajectory import Task
 
 _SAMPLES: Final = Path(__file__).parent / "samples"
@@ -236,8 +235,10 @@ def read_description(path: Path) -> Benchmark:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-        read: object = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
-        description = BenchmarkDescription.model_validate(read)
+        parse = parse_json if path.suffix.lower() == ".json" else parse_yaml
+        description = BenchmarkDescription.model_validate(parse(text, str(path)))
+    except ConfigurationError:
+        raise
     except FileNotFoundError:
         raise ConfigurationError(
             f"{path}: no such file; name a benchmark, or a file that describes one"
@@ -248,7 +249,7 @@ def read_description(path: Path) -> Benchmark:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "it"
         raise ConfigurationError(f"{path}: {key}: {first['msg']}") from None
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: can't be read: {' '.join(str(error).split())}") from None
     return Benchmark(
         name=description.name,

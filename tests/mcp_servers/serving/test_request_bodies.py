@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message, Receive
 
 from mcp_servers.serving import _request_bodies
-from mcp_servers.serving._request_bodies import HELD_BYTES, BodyRefusedError, Pacer, RequestBodies
+from mcp_servers.serving._request_bodies import HELD_BYTES, BodyRefusedError, RequestBodies, RequestThrottle
 from runtimes import MIB
 from tests.mcp_servers._now import Now
 
@@ -118,15 +118,19 @@ async def test_large_requests_of_one_client_hold_a_bounded_amount_of_memory(clie
 @pytest.mark.promise("mcp:http:paced")
 def test_expensive_requests_are_spread_over_time_only_beside_other_clients() -> None:
     now = Now()
-    pacer = Pacer(clock=now)
-    pacer.see("alice")
-    assert [pacer.delay("alice", 1.0) for _ in range(100)] == [0.0] * 100
-    pacer.see("bob")
-    assert pacer.delay("alice", 0.2) == 0.0
-    assert pacer.delay("alice", 0.2) == pytest.approx((0.2 - Pacer.BURST_SECONDS) / Pacer.SHARE)
-    assert pacer.delay("bob", 0.1) == 0.0
+    throttle = RequestThrottle(clock=now)
+    throttle.see("alice")
+    assert [throttle.delay("alice", 1.0) for _ in range(100)] == [0.0] * 100
+    throttle.see("bob")
+    assert throttle.delay("alice", 0.2) == 0.0
+    assert throttle.delay("alice", 0.2) == pytest.approx(
+        (0.2 - RequestThrottle.BURST_SECONDS) / RequestThrottle.SHARE
+    )
+    assert throttle.delay("bob", 0.1) == 0.0
     now.seconds = 1.0
-    pacer.see("bob")
-    assert pacer.delay("alice", 0.0) == pytest.approx((0.4 - Pacer.SHARE - Pacer.BURST_SECONDS) / Pacer.SHARE)
-    now.seconds = 1.0 + Pacer.ACTIVE_SECONDS + 0.1
-    assert pacer.delay("alice", 5.0) == 0.0
+    throttle.see("bob")
+    assert throttle.delay("alice", 0.0) == pytest.approx(
+        (0.4 - RequestThrottle.SHARE - RequestThrottle.BURST_SECONDS) / RequestThrottle.SHARE
+    )
+    now.seconds = 1.0 + RequestThrottle.ACTIVE_SECONDS + 0.1
+    assert throttle.delay("alice", 5.0) == 0.0

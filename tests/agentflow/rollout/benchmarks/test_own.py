@@ -61,7 +61,7 @@ def test_a_description_may_be_json_and_name_the_format(tmp_path: Path) -> None:
         ("name: birds\npath: x\nlimit: 0\n", "limit: Input should be greater than"),
         ("name: birds\npath: x\nformat: xml\n", "format: String should match pattern"),
         ("- x\n", "it: Input should be a valid"),
-        ("name: [\n", "can't be read"),
+        ("name: [\n", "own.yaml:2: not YAML"),
     ],
 )
 def test_an_unusable_description_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
