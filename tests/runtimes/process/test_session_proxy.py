@@ -10,7 +10,8 @@ import pytest
 from anyio.abc import SocketStream
 
 from runtimes import NetworkAccess, parse_host_rule
-from runtimes.egress import EgressProxy, session_proxy
+from runtimes.egress import EgressProxy
+from runtimes.process._network import session_proxy
 from tests.runtimes.egress._site import FakeSite, fake_site
 
 NAMES = {
