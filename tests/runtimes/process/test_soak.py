@@ -48,8 +48,8 @@ async def live_many(runtime: ProcessRuntime, count: int, at_once: int = 4) -> No
 async def settled(runtime: ProcessRuntime, trusted: Trusted) -> None:
     """Wait until killed processes and their cgroups are gone."""
     with anyio.fail_after(60):
-        # The zygote and the kill helper stay.
-        while len(trusted.sandboxed()) > 2 or any(_inner(group) for group in trusted.groups()):
+        # The zygote, its starter and the kill helper stay.
+        while len(trusted.sandboxed()) > 3 or any(_inner(group) for group in trusted.groups()):
             await anyio.lowlevel.checkpoint()
     # A reply now means that their ends have been noticed.
     await runtime.warmup()
