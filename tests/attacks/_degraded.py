@@ -41,12 +41,14 @@ os.execv(argv[0], argv)
 """
 
 
-def report_without(lacks: Collection[Lack], module: str, plain: "PlainUser | None" = None) -> object:
-    """Return the JSON that a module prints on a machine that lacks these mechanisms.
+def report_without(
+    lacks: Collection[Lack], module: str, plain: "PlainUser | None" = None, *, main: str = "main"
+) -> object:
+    """Return the JSON that a module's function prints on a machine that lacks these mechanisms.
 
     :param plain: a user that takes the place of one without a range of ids; otherwise the current user, who must be root.
     """
-    script = f"from {module} import main; main()"
+    script = f"from {module} import {main}; {main}()"
     if plain is not None:
         done = plain.run_python(script, timeout=400, env={"PATH": "/nowhere"})
     else:

@@ -14,7 +14,7 @@ import psutil
 from agentflow.errors import AgentFlowError
 from runtimes import InstanceSpec, Limits, Outcome
 from runtimes.process import ProcessRuntime
-from tests.attacks._sandboxes import ATTACKS, POWERS_WITHOUT_RANGE, attack_sandboxes
+from tests.attacks._sandboxes import ATTACKS, POWERS_WITHOUT_RANGE, Role, attack_sandboxes
 from tests.attacks._table import not_contained
 from tests.runtimes.process.escape_run import PROBES
 from tests.runtimes.process.machine import descendants, ended, trusted_processes
@@ -171,10 +171,10 @@ _CHECKS: dict[str, Callable[[ProcessRuntime], Awaitable[bool]]] = {
 }
 
 
-async def run() -> DegradedReport:
-    """Check every promise."""
+async def run(*roles: Role) -> DegradedReport:
+    """Check every promise, with attacks by these processes."""
     os.environ["AGENTFLOW_ESCAPE"] = "1"
-    outcomes = await attack_sandboxes(ATTACKS, ["command", "session"])
+    outcomes = await attack_sandboxes(ATTACKS, roles)
     async with ProcessRuntime(preload=("numpy",), idle=False) as runtime:
         lacks = runtime.lacks
         holds = {name: await check(runtime) for name, check in _CHECKS.items()}
@@ -189,7 +189,12 @@ async def run() -> DegradedReport:
 
 def main() -> None:
     """Print the report."""
-    sys.stdout.write(json.dumps(anyio.run(run)))
+    sys.stdout.write(json.dumps(anyio.run(run, "command", "session")))
+
+
+def main_short() -> None:
+    """Print the report of the attacks by a command only."""
+    sys.stdout.write(json.dumps(anyio.run(run, "command")))
 
 
 if __name__ == "__main__":

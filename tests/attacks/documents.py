@@ -119,7 +119,7 @@ _FILES: dict[str, tuple[str, str, Maker]] = {
     "name: document of another type": ("hide a document as a sheet", "x.xlsx", lambda folder: _made.word(folder / "good.docx").read_bytes()),
     "name: picture": ("hide a page as a picture", "x.png", _text("<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>")),
 }  # fmt: skip
-_SHORT = ("entity: file", "include: picture", "slip: above", "html: file", "pdf: program", "bomb: nested")
+_SHORT = ("entity: file", "slip: above", "html: file")
 
 
 def _many(count: int) -> bytes:

@@ -107,7 +107,7 @@ _PROGRAMS: dict[str, tuple[str, str, str]] = {
 ATTACKS: list[Attack] = [
     *attacks(CATEGORY, _ENTRIES),
     *attacks(CATEGORY, _DATA),
-    *attacks(CATEGORY, _PROGRAMS),
+    *attacks(CATEGORY, _PROGRAMS, soak=True),
 ]
 
 
@@ -182,19 +182,21 @@ async def _fork(instance: Instance, attack: Attack) -> str:
 
 
 async def observe(runtime: ProcessRuntime, table: Iterable[Attack], folder: Path) -> dict[str, str]:
-    """Try each attack in a sandbox of its own; return the outcomes by id."""
+    """Try each attack; return the outcomes by id. A sandbox is used again while its archives are refused."""
     (folder / "data").mkdir()
     (folder / "data/file").write_text("of the host", encoding="utf-8")
     before = await _state(runtime)
     spec = InstanceSpec(limits=_LIMITS, mounts={"/home/agent/data": str(folder / "data")})
     seen: dict[str, str] = {}
+    instance = await runtime.start(spec)
     for attack in table:
         program = attack.id.startswith((f"{CATEGORY}: program", f"{CATEGORY}: mount"))
-        instance = await runtime.start(spec if program else InstanceSpec(limits=_LIMITS))
         with anyio.fail_after(90):
-            done = await (_fork if program else _restore)(instance, attack)
-        await instance.stop()
-        seen[attack.id] = done
+            seen[attack.id] = await (_fork if program else _restore)(instance, attack)
+        if program or seen[attack.id] == "restored":
+            await instance.stop()
+            instance = await runtime.start(spec)
+    await instance.stop()
     unchanged = await _state(runtime) == before and sorted(
         path.name for path in (folder / "data").iterdir()
     ) == ["file"]
