@@ -11,6 +11,8 @@ from typing import Any
 from agentflow.errors import InstanceGone, RuntimeFailure
 from runtimes.process.trusted import _wire
 
+_BATCH = 64
+
 
 class RequestChannel:
     """Requests in flight to one builder, the sandbox init process or a container's first process, and its events."""
@@ -52,7 +54,10 @@ class RequestChannel:
         self.facts = (await started).fields
 
     def _readable(self) -> None:
-        while self._socket is not None:
+        # Bounded: a flood of events must not keep other work of the event loop waiting.
+        for _ in range(_BATCH):
+            if self._socket is None:
+                return
             try:
                 message = _wire.receive(self._socket)
                 if message is None:

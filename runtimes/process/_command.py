@@ -1,12 +1,16 @@
 """Output of sandboxed processes, the wait for their end, and single commands: run to completion, or with live pipes."""
 
+import array
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import signal
+import termios
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 import anyio
@@ -14,6 +18,7 @@ import anyio
 from agentflow.errors import RuntimeFailure
 from runtimes._protocol import ExecResult, Limits, Outcome, OutputSink
 from runtimes.process._channel import RequestChannel
+from runtimes.process._paced_reader import DISCARDING_COST, MIN_COST, PacedReader
 from runtimes.process.linux import _processes
 from runtimes.process.trusted import _wire
 
@@ -40,20 +45,20 @@ class OutputPipes:
         """Called with each chunk that is kept."""
         self.on_end: Callable[[], None] | None = None
         """Called when both pipes are closed."""
-        for name, fd in self._fds.items():
+        for fd in self._fds.values():
             os.set_blocking(fd, False)
-            self._loop.add_reader(fd, self._read, name)
+        self._readers = {name: PacedReader(fd, partial(self._read, name)) for name, fd in self._fds.items()}
 
-    def _read(self, name: StreamName) -> bool:
+    def _read(self, name: StreamName) -> int:
         try:
             data = os.read(self._fds[name], _CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         except OSError:
             data = b""
         if not data:
             self._end(name)
-            return False
+            return 0
         kept = data[: self._remaining]
         self._remaining -= len(kept)
         if kept:
@@ -62,13 +67,18 @@ class OutputPipes:
                 self.on_output(name, kept)
         if len(kept) < len(data) and not self.overflowed:
             self.overflowed = True
+            self._set_cost(DISCARDING_COST)
             if self.on_overflow is not None:
                 self.on_overflow()
-        return True
+        return len(data)
+
+    def _set_cost(self, cost: int) -> None:
+        for reader in self._readers.values():
+            reader.cost = cost
 
     def _end(self, name: StreamName) -> None:
         fd = self._fds.pop(name)
-        self._loop.remove_reader(fd)
+        self._readers[name].close()
         os.close(fd)
         if not self._fds and self.on_end is not None:
             self.on_end()
@@ -85,10 +95,12 @@ class OutputPipes:
             self.on_end()
 
     def drain(self) -> None:
-        """Read everything written so far."""
-        for name in list(self._fds):
-            while name in self._fds and not self.overflowed and self._read(name):
-                pass
+        """Read everything written so far, but not what a process writes meanwhile."""
+        for name, fd in list(self._fds.items()):
+            waiting = array.array("i", [0])
+            fcntl.ioctl(fd, termios.FIONREAD, waiting)
+            while waiting[0] > 0 and name in self._fds and not self.overflowed:
+                waiting[0] -= self._read(name) or waiting[0]
 
     def take(self) -> tuple[bytes, bytes]:
         """Return the stdout and stderr collected since the last call."""
@@ -97,6 +109,7 @@ class OutputPipes:
         self._kept["stderr"].clear()
         self._remaining = self._limit
         self.overflowed = False
+        self._set_cost(MIN_COST)
         return stdout, stderr
 
     def close(self) -> None:

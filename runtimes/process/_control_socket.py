@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from runtimes._framing import FrameDecoder, FrameError, LineDecoder, pack_frame, unpack_message
+from runtimes.process._paced_reader import PacedReader
 
 MIB = 1024 * 1024
 MAX_REPLY_BYTES = 32 * MIB
@@ -38,12 +39,12 @@ class ControlSocket(Generic[ReplyT]):
         self._socket = sock
         self._outgoing = bytearray()
         self._awaited: tuple[int, asyncio.Future[ReplyT | None]] | None = None
-        self._number = 0
+        self._number: int = 0
         self._unasked = 0
         self._on_close: Callable[[str], None] | None = None
         self._open = True
         self._fault = ""
-        self._loop.add_reader(sock.fileno(), self._readable)
+        self._reader = PacedReader(sock.fileno(), self._readable)
 
     def _cut(self) -> tuple[int, ReplyT] | None:
         """Return number and content of the next reply, or `None` until more bytes arrive.
@@ -59,21 +60,22 @@ class ControlSocket(Generic[ReplyT]):
         self._unasked = 0
         return future
 
-    def _readable(self) -> None:
+    def _readable(self) -> int:
         try:
             data = self._socket.recv(_CHUNK)
         except BlockingIOError:
-            return
+            return 0
         except OSError:
             data = b""
         if not data:
             self.close()
-            return
+            return 0
         self._decoder.feed(data)
         try:
             self._deliver()
         except (ValueError, RecursionError) as error:
             self.close(str(error))
+        return len(data)
 
     def _deliver(self) -> None:
         while self._open and (reply := self._cut()) is not None:
@@ -121,7 +123,7 @@ class ControlSocket(Generic[ReplyT]):
             return
         self._open = False
         self._fault = fault
-        self._loop.remove_reader(self._socket.fileno())
+        self._reader.close()
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
         if self._on_close is not None:
@@ -174,21 +176,23 @@ class ShellControlSocket(ControlSocket[ShellReply]):
         self._dump = b"-"
 
     def _cut(self) -> tuple[int, ShellReply] | None:
-        size, limit = 3, MAX_STATUS_BYTES
-        while len(self._parts) < size:
+        while len(self._parts) < self._size():
             part = self._decoder.next()
             if part is None:
+                limit = MAX_STATUS_BYTES if self._size() == 3 else MAX_STATE_BYTES
                 if sum(map(len, self._parts)) + self._decoder.buffered > limit:
                     raise FrameError(f"it sent a reply of more than {limit} bytes")
                 return None
             self._parts.append(part)
-            if self._parts[0] == self._dump:
-                # Two replies: the state, and what follows every request.
-                size, limit = 5, MAX_STATE_BYTES
         parts = self._parts
         self._parts = []
-        number = int(parts[0]) if parts[0].isdigit() and len(parts[0]) < 20 else -1
-        return number, parts[1:2] + parts[-2:] if size == 5 else parts[1:]
+        # Compared as text: a number in another form, such as 01, would be a dump's reply of another length.
+        number = self._number if parts[0] == b"%d" % self._number else -1
+        return number, parts[1:-3] + parts[-2:]
+
+    def _size(self) -> int:
+        """Return the number of strings of the reply that has begun; a dump has two replies: the state comes before the other."""
+        return 5 if self._parts and self._parts[0] == self._dump else 3
 
     def request(self, word: str, text: bytes) -> asyncio.Future[ShellReply | None]:
         """Send one request; return the future of its reply.

@@ -70,20 +70,7 @@ class PythonSession(LiveSession[PythonReply]):
         await self._signal(signal.SIGINT)
 
     def _result(self, answer: PythonReply, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
-        fields, parts = answer.fields, _Parts(answer.data)
-        value = None if fields["value"] is None else parts.text(fields["value"])
-        error = None if fields["error"] is None else PythonError(*map(parts.text, fields["error"]))
-        displays = tuple(Display(_text(mime), parts.take(size)) for mime, size in fields["displays"])
-        parts.end()
-        return RunResult(
-            outcome=outcome,
-            stdout=stdout,
-            stderr=stderr,
-            value=value,
-            error=error,
-            displays=displays,
-            cwd=_text(fields["cwd"]),
-        )
+        return python_result(answer, outcome, stdout, stderr)
 
     async def fork_into(self, sandbox: str, uid: int) -> tuple["PythonSession", list[str]]:
         """Copy the live interpreter into another sandbox. The caller holds the lock.
@@ -128,6 +115,27 @@ class PythonSession(LiveSession[PythonReply]):
             raise
         except RuntimeFailure as error:
             raise CannotFork(str(error)) from None
+
+
+def python_result(answer: PythonReply, outcome: Outcome, stdout: str, stderr: str) -> RunResult:
+    """Return the result of a run from an untrusted reply.
+
+    :raises ValueError: if it is malformed; also KeyError, TypeError and AttributeError.
+    """
+    fields, parts = answer.fields, _Parts(answer.data)
+    value = None if fields["value"] is None else parts.text(fields["value"])
+    error = None if fields["error"] is None else PythonError(*map(parts.text, fields["error"]))
+    displays = tuple(Display(_text(mime), parts.take(size)) for mime, size in fields["displays"])
+    parts.end()
+    return RunResult(
+        outcome=outcome,
+        stdout=stdout,
+        stderr=stderr,
+        value=value,
+        error=error,
+        displays=displays,
+        cwd=_text(fields["cwd"]),
+    )
 
 
 class _Parts:
