@@ -6,10 +6,13 @@ import pytest
 
 from mcp_servers import HttpOptions, ToolTable
 from mcp_servers.web._parsers import ParserPool
+from runtimes.process import ProcessRuntime
 from tests.attacks import data, documents, protocol, settings, web
 from tests.attacks._table import Attack, not_contained
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._serving import serving
+from tests.mcp_servers.browser._browsing import browsing_table, new_session
+from tests.mcp_servers.browser._site import site as browsing_site
 from tests.mcp_servers.web._site import a_site
 
 pytestmark = [pytest.mark.timeout(500), pytest.mark.promise("attacks:server")]
@@ -29,6 +32,19 @@ async def test_no_address_leads_the_web_tools_inside(soak: bool) -> None:
         seen = await web.observe(site, table)
     await parsers.close()
     assert not_contained(table, seen) == {}
+
+
+@pytest.mark.soak
+async def test_no_address_leads_the_browser_inside() -> None:
+    async with (
+        ProcessRuntime() as runtime,
+        browsing_site() as site,
+        browsing_table(site, runtime) as table,
+    ):
+        browsing = await new_session(table, site)
+        seen = await web.open_in_browser(browsing, web.IN_BROWSER)
+        await browsing.end()
+    assert not_contained(web.IN_BROWSER, seen) == {}
 
 
 @pytest.mark.parametrize("soak", FORMS)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tests.attacks._table import Attack, attacks
+from tests.mcp_servers.browser._browsing import Browsing
 from tests.mcp_servers.web._site import Site
 from tests.mcp_servers.web._tools import web_tools
 from tests.mcp_servers.web.test_reaching import INSIDE, TRICKY
@@ -47,6 +48,32 @@ EXISTING: list[Attack] = attacks(
     CATEGORY, {f"visit {url!r}": (f"visit {url!r}", url, REFUSED) for url in TRICKY}, soak=True
 )
 """Addresses that the tests of the tools try, too."""
+
+
+_OWN_PAGES = ("about:blank", "data:text/html,hello")
+"""Addresses of pages that a browser has without a network."""
+
+IN_BROWSER: list[Attack] = attacks(
+    CATEGORY,
+    {
+        f"open {url!r}": (f"open {url!r} in the browser", url, REFUSED)
+        for url in dict.fromkeys((*_MORE, *TRICKY))
+        if url not in _OWN_PAGES
+    },
+    soak=True,
+)
+"""Addresses to open in the browser."""
+
+
+async def open_in_browser(browsing: Browsing, table: Iterable[Attack]) -> dict[str, str]:
+    """Open each address in a browser that may visit one site; return the outcomes by id."""
+    seen: dict[str, str] = {}
+    for attack in table:
+        asked = len(browsing.site.asked)
+        result = await browsing.call("navigate", url=attack.code)
+        outcome = "opened" if result.error is None else result.error.kind.value
+        seen[attack.id] = f"{outcome}; dialled {len(browsing.site.asked) - asked}"
+    return seen
 
 
 async def observe(site: Site, table: Iterable[Attack]) -> dict[str, str]:
