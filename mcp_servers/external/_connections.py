@@ -4,7 +4,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Literal, Protocol, Self, TypeAlias
@@ -19,8 +19,15 @@ from mcp.shared.message import SessionMessage
 
 from agentflow.actors import SYSTEM_CLOCK, ActorError, Context, Process, ProcessEnded
 from mcp_servers.external._content import one_line
+from mcp_servers.external._message_limits import (
+    BoundedMessages,
+    Incoming,
+    bounded_client,
+    limits_of,
+    too_large,
+)
 from mcp_servers.external._settings import MountSettings
-from runtimes import MIB, WORKSPACE, Instance
+from runtimes import WORKSPACE, FrameError, Instance, JsonLimits, LineDecoder, decode_untrusted
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +36,6 @@ Piece: TypeAlias = tuple[Literal["stdout", "stderr"], bytes]
 
 CHUNK = 65_536
 CONNECT_SECONDS = 10.0
-MAX_MESSAGE_BYTES = 32 * MIB
 MAX_LINE_BYTES = 2_000
 MAX_LOGGED_LINES = 500
 """Maximum number of logged lines of a server's standard error."""
@@ -171,39 +177,33 @@ def _pipe() -> tuple[FileIO, FileIO]:
     return FileIO(reading, "r"), FileIO(writing, "w")
 
 
-Incoming: TypeAlias = SessionMessage | Exception
-
-
 class PipeTransport:
     """Message exchange with a server over its pipes."""
 
-    def __init__(self, server: str, pipes: Pipes) -> None:
+    def __init__(self, server: str, pipes: Pipes, limits: JsonLimits) -> None:
         self._server = server
         self._pipes = pipes
+        self._limits = limits
         self._unlogged = bytearray()
         self._logged = 0
-        self._last_lines: deque[str] = deque(maxlen=3)
+        self._last_lines: deque[bytes] = deque(maxlen=3)
         self._trouble = ""
         self._over = anyio.Event()
 
     async def listen(self, incoming: MemoryObjectSendStream[Incoming]) -> None:
         """Forward messages until the output ends; other output is logged."""
-        pending = bytearray()
+        decoder = LineDecoder(self._limits.max_bytes)
         try:
             async with incoming:
                 async for name, data in self._pipes.receive():
                     if name == "stderr":
                         self._record_output(data)
                         continue
-                    *lines, rest = data.split(b"\n")
-                    for line in lines:
-                        pending += line
-                        await self._pass_on(bytes(pending), incoming)
-                        pending.clear()
-                    pending += rest
-                    if len(pending) > MAX_MESSAGE_BYTES:
-                        self._trouble = f"a message of more than {MAX_MESSAGE_BYTES // MIB} MiB"
-                        return
+                    decoder.feed(data)
+                    await self._pass_on(decoder, incoming)
+        except FrameError as error:
+            over = decoder.buffered > self._limits.max_bytes
+            self._trouble = too_large(self._limits) if over else str(error)
         finally:
             self._over.set()
 
@@ -216,7 +216,7 @@ class PipeTransport:
             with anyio.move_on_after(2):
                 status = await self._pipes.wait()
                 how = f"it ended with signal {-status}" if status < 0 else f"it ended with status {status}"
-        words = " / ".join(self._last_lines)
+        words = " / ".join(filter(None, map(_words, self._last_lines)))
         return (how or "it closed its output") + (f"; it said: {words}" if words else "")
 
     async def tell(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -229,42 +229,50 @@ class PipeTransport:
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
                     return
 
-    async def _pass_on(self, line: bytes, incoming: MemoryObjectSendStream[Incoming]) -> None:
-        if not line.strip():
-            return
-        try:
-            message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            # Some servers print to standard output; that must not end the connection.
-            self._record_output(line + b"\n")
-            return
-        try:
-            await incoming.send(SessionMessage(message))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return
+    async def _pass_on(self, lines: LineDecoder, incoming: MemoryObjectSendStream[Incoming]) -> None:
+        for line in lines:
+            if not line.strip():
+                continue
+            message = await decode_untrusted(line, _message_of, self._limits)
+            if message is None:
+                # Some servers print to standard output; that must not end the connection.
+                self._record_output(line + b"\n")
+                continue
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await incoming.send(SessionMessage(message))
 
     def _record_output(self, data: bytes) -> None:
         self._unlogged += data
         *lines, rest = self._unlogged.split(b"\n")
         for line in lines:
-            words = one_line(line[:MAX_LINE_BYTES].decode(errors="replace"))
-            if words:
-                self._last_lines.append(words)
-                self._log(words)
+            if line.strip():
+                self._last_lines.append(bytes(line[:MAX_LINE_BYTES]))
+                self._log(self._last_lines[-1])
         self._unlogged = bytearray(rest[-MAX_LINE_BYTES:])
 
-    def _log(self, words: str) -> None:
+    def _log(self, line: bytes) -> None:
         self._logged += 1
         if self._logged <= MAX_LOGGED_LINES:
-            logger.info("mcp server %s says: %s", self._server, words)
+            logger.info("mcp server %s says: %s", self._server, _words(line))
         elif self._logged == MAX_LOGGED_LINES + 1:
             logger.info("mcp server %s logs more than the limit", self._server)
+
+
+def _message_of(line: bytes) -> types.JSONRPCMessage | None:
+    try:
+        return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        return None
+
+
+def _words(line: bytes) -> str:
+    return one_line(line.decode(errors="replace"))
 
 
 @asynccontextmanager
 async def pipe_streams(transport: PipeTransport) -> AsyncGenerator[TransportStreams]:
     """Yield the streams for the SDK's client."""
-    to_us, incoming = anyio.create_memory_object_stream[Incoming](64)
+    to_us, incoming = anyio.create_memory_object_stream[Incoming](1)
     outgoing, to_them = anyio.create_memory_object_stream[SessionMessage](0)
     async with to_us, to_them, incoming, outgoing, anyio.create_task_group() as group:
         group.start_soon(transport.listen, to_us)
@@ -278,8 +286,11 @@ async def pipe_streams(transport: PipeTransport) -> AsyncGenerator[TransportStre
 class ServerConnection:
     """An open connection to a server."""
 
-    def __init__(self, streams: TransportStreams, transport: PipeTransport | None = None) -> None:
-        self.streams = streams
+    def __init__(
+        self, settings: MountSettings, streams: TransportStreams, transport: PipeTransport | None = None
+    ) -> None:
+        received, sent = streams
+        self.streams: TransportStreams = (BoundedMessages(received, settings), sent)
         """The streams for the SDK's client."""
         self._transport = transport
         self._cut = anyio.Event()
@@ -319,15 +330,16 @@ async def connect(
     :param folder: workspace of a command on this machine.
     :param sandbox: returns the instance for a command in a sandbox and pushes its cleanup on the stack.
     """
+    limits = limits_of(settings)
     async with AsyncExitStack() as stack:
         if settings.url is not None:
             headers = {key: value.get_secret_value() for key, value in settings.headers.items()}
             timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+            http = await stack.enter_async_context(bounded_client(headers, timeout, limits))
             streams = await stack.enter_async_context(
-                streamable_http_client(settings.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES)
+                streamable_http_client(settings.url, http_client=http, max_sse_event_size=limits.max_bytes)
             )
-            yield ServerConnection(streams)
+            yield ServerConnection(settings, streams)
             return
         if settings.runtime is None:
             command, env = _filled(settings, str(folder or ""))
@@ -339,8 +351,8 @@ async def connect(
             cwd = None if settings.cwd is None else str(settings.cwd)
             running = await instance.open_stream(command, cwd=cwd, env=env)
         pipes = await stack.enter_async_context(running)
-        transport = PipeTransport(name, pipes)
-        yield ServerConnection(await stack.enter_async_context(pipe_streams(transport)), transport)
+        transport = PipeTransport(name, pipes, limits)
+        yield ServerConnection(settings, await stack.enter_async_context(pipe_streams(transport)), transport)
 
 
 def _filled(settings: MountSettings, workspace: str) -> tuple[list[str], Mapping[str, str]]:

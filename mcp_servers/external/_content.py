@@ -9,6 +9,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping
+from functools import lru_cache
 
 import mcp_types as types
 
@@ -18,6 +19,7 @@ from mcp_servers.core._call import ERROR_KEY, CallContext, Image, ResourceLink, 
 from mcp_servers.core._running import shown
 from mcp_servers.core._session import Session
 from mcp_servers.external._schema_checker import Checker
+from runtimes import JsonLimits, check_json
 
 MAX_DESCRIPTION = 4_000
 MAX_TITLE = 100
@@ -36,8 +38,10 @@ _INVISIBLE = re.compile(
 
 def clean(text: str, longest: int = MAX_DESCRIPTION) -> str:
     """Return the text without control and invisible characters, truncated to `longest`."""
-    # Truncated first, so that megabytes are not scanned character by character.
-    shown = "".join(character for character in text[: 4 * longest] if _is_visible(character)).strip()
+    # Truncated first, so that no megabytes are scanned.
+    shown = text[: 4 * longest]
+    hidden = {ord(character): None for character in set(shown) if not _is_visible(character)}
+    shown = shown.translate(hidden).strip()
     return shown if len(shown) <= longest else f"{shown[: longest - 2]} …"
 
 
@@ -71,6 +75,7 @@ def _clean_value(value: object) -> object:
     return value
 
 
+@lru_cache(maxsize=1 << 16)
 def _is_visible(character: str) -> bool:
     if character in "\n\t":
         return True
@@ -79,6 +84,11 @@ def _is_visible(character: str) -> bool:
 
 
 LONGEST_NAME = 200
+MAX_COMPARED = 4
+"""Number of texts that are compared with the data."""
+MAX_REPEATED = 1024 * 1024
+"""Longest text that is compared with the data."""
+REPEATED = JsonLimits(4 * MAX_REPEATED, 10_000)
 
 
 class ContentPresenter:
@@ -91,9 +101,12 @@ class ContentPresenter:
 
     def show(self, result: types.CallToolResult) -> None:
         """Show the content; a text that only repeats the data is left out."""
+        # At most a few texts are compared: each can hold values that the limit of the message does not count.
+        compared = 0
         for block in result.content:
             if isinstance(block, types.TextContent):
-                if not _repeats(block.text, result.structured_content):
+                compared += 1
+                if compared > MAX_COMPARED or not _repeats(block.text, result.structured_content):
                     self._context.show(TextContent(self._cut(block.text)))
             elif isinstance(block, types.ImageContent | types.AudioContent):
                 self._show_bytes(block.data, block.mime_type, "picture")
@@ -165,9 +178,10 @@ def _failure(where: str, result: types.CallToolResult, data: dict[str, object]) 
 
 
 def _repeats(text: str, data: object) -> bool:
-    if data is None or not text.lstrip().startswith(("{", "[")):
+    if data is None or len(text) > MAX_REPEATED or not text.lstrip().startswith(("{", "[")):
         return False
     try:
+        check_json(text.encode(), REPEATED)
         repeated: object = json.loads(text)
         return repeated == data
     except (ValueError, RecursionError):

@@ -17,12 +17,10 @@ from agentflow.errors import AgentFlowError, ErrorKind, ToolFailure, unwrap_grou
 from mcp_servers.core._call import CallContext
 from mcp_servers.external._connections import Connector, ServerConnection
 from mcp_servers.external._content import one_line
+from mcp_servers.external._message_limits import too_many_tools
 from mcp_servers.external._settings import MountSettings
 
 logger = logging.getLogger(__name__)
-
-MAX_TOOLS = 2_000
-"""Maximum number of tools listed from one server."""
 
 BACKOFF = Backoff(initial=0.1, maximum=10.0)
 RESTARTS = 1_000_000
@@ -46,6 +44,10 @@ SESSION_TERMINATED = "Session terminated"
 
 class ConnectionEnded(AgentFlowError):
     """A connection to an external server has ended."""
+
+
+class ToolListTooLong(AgentFlowError):
+    """An external server lists more tools than its settings allow."""
 
 
 class ExternalClient(ClientSession):
@@ -159,7 +161,7 @@ class MountedServer:
     async def _live(self, connection: _Connection, context: Context) -> None:
         async with connection.client as client:
             await negotiate(client)
-            self._take(await list_all_tools(client))
+            self._take(await list_all_tools(client, self.settings))
             self._connection = connection
             self._failing = False
             self._up.set()
@@ -186,8 +188,8 @@ class MountedServer:
             await connection.changed.wait()
             connection.changed = anyio.Event()
             try:
-                self._take(await list_all_tools(connection.client))
-            except (MCPError, ValidationError) as error:
+                self._take(await list_all_tools(connection.client, self.settings))
+            except (MCPError, ValidationError, ToolListTooLong) as error:
                 logger.warning(
                     "mcp server %s: its tools cannot be listed: %s", self.name, one_line(str(error))
                 )
@@ -320,16 +322,26 @@ def announces_changes(client: ClientSession) -> bool:
     return client.protocol_version in MODERN_PROTOCOL_VERSIONS and bool(tools and tools.list_changed)
 
 
-async def list_all_tools(client: ClientSession) -> list[types.Tool]:
-    """List all tools of a server, up to a limit."""
+async def list_all_tools(client: ClientSession, settings: MountSettings) -> list[types.Tool]:
+    """List all tools of a server.
+
+    :raises ToolListTooLong: if they exceed a limit of the settings.
+    """
     capabilities = client.server_capabilities
     if capabilities is not None and capabilities.tools is None:
         return []
-    page = await client.list_tools()
-    tools = list(page.tools)
-    while page.next_cursor and len(tools) < MAX_TOOLS:
-        page = await client.list_tools(params=types.PaginatedRequestParams(cursor=page.next_cursor))
-        if not page.tools:
-            break
+    tools: list[types.Tool] = []
+    size, cursor = 0, None
+    while True:
+        page = await client.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
         tools.extend(page.tools)
-    return tools[:MAX_TOOLS]
+        size += len(page.model_dump_json(by_alias=True))
+        if len(tools) > settings.max_tools:
+            raise ToolListTooLong(too_many_tools(settings.max_tools))
+        if size > settings.tools_bytes:
+            raise ToolListTooLong(
+                f"its list of tools has more than {settings.tools_bytes:,} bytes (`tools_bytes`)"
+            )
+        cursor = page.next_cursor
+        if not cursor or not page.tools:
+            return tools

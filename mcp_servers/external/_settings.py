@@ -12,6 +12,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.settings import Section, read_file
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_settings
+from runtimes import MIB
 
 Changes = Literal["refuse", "accept"]
 """Policy for a tool that its server changes while it is mounted."""
@@ -56,6 +57,14 @@ class MountSettings(Section):
     """Maximum seconds per call; a shorter limit of the call itself takes precedence."""
     start_seconds: float = Field(default=30.0, gt=0)
     """Maximum seconds for the start."""
+    message_bytes: int = Field(default=16 * MIB, ge=MIB // 16)
+    """Maximum size of one message of the server, which may have one JSON value per 160 bytes of this limit. A larger message
+    fails the call or ends the connection.
+    """
+    max_tools: int = Field(default=2_000, ge=1)
+    """Maximum number of tools that the server may list; a server that lists more cannot be mounted."""
+    tools_bytes: int = Field(default=4 * MIB, ge=1_000)
+    """Maximum size of the whole list of tools."""
     output_characters: int = Field(default=100_000, ge=100)
     """Maximum characters of each text in a result; longer text is truncated in the middle."""
 

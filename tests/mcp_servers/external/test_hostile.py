@@ -10,6 +10,7 @@ import pytest
 from mcp import Client
 
 from mcp_servers.core import LOCAL
+from mcp_servers.external._schema_checker import checker_of
 from mcp_servers.serving import McpAdapter
 from tests.mcp_servers.external._mounting import Mounting, a_tool, bad, mounting, offer, one
 
@@ -91,6 +92,32 @@ async def test_an_expensive_schema_is_checked_at_bounded_cost(
     async with mounting({"bad": one(bad(tmp_path, tool))}) as mounted:
         with anyio.fail_after(60):
             await mounted.text("bad.t", word="a" * 60 + "b", **{"a" * 60 + "b": 1})
+
+
+LARGE = [[number] for number in range(2_000)]
+NAMED: dict[str, object] = {
+    **{f"d{number}": {"type": "integer"} for number in range(3_000)},
+    "x": {"$anchor": "a"},
+}
+
+
+EXPENSIVE: list[tuple[dict[str, object], object]] = [
+    ({"uniqueItems": True}, [{"a": 1}] * 1_000),
+    ({"uniqueItems": True}, [{"a": [0] * 100}] * 90),
+    ({"items": {"properties": {f"p{n}": {} for n in range(2_000)}}, "maxItems": 1}, [{}] * 300),
+    ({"items": {"enum": [f"x{n}" for n in range(5_000)]}, "maxItems": 1}, ["x4999"] * 110),
+    ({"$defs": {"d": {"const": LARGE}}, "allOf": [{"$ref": "#/$defs/d"}] * 130, "maxItems": 1}, LARGE),
+    ({"$defs": NAMED, "items": {"$ref": "#a"}, "maxItems": 1}, [1] * 20),
+]
+
+
+@pytest.mark.promise("external:schemas-cost")
+@pytest.mark.parametrize(("schema", "value"), EXPENSIVE)
+async def test_a_check_whose_single_steps_are_expensive_is_left_to_the_server(
+    schema: dict[str, object], value: object
+) -> None:
+    assert checker_of({"maxItems": 1})([1, 2]) == "[1, 2] is too long"
+    assert checker_of(schema)(value) is None
 
 
 @pytest.mark.promise("external:left-out")
