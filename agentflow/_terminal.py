@@ -10,10 +10,10 @@ _CONTROLS: Final = re.compile(
 
 
 def escape_controls(json: str) -> str:
-    """Return JSON with all control characters as escapes: a terminal obeys none, and the data are the same.
+    r"""Return JSON with all control characters as escapes: a terminal obeys none, and the data are the same.
 
-    >>> escape_controls('"a\u202eb"')
-    '"a\\u202eb"'
+    >>> print(escape_controls('"a\u202eb"'))
+    "a\u202eb"
     """
     return json if json.isascii() and json.isprintable() else _CONTROLS.sub(_escape, json)
 
