@@ -79,6 +79,28 @@ async def test_clients_that_leave_in_the_middle_of_a_large_result_leave_nothing_
     assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
 
 
+@pytest.mark.promise("mcp:http:no_leaks")
+@pytest.mark.parametrize("announced", [400, 4_000_000, None], ids=["small", "large", "chunked"])
+async def test_clients_that_leave_in_the_middle_of_a_request_are_no_error(
+    server: HttpServer, announced: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = "Transfer-Encoding: chunked" if announced is None else f"Content-Length: {announced}"
+    body = b'4\r\n{"id\r\n' if announced is None else b'{"id'
+    headers = f"Host: 127.0.0.1:{server.port}\r\nAuthorization: {ALICE['Authorization']}\r\n{size}"
+    with anyio.fail_after(60):
+        async with connected(server.url, TOKENS["alice"]) as client:
+            before = psutil.Process().num_fds()
+            for _ in range(3):
+                async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
+                    await stream.send(f"POST /mcp HTTP/1.1\r\n{headers}\r\n\r\n".encode() + body)
+                    # Its request is running when this one is answered.
+                    assert not (await client.call_tool("counter_echo", {"text": "x"})).is_error
+            while psutil.Process().num_fds() > before:
+                await anyio.lowlevel.checkpoint()
+        server.stop()
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
+
+
 # When a handshake-era answer is cancelled, the SDK leaves the streams of its session to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.promise("mcp:http:no_leaks")
