@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ Span: TypeAlias = tuple[int, int]
 PREFACE_ID: Final = "0"
 """Id of the text before the first section."""
 MAX_PAGES = 1_000
+_Line: TypeAlias = Annotated[str, msgspec.Meta(max_length=1_000)]
 
 
 class DocumentTable(msgspec.Struct, frozen=True):
@@ -28,7 +29,7 @@ class DocumentTable(msgspec.Struct, frozen=True):
     """Start in the text, in characters."""
     end: int = 0
     """End in the text."""
-    title: str = ""
+    title: _Line = ""
     """Title, if it has one."""
     page: int | None = None
     """Page on which it was found."""
@@ -37,20 +38,21 @@ class DocumentTable(msgspec.Struct, frozen=True):
 class DocumentContent(msgspec.Struct, frozen=True):
     """Content of a document as the reader process returns it."""
 
-    kind: str
+    kind: _Line
     """Format of the document."""
-    title: str
+    title: _Line
     """Title, if it has one."""
     text: str
+    """Text; empty in the head of the reply, which the text follows."""
     pages: list[int]
     """Start of each page, slide or sheet in the text."""
-    sections: list[tuple[str, int, int]]
+    sections: list[tuple[_Line, int, int]]
     """Title, level and start of each section."""
     tables: list[DocumentTable]
     """Tables, except for a PDF file."""
-    pictures: list[tuple[int, str]]
+    pictures: list[tuple[int, _Line]]
     """Position and key of each picture."""
-    notes: list[str]
+    notes: Annotated[list[_Line], msgspec.Meta(max_length=100)]
     """Limitations of what was read."""
 
 

@@ -4,23 +4,24 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
-import msgspec
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._disk_cache import DiskCache, user_cache
 from mcp_servers.document._document import DocumentContent, DocumentTable, ParsedDocument
 from mcp_servers.document._files import DocumentFile
 from mcp_servers.document._reader_pool import DocumentSource, ReaderPool
+from mcp_servers.document._replies import RenderedImage, content_of, image_of, tables_of
 from mcp_servers.document._search import PassageIndex
 from mcp_servers.document._settings import DocumentSettings
+from runtimes import FrameError
 
 T = TypeVar("T")
 MAX_CACHED_CHARS = 40_000_000
@@ -37,26 +38,6 @@ _DISTRIBUTIONS: Final = (
     "markdown-it-py",
 )
 _PERMANENT: Final = (ErrorKind.TIMEOUT, ErrorKind.OUT_OF_MEMORY, ErrorKind.CPU_LIMIT, ErrorKind.OUTPUT_LIMIT)
-
-
-class _ImageSize(msgspec.Struct):
-    width: int
-    height: int
-    dpi: int
-
-
-class _TablesReply(msgspec.Struct):
-    tables: list[DocumentTable]
-
-
-class RenderedImage(NamedTuple):
-    """A PNG image."""
-
-    png: bytes
-    width: int
-    height: int
-    dpi: int
-    """Resolution in dots per inch; 0 if it has none."""
 
 
 class _LruCache(Generic[T]):
@@ -141,71 +122,63 @@ class DocumentLibrary:
         what = {"do": "tables", "pages": ",".join(map(str, pages))}
         part = f"tables-{hashlib.blake2b(what['pages'].encode(), digest_size=8).hexdigest()}"
 
-        async def ask() -> bytes:
-            return (await self._ask(file, source, what))[0]
+        async def ask() -> tuple[list[DocumentTable], bytes]:
+            return await self._ask(file, source, what, tables_of)
 
-        return await self._cached_or_asked(file, digest, part, _tables_of, ask)
+        return await self._cached_or_asked(digest, part, tables_of, ask)
 
     async def _image(self, file: DocumentFile, what: Mapping[str, str]) -> RenderedImage:
         digest, source = await self._digest(file)
         key = (digest, *what.values())
         shown = self._images.get(key)
         if shown is None:
-            reply, png = await self._ask(file, source, what)
-            try:
-                size = msgspec.json.decode(reply, type=_ImageSize)
-            except msgspec.DecodeError:
-                raise _invalid_reply(file) from None
-            if not png.startswith(b"\x89PNG"):
-                raise _invalid_reply(file)
-            shown = self._images.put(key, RenderedImage(png, size.width, size.height, size.dpi))
+            image, _ = await self._ask(file, source, what, image_of)
+            shown = self._images.put(key, image)
         return shown
 
     async def _read(self, file: DocumentFile, digest: str, source: DocumentSource | None) -> ParsedDocument:
         settings = self._settings
         what = {"do": "content", "ocr_program": settings.ocr_program, "ocr_languages": settings.ocr_languages}
 
-        async def ask() -> bytes:
+        async def ask() -> tuple[DocumentContent, bytes]:
             if failure := self._failures.get(digest):
                 raise failure
             try:
-                return (await self._ask(file, source, what))[0]
+                return await self._ask(file, source, what, content_of)
             except ToolFailure as error:
                 if error.kind in _PERMANENT:
                     self._failures.put(digest, error)
                 raise
 
-        content = await self._cached_or_asked(file, digest, "content", _content_of, ask)
+        content = await self._cached_or_asked(digest, "content", content_of, ask)
         return ParsedDocument(digest, content)
 
     async def _cached_or_asked(
         self,
-        file: DocumentFile,
         digest: str,
         part: str,
-        decode: Callable[[bytes], T | None],
-        ask: Callable[[], Awaitable[bytes]],
+        decode: Callable[[bytes], Awaitable[T]],
+        ask: Callable[[], Awaitable[tuple[T, bytes]]],
     ) -> T:
         """Return a decoded reply of the document's reader, from the cache on disk if possible."""
-
-        def cached() -> T | None:
-            reply = self._store.get(self._name(digest, part))
-            return None if reply is None else decode(reply)
-
-        content = await anyio.to_thread.run_sync(cached)
-        if content is None:
-            reply = await ask()
-            content = await anyio.to_thread.run_sync(decode, reply)
-            if content is None:
-                raise _invalid_reply(file)
-            await anyio.to_thread.run_sync(lambda: self._store.put(self._name(digest, part), reply))
+        name = self._name(digest, part)
+        cached = await anyio.to_thread.run_sync(self._store.get, name)
+        if cached is not None:
+            with suppress(FrameError):
+                return await decode(cached)
+        content, reply = await ask()
+        await anyio.to_thread.run_sync(self._store.put, name, reply)
         return content
 
     async def _ask(
-        self, file: DocumentFile, source: DocumentSource | None, what: Mapping[str, str]
-    ) -> tuple[bytes, bytes]:
+        self,
+        file: DocumentFile,
+        source: DocumentSource | None,
+        what: Mapping[str, str],
+        decode: Callable[[bytes], Awaitable[T]],
+    ) -> tuple[T, bytes]:
         source = source or await anyio.to_thread.run_sync(self._load, file)
-        return await self._readers.ask(source, what, self._settings.timeout)
+        return await self._readers.ask(source, what, self._settings.timeout, decode)
 
     async def _digest(self, file: DocumentFile) -> tuple[str, DocumentSource | None]:
         """Return the digest of a file's content, and the content if it had to be read for that."""
@@ -247,34 +220,6 @@ class DocumentLibrary:
             _, users = self._locks.pop(key)
             if users > 1:
                 self._locks[key] = (lock, users - 1)
-
-
-def _content_of(data: bytes) -> DocumentContent | None:
-    """Decode the reader's reply; return `None` if it is malformed or a position lies outside the text."""
-    try:
-        content = msgspec.json.decode(data, type=DocumentContent)
-    except msgspec.DecodeError:
-        return None
-    length = len(content.text)
-    starts = [place for _, _, place in content.sections]
-    tables = [place for table in content.tables for place in (table.start, table.end)]
-    pictures = [place for place, _ in content.pictures]
-    inside = all(0 <= place <= length for place in (*content.pages, *starts, *tables, *pictures))
-    in_order = content.pages == sorted(content.pages) and starts == sorted(starts)
-    return content if inside and in_order else None
-
-
-def _tables_of(data: bytes) -> list[DocumentTable] | None:
-    try:
-        return msgspec.json.decode(data, type=_TablesReply).tables
-    except msgspec.DecodeError:
-        return None
-
-
-def _invalid_reply(file: DocumentFile) -> ToolFailure:
-    return ToolFailure(
-        ErrorKind.FAILED, f"document: {file.name!r} cannot be read: its reader returned an invalid reply."
-    )
 
 
 @lru_cache(8)

@@ -10,10 +10,10 @@ import py_compile
 import tempfile
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -21,14 +21,15 @@ import msgspec
 
 from agentflow.errors import ErrorKind, InstanceGone, ToolFailure
 from agentflow.extras import with_command
+from mcp_servers.document._replies import MAX_ANSWER, ReaderError, error_of
 from mcp_servers.document._settings import DocumentSettings
-from runtimes import Instance, InstanceSpec, Limits, Outcome, Runtime
+from runtimes import FrameError, Instance, InstanceSpec, Limits, Outcome, Runtime
 
 LIBRARIES: Final = ("pypdfium2", "pdfplumber", "docx", "pptx", "openpyxl", "PIL.Image", "markdown_it")
 """Libraries that the sandboxes' interpreters have preloaded."""
 INSIDE: Final = "mcp_servers.document.inside"
 MIB = 1024 * 1024
-MAX_ANSWER = 256 * MIB
+T = TypeVar("T")
 MAX_SUFFIX = 100
 
 _KINDS: Final = {
@@ -49,13 +50,6 @@ class DocumentSource(msgspec.Struct, frozen=True):
     name: str
     digest: str
     data: bytes
-
-
-class _ReaderError(msgspec.Struct):
-    """Error reply of a reader."""
-
-    why: ErrorKind
-    message: str
 
 
 class _Reader:
@@ -81,22 +75,32 @@ class ReaderPool:
         self._program = b""
 
     async def ask(
-        self, source: DocumentSource, what: Mapping[str, str], seconds: float
-    ) -> tuple[bytes, bytes]:
-        """Send a request to the reader of a document; return JSON and the bytes of an image.
+        self,
+        source: DocumentSource,
+        what: Mapping[str, str],
+        seconds: float,
+        decode: Callable[[bytes], Awaitable[T]],
+    ) -> tuple[T, bytes]:
+        """Send a request to the reader of a document; return the decoded reply, and the reply.
 
+        :param decode: decoder of the reply; its `FrameError` ends the reader.
         :raises ToolFailure: if the document cannot be read within the limits.
         :raises IsolationUnavailable: if this machine cannot isolate the reader.
         """
         async with self._capacity:
-            answer = await self._request(source, what, seconds)
+            answer = await self._request(source, what, seconds, decode)
             await self._stop_surplus()
-        line, _, blob = answer.partition(b"\n")
-        if line.startswith(b'{"why"'):
-            raise _refusal(line, source)
-        return line, blob
+        if isinstance(answer, ReaderError):
+            raise _refusal(answer, source)
+        return answer
 
-    async def _request(self, source: DocumentSource, what: Mapping[str, str], seconds: float) -> bytes:
+    async def _request(
+        self,
+        source: DocumentSource,
+        what: Mapping[str, str],
+        seconds: float,
+        decode: Callable[[bytes], Awaitable[T]],
+    ) -> tuple[T, bytes] | ReaderError:
         while True:
             reader = await self._reader(source)
             reader.users += 1
@@ -106,7 +110,11 @@ class ReaderPool:
                         # The previous request failed and ended this reader.
                         continue
                     try:
-                        return await self._answer(reader, source, what, seconds)
+                        answer = await self._answer(reader, source, what, seconds)
+                        return await error_of(answer) or (await decode(answer), answer)
+                    except FrameError as error:
+                        await self._stop(source.digest, reader)
+                        raise _broken(source, f"invalid reply: {error}") from error
                     except BaseException:
                         await self._stop(source.digest, reader)
                         raise
@@ -213,18 +221,16 @@ class ReaderPool:
             await reader.instance.stop()
 
 
-def _refusal(line: bytes, source: DocumentSource) -> ToolFailure:
+def _refusal(error: ReaderError, source: DocumentSource) -> ToolFailure:
     """Return the failure that a reader reports."""
-    try:
-        error = msgspec.json.decode(line, type=_ReaderError)
-    except msgspec.DecodeError:
-        return _broken(source, "invalid reply")
     prefix = "" if error.why in _REQUEST_ERRORS else " cannot be read"
     message = with_command(" ".join(error.message.split())[:400])
     return ToolFailure(error.why, f"document: {source.name!r}{prefix}: {message}.")
 
 
 def _broken(source: DocumentSource, reason: str) -> ToolFailure:
+    # The reason may come from a compromised reader.
+    reason = " ".join(reason.split())[:200]
     return ToolFailure(
         ErrorKind.FAILED, f"document: {source.name!r} cannot be read: its reader failed ({reason})."
     )

@@ -1,5 +1,6 @@
 """Collection of a document's text while it is parsed, with the positions of its parts."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
@@ -16,7 +17,10 @@ FailureKind: TypeAlias = Literal[
 
 MAX_CHARACTERS = 20_000_000
 MAX_CELLS = 200_000
+MAX_TABLES = 20_000
+MAX_TABLE_BYTES = 24 * 1024 * 1024
 MAX_SECTIONS = 20_000
+MAX_SECTION_BYTES = 4 * 1024 * 1024
 MAX_PICTURES = 5_000
 MAX_TITLE = 300
 MAX_CELL = 10_000
@@ -70,6 +74,8 @@ class DocumentWriter:
         self._tables: list[dict[str, object]] = []
         self._pictures: list[tuple[int, str]] = []
         self._cells = 0
+        self._table_bytes = 0
+        self._section_bytes = 0
 
     def write(self, text: str) -> None:
         """Append text."""
@@ -90,11 +96,13 @@ class DocumentWriter:
 
     def section(self, title: str, level: int, at: int | None = None) -> None:
         """Start a section, here or at an earlier position after the start of the previous one."""
-        if len(self.sections) >= MAX_SECTIONS:
+        title = as_line(title)[:MAX_TITLE]
+        self._section_bytes += _json_bytes(title)
+        if len(self.sections) >= MAX_SECTIONS or self._section_bytes > MAX_SECTION_BYTES:
             return
         before = self.sections[-1][2] if self.sections else 0
         position = max(self.position if at is None else at, before)
-        self.sections.append((as_line(title)[:MAX_TITLE], max(1, min(level, MAX_DEPTH)), position))
+        self.sections.append((title, max(1, min(level, MAX_DEPTH)), position))
 
     def heading(self, title: str, level: int) -> None:
         """Start a section and append its title."""
@@ -105,12 +113,19 @@ class DocumentWriter:
     def table(self, rows: Iterable[Sequence[object]], title: str = "", *, at: int | None = None) -> None:
         """Add a table as data and, unless its text was already written from `at` on, as text."""
         kept: list[list[Cell]] = []
+        title = as_line(title)[:MAX_TITLE]
+        self._table_bytes += _json_bytes(title)
         for row in rows:
             self._cells += len(row) + 1
             if self._cells > MAX_CELLS:
                 self.note(f"Only the first {MAX_CELLS} cells of the tables are read.")
                 break
-            kept.append([as_cell(value) for value in row])
+            cells = [as_cell(value) for value in row]
+            self._table_bytes += _json_bytes(cells)
+            if self._table_bytes > MAX_TABLE_BYTES:
+                self.note(f"Only the first {MAX_TABLE_BYTES} bytes of the tables are read.")
+                break
+            kept.append(cells)
         while kept and all(value in (None, "") for value in kept[-1]):
             kept.pop()
         if not kept:
@@ -119,9 +134,10 @@ class DocumentWriter:
         if at is None:
             lines = (" | ".join("" if value is None else str(value) for value in row) for row in kept)
             self.write("\n".join(lines) + "\n\n")
-        self._tables.append(
-            {"start": start, "end": self.position, "title": as_line(title)[:MAX_TITLE], "rows": kept}
-        )
+        if len(self._tables) >= MAX_TABLES:
+            self.note(f"Only the first {MAX_TABLES} tables are read as data.")
+            return
+        self._tables.append({"start": start, "end": self.position, "title": title, "rows": kept})
 
     def picture(self, key: str, text: str = "") -> None:
         """Add a picture at this position; `key` identifies it later."""
@@ -134,15 +150,20 @@ class DocumentWriter:
         if text not in self.notes:
             self.notes.append(text)
 
-    def finished(self) -> dict[str, object]:
-        """Return the content as JSON values."""
-        return {
+    def finished(self) -> tuple[dict[str, object], str]:
+        """Return the content as JSON values, and the text that belongs into it."""
+        head: dict[str, object] = {
             "kind": self.kind,
             "title": self.title,
-            "text": "".join(self._text),
+            "text": "",
             "pages": self.pages,
             "sections": self.sections,
             "tables": self._tables,
             "pictures": self._pictures,
             "notes": self.notes,
         }
+        return head, "".join(self._text)
+
+
+def _json_bytes(value: object) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 ANSWER: Final = "answer"
-"""File of the last reply: a line of JSON, followed by the bytes of an image if one was requested."""
+"""File of the last reply: a line of JSON, followed by the text of the document or the bytes of an image."""
 Opened: TypeAlias = PdfDocument | DocxDocument | PptxDocument | XlsxDocument | ImageDocument | str
 _OFFICE: Final = {"docx": DocxDocument, "pptx": PptxDocument, "xlsx": XlsxDocument}
 _opened: dict[str, Opened] = {}
@@ -84,13 +84,14 @@ def answer(request: str) -> None:
     except Exception as error:  # boundary: any error of a library on a broken file becomes one line
         reply = {"why": "failed", "message": f"it is damaged ({type(error).__name__}: {error})"[:300]}
     with open(ANSWER, "wb") as file:
-        file.write(json.dumps(reply).encode() + b"\n" + blob)
+        file.write(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace") + b"\n" + blob)
 
 
 def _do(asked: dict[str, str]) -> tuple[dict[str, object], bytes]:
     name, do = asked["name"], asked["do"]
     if do == "content":
-        return _draft(name, Ocr(asked["ocr_program"], asked["ocr_languages"])).finished(), b""
+        head, text = _draft(name, Ocr(asked["ocr_program"], asked["ocr_languages"])).finished()
+        return head, text.encode("utf-8", "replace")
     opened = _open(name)
     if do == "page":
         png, width, height, dpi = _page(opened, int(asked["page"]), int(asked["dpi"]))
