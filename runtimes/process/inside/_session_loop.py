@@ -254,6 +254,9 @@ def _describe(fd: int) -> _OpenFile | None:
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     except OSError:
         return None
+    if stat.S_ISREG(mode) and not path.startswith("/"):
+        # A namespace or process, which has no offset and no content.
+        mode = 0
     offset = os.lseek(fd, 0, os.SEEK_CUR) if stat.S_ISREG(mode) else 0
     return _OpenFile(fd, path, mode, flags, offset, info.st_nlink > 0, fd)
 

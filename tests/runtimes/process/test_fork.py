@@ -278,6 +278,8 @@ CHILD = (
 )
 IS_SLEEPING = "until read -r name < /proc/$!/comm; [[ $name == sleep ]]; do :; done"
 EPOLL = "import select\npoller = select.epoll()"
+NAMESPACE = "import os\nnamespace = os.open('/proc/self/ns/net', 0)"
+PIDFD = "import os\npidfd = os.pidfd_open(os.getpid())"
 GONE = "import os\nos.mkdir('here')\nos.chdir('here')\nos.rmdir('../here')"
 
 
@@ -290,6 +292,8 @@ GONE = "import os\nos.mkdir('here')\nos.chdir('here')\nos.rmdir('../here')"
         ("python", SOCKET, "a socket"),
         ("python", PIPE, "a pipe"),
         ("python", EPOLL, "eventpoll"),
+        ("python", NAMESPACE, "(net:["),
+        ("python", PIDFD, "pidfd"),
         ("python", GONE, "working directory"),
         ("bash", "sleep 1000 &", "job [1]"),
         ("bash", "exec 7> file", "descriptor 7"),
@@ -303,6 +307,8 @@ GONE = "import os\nos.mkdir('here')\nos.chdir('here')\nos.rmdir('../here')"
         "socket",
         "pipe",
         "epoll",
+        "namespace",
+        "pidfd",
         "folder",
         "job",
         "descriptor",
