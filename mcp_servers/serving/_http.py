@@ -23,7 +23,13 @@ from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, Rate
 from mcp_servers.serving._connections import Connections, max_connections
 from mcp_servers.serving._endpoints import CONNECTION, TableEndpoints, admit, respond
 from mcp_servers.serving._protocol import STRUCTURED
-from mcp_servers.serving._request_bodies import LARGE_BYTES, BodyRefusedError, RequestBodies, body_size
+from mcp_servers.serving._request_bodies import (
+    LARGE_BYTES,
+    STOPPING,
+    BodyRefusedError,
+    RequestBodies,
+    body_size,
+)
 
 if TYPE_CHECKING:
     from mcp_servers.serving._workers import WorkerProcesses
@@ -83,6 +89,10 @@ class Guard:
         if self.active:
             await self._idle.wait()
 
+    def close(self) -> None:
+        """Refuse the requests that have not arrived completely."""
+        self._bodies.stop()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         with self._connections.answering(scope.get("client")) as identified:
@@ -125,7 +135,7 @@ class Guard:
         if backend and not self._scopes.allow(principal, backend):
             return await self._refuse(send, 403, f"this token may not use the backend {backend!r}")
         if self._stopping:
-            return await self._refuse(send, 503, "the server is stopping")
+            return await self._refuse(send, 503, STOPPING)
         seconds = self._rate.wait(principal) if self._rate and scope["method"] == "POST" else 0.0
         if seconds:
             retry = [(b"retry-after", str(math.ceil(seconds)).encode())]
@@ -258,6 +268,7 @@ class GuardedServer:
                 await self._stop.wait()
             with anyio.move_on_after(self._options.grace_seconds):
                 await guard.drain()
+            guard.close()
             await self._application.end_sessions()
             # The web server waits for every stream, including those that only listen; this ends them.
             self._application.close()

@@ -3,8 +3,8 @@
 import json
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 import msgspec
@@ -30,6 +30,8 @@ DISCARDED_BYTES = 64 * MIB
 
 SECONDS_PER_BYTE = 8e-9
 """Time to receive and decode a body, for each byte."""
+
+STOPPING = "the server is stopping"
 
 _CHECKED_EARLY = 256 * 1024
 _AT_ONCE = 2
@@ -103,6 +105,23 @@ class RequestBodies:
         self._turns: defaultdict[str, anyio.Semaphore] = defaultdict(lambda: anyio.Semaphore(_AT_ONCE))
         self._held: defaultdict[str, int] = defaultdict(int)
         self._released = anyio.Event()
+        self._unread: set[anyio.CancelScope] = set()
+
+    def stop(self) -> None:
+        """Refuse the bodies that have not arrived completely."""
+        for scope in tuple(self._unread):
+            scope.cancel()
+
+    @contextmanager
+    def _until_stopped(self) -> Generator[None]:
+        with anyio.CancelScope() as scope:
+            self._unread.add(scope)
+            try:
+                yield
+            finally:
+                self._unread.discard(scope)
+        if scope.cancelled_caught:
+            raise BodyRefusedError(503, STOPPING, close=True)
 
     @asynccontextmanager
     async def read(
@@ -110,7 +129,7 @@ class RequestBodies:
     ) -> AsyncGenerator[Receive]:
         """Read the body of a request that is answered inside the block; yield a `receive` that replays it.
 
-        :raises BodyRefusedError: if it is too large or too slow.
+        :raises BodyRefusedError: if it is too large or too slow, or the server stops.
         """
         self._throttle.see(client)
         size = body_size(headers)
@@ -119,9 +138,20 @@ class RequestBodies:
                 413, self._too_large(), close=size > self._limits.max_bytes + DISCARDED_BYTES
             )
         if size is not None and size <= LARGE_BYTES:
-            yield _replay(await self._checked(receive), receive)
+            with self._until_stopped():
+                message = await self._checked(receive)
+            yield _replay(message, receive)
             return
         held = self._limits.max_bytes if size is None else size
+        with self._until_stopped():
+            message = await self._read_large(client, held, receive)
+        try:
+            yield _replay(message, receive)
+        finally:
+            self._release(client, held)
+
+    async def _read_large(self, client: str, held: int, receive: Receive) -> Message:
+        """Return the body of a large request in its turn, with `held` bytes counted until `_release`."""
         async with self._turns[client]:
             await self._hold(client, held)
             try:
@@ -133,10 +163,7 @@ class RequestBodies:
             except BaseException:
                 self._release(client, held)
                 raise
-        try:
-            yield _replay(message, receive)
-        finally:
-            self._release(client, held)
+        return message
 
     async def _hold(self, client: str, size: int) -> None:
         """Wait until the client's large requests leave room for another one."""

@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
 
 import anyio
 import anyio.to_thread
@@ -79,25 +80,57 @@ async def test_clients_that_leave_in_the_middle_of_a_large_result_leave_nothing_
     assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
 
 
-@pytest.mark.promise("mcp:http:no_leaks")
-@pytest.mark.parametrize("announced", [400, 4_000_000, None], ids=["small", "large", "chunked"])
-async def test_clients_that_leave_in_the_middle_of_a_request_are_no_error(
-    server: HttpServer, announced: int | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def half_request(server: HttpServer, announced: int | None) -> bytes:
+    """Return the first part of a POST with that length; `None`: it is sent in chunks."""
     size = "Transfer-Encoding: chunked" if announced is None else f"Content-Length: {announced}"
     body = b'4\r\n{"id\r\n' if announced is None else b'{"id'
     headers = f"Host: 127.0.0.1:{server.port}\r\nAuthorization: {ALICE['Authorization']}\r\n{size}"
+    return f"POST /mcp HTTP/1.1\r\n{headers}\r\n\r\n".encode() + body
+
+
+SIZES = (400, 4_000_000, 4_000_000, 4_000_000, None)
+"""Announced sizes; of the large ones two are read at a time."""
+
+
+@pytest.mark.promise("mcp:http:no_leaks")
+async def test_clients_that_leave_in_the_middle_of_a_request_are_no_error(
+    server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
     with anyio.fail_after(60):
         async with connected(server.url, TOKENS["alice"]) as client:
             before = psutil.Process().num_fds()
-            for _ in range(3):
+            for size in SIZES:
                 async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
-                    await stream.send(f"POST /mcp HTTP/1.1\r\n{headers}\r\n\r\n".encode() + body)
-                    # Its request is running when this one is answered.
+                    await stream.send(half_request(server, size))
+                    # That request is running when this one is answered.
                     assert not (await client.call_tool("counter_echo", {"text": "x"})).is_error
             while psutil.Process().num_fds() > before:
                 await anyio.lowlevel.checkpoint()
-        server.stop()
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
+
+
+@pytest.mark.promise("mcp:http:no_leaks")
+async def test_requests_that_have_not_arrived_when_the_server_stops_are_refused_without_an_error(
+    counter: Counter, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = HttpOptions(port=0, tokens=TOKENS, grace_seconds=0.1)
+    with anyio.fail_after(60):
+        async with (
+            AsyncExitStack() as stack,
+            ToolTable([counter]) as table,
+            serving(table, options) as server,
+        ):
+            streams = [
+                await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", server.port))
+                for _ in SIZES
+            ]
+            for stream, size in zip(streams, SIZES, strict=True):
+                await stream.send(half_request(server, size))
+            async with connected(server.url, TOKENS["bob"]) as client:
+                assert not (await client.call_tool("counter_echo", {"text": "x"})).is_error
+            server.stop()
+            answers = [b"".join([piece async for piece in stream]) for stream in streams]
+    assert all(b" 503 " in answer and b"the server is stopping" in answer for answer in answers), answers
     assert [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")] == []
 
 
