@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -21,9 +21,11 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.sql._databases import DatabaseSource
 from mcp_servers.sql._settings import SqlSettings
-from mcp_servers.sql._workers import Reply, SqlWorker, SqlWorkerPool, WorkerFailure
+from mcp_servers.sql._workers import DoneReply, SqlWorker, SqlWorkerPool, WorkerFailure, schema_limits
 from mcp_servers.sql.inside._engine import DatabaseSpec
+from runtimes import JsonLimits
 
+T = TypeVar("T")
 COPY_SECONDS: Final = 300.0
 _PREFIX: Final = "agentflow-sql-"
 _LOCK: Final = "owner.lock"
@@ -48,7 +50,7 @@ class DatabaseAccess:
         self.databases = databases
         """Databases by id."""
         self._settings = settings
-        self._workers = SqlWorkerPool(settings.workers)
+        self._workers = SqlWorkerPool(settings.workers, schema_limits(settings.result_bytes).max_bytes)
         self._copies = DatabaseCopies(self._workers, owner)
 
     def find(self, tool: str, id: str | None) -> DatabaseSource:
@@ -66,8 +68,14 @@ class DatabaseAccess:
         return database
 
     async def ask(
-        self, database: DatabaseSource, state: SessionCopies, request: Mapping[str, object], seconds: float
-    ) -> Reply:
+        self,
+        database: DatabaseSource,
+        state: SessionCopies,
+        request: Mapping[str, object],
+        seconds: float,
+        kind: type[T],
+        limits: JsonLimits,
+    ) -> T:
         """Send a request to the database, or to the session's copy of it.
 
         :raises WorkerFailure: if it fails.
@@ -81,11 +89,11 @@ class DatabaseAccess:
             superuser=self._settings.superuser,
         )
         if not self._settings.writable:
-            return await self._ask(original, request, seconds)
+            return await self._ask(original, request, seconds, kind, limits)
         async with state.lock:
             if database.id not in state.copies:
                 state.copies[database.id] = await self._copies.copy(original)
-            return await self._ask(state.copies[database.id], request, seconds)
+            return await self._ask(state.copies[database.id], request, seconds, kind, limits)
 
     async def fork(self, state: SessionCopies) -> SessionCopies:
         """Copy the session's copies.
@@ -114,9 +122,16 @@ class DatabaseAccess:
         await self._workers.close()
         await self._copies.close()
 
-    async def _ask(self, place: DatabaseSpec, request: Mapping[str, object], seconds: float) -> Reply:
+    async def _ask(
+        self,
+        place: DatabaseSpec,
+        request: Mapping[str, object],
+        seconds: float,
+        kind: type[T],
+        limits: JsonLimits,
+    ) -> T:
         async with self._workers.lend(place) as worker:
-            return await worker.ask(request, seconds)
+            return await worker.ask(request, seconds, kind, limits)
 
 
 class DatabaseCopies:
@@ -147,7 +162,7 @@ class DatabaseCopies:
             raise WorkerFailure("failed", f"it is larger than the {source.file_bytes} bytes of `copy_bytes`")
         try:
             async with self._workers.lend(source) as worker:
-                await worker.ask({"do": "copy", "target": target, "source": ""}, COPY_SECONDS)
+                await worker.ask({"do": "copy", "target": target, "source": ""}, COPY_SECONDS, DoneReply)
         except BaseException:
             _unlink(target)
             raise
@@ -159,7 +174,7 @@ class DatabaseCopies:
         if place.engine == "postgres":
             name, keeper = _database_of(place.target), await self._keeper(place)
             async with self._turn:
-                await keeper.ask({"do": "remove", "target": name}, COPY_SECONDS)
+                await keeper.ask({"do": "remove", "target": name}, COPY_SECONDS, DoneReply)
         else:
             await anyio.to_thread.run_sync(_unlink, place.target)
 
@@ -179,7 +194,7 @@ class DatabaseCopies:
         await self._workers.forget(source)
         request = {"do": "copy", "target": name, "source": _database_of(source.target)}
         async with self._turn:
-            await keeper.ask(request, COPY_SECONDS)
+            await keeper.ask(request, COPY_SECONDS, DoneReply)
         return replace(source, target=_with_database(source.target, name), writable=True)
 
     async def _keeper(self, place: DatabaseSpec) -> SqlWorker:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, ValidationError
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.extras import with_command
@@ -18,7 +18,14 @@ from mcp_servers.core._tool import tool
 from mcp_servers.sql._access import DatabaseAccess, SessionCopies
 from mcp_servers.sql._databases import EngineName, databases_of
 from mcp_servers.sql._settings import SqlSettings
-from mcp_servers.sql._workers import WorkerFailure
+from mcp_servers.sql._workers import (
+    MAX_TABLES,
+    QueryReply,
+    SchemaReply,
+    WorkerFailure,
+    query_limits,
+    schema_limits,
+)
 
 
 class DatabaseInfo(Output):
@@ -131,7 +138,6 @@ class Schema(Output):
 
 
 MAX_ROWS = 10_000
-MAX_TABLES = 50
 COUNTING_SECONDS = 2.0
 _SOURCES = ("databases", "db_paths", "connection_string", "databases_dir")
 _NO_TRANSACTIONS = "Each call is one transaction with one statement, committed if it succeeds."
@@ -231,18 +237,26 @@ class SqlBackend(Backend):
             "counting_seconds": COUNTING_SECONDS,
         }
         source = self._access.find("sql_schema", database)
+        copies = session.get(SessionCopies)
         seconds = self._seconds(context, None)
         try:
-            reply = await self._access.ask(source, session.get(SessionCopies), request, seconds)
+            reply = await self._access.ask(
+                source, copies, request, seconds, SchemaReply, schema_limits(self._settings.result_bytes)
+            )
         except WorkerFailure as failure:
             raise self._failed("sql_schema", failure) from None
-        names: list[str] = reply["known"]
+        names = reply.known
         lower = {name.lower() for name in names}
         for wanted in tables or ():
             if wanted.lower() not in lower:
                 message = f"sql_schema: no table {wanted!r} in {source.id!r}.{did_you_mean(wanted, names)}"
                 raise ToolFailure(ErrorKind.NOT_FOUND, message)
-        described = [SchemaTable.model_validate(table) for table in reply["tables"]]
+        try:
+            described = [SchemaTable.model_validate(table) for table in reply.tables]
+        except ValidationError:
+            raise ToolFailure(
+                ErrorKind.FAILED, "sql_schema: the engine's process sent a bad answer."
+            ) from None
         shown = {table.name for table in described}
         others = [] if tables else [name for name in names if name not in shown]
         return Schema(database=source.id, engine=source.engine, tables=described, others=others)
@@ -280,20 +294,23 @@ class SqlBackend(Backend):
             "bytes": self._settings.result_bytes,
         }
         source = self._access.find("sql_execute", database)
+        copies = session.get(SessionCopies)
         seconds = self._seconds(context, timeout)
         try:
-            reply = await self._access.ask(source, session.get(SessionCopies), request, seconds)
+            reply = await self._access.ask(
+                source, copies, request, seconds, QueryReply, query_limits(self._settings.result_bytes)
+            )
         except WorkerFailure as failure:
             if failure.kind == "rejected":
                 return Executed(error=SqlProblem(type=failure.type, message=failure.message))
             raise self._failed("sql_execute", failure) from None
         return Executed(
-            columns=reply["columns"],
-            rows=reply["rows"],
-            row_count=len(reply["rows"]),
-            truncated=bool(reply["more"]),
-            changed=reply["changed"],
-            note=self._note(reply["more"]),
+            columns=[ResultColumn(name=one.name, type=one.type) for one in reply.columns],
+            rows=reply.rows,
+            row_count=len(reply.rows),
+            truncated=bool(reply.more),
+            changed=reply.changed,
+            note=self._note(reply.more),
         )
 
     def _seconds(self, context: CallContext, asked: float | None) -> float:

@@ -6,27 +6,67 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeVar
 
 import anyio
+import msgspec
 from anyio.abc import ByteReceiveStream, Process
 
 from mcp_servers.sql.inside._engine import DatabaseSpec
-from runtimes import FrameError, FrameReader, decode_object, pack_frame
+from runtimes import FrameError, FrameReader, JsonLimits, decode_untrusted, pack_frame
 
-Reply: TypeAlias = dict[str, Any]
-"""Reply of a worker."""
+T = TypeVar("T")
 START_SECONDS: Final = 30.0
 GRACE_SECONDS: Final = 2.0
 """Time after a query's limit, at which the worker should have stopped it, before the worker is killed."""
 END_SECONDS: Final = 1.0
-MAX_REPLY: Final = 256 * 1024 * 1024
+MAX_TABLES: Final = 50
+"""Most tables described in one reply."""
+SCHEMA_VALUES: Final = 1_000_000
+SMALL: Final = JsonLimits()
+"""Limits of a reply without rows."""
+_FAILURE: Final = b'{"kind"'
+_MESSAGE_CHARACTERS: Final = 10_000
 # The last entry is for `runtimes._framing`; it follows the standard library's, which nothing may hide.
 _PROGRAM: Final = (
     f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; sys.path += [{str(Path(__file__).parents[2])!r}]; "
     "from inside import main; main()"
 )
+
+
+class ReplyColumn(msgspec.Struct):
+    """A column of a result: a `ResultColumn`."""
+
+    name: str
+    type: str
+
+
+class QueryReply(msgspec.Struct):
+    """Reply to a query."""
+
+    columns: list[ReplyColumn]
+    rows: list[list[object]]
+    more: str
+    changed: int | None
+
+
+class SchemaReply(msgspec.Struct):
+    """Reply to a request for the schema."""
+
+    tables: list[dict[str, object]]
+    known: list[str]
+
+
+class DoneReply(msgspec.Struct):
+    """Reply without content."""
+
+
+class _FailureReply(msgspec.Struct):
+    kind: str
+    type: str
+    message: str
 
 
 class WorkerFailure(Exception):
@@ -45,16 +85,17 @@ class WorkerFailure(Exception):
 class SqlWorker:
     """A worker process. It handles one request at a time."""
 
-    def __init__(self, process: Process, output: ByteReceiveStream) -> None:
+    def __init__(self, process: Process, output: ByteReceiveStream, max_reply: int) -> None:
         self._process = process
-        self._output = FrameReader(output.receive, MAX_REPLY, end_of_stream=anyio.EndOfStream)
+        self._output = FrameReader(output.receive, max_reply, end_of_stream=anyio.EndOfStream)
         self.usable = True
         """The worker can handle another request."""
 
     @classmethod
-    async def start(cls, place: DatabaseSpec) -> "SqlWorker":
+    async def start(cls, place: DatabaseSpec, max_reply: int = SMALL.max_bytes) -> "SqlWorker":
         """Start a worker and wait until the database is open.
 
+        :param max_reply: size of its largest reply in bytes.
         :raises WorkerFailure: if it cannot be opened.
         """
         # Neither the server's environment nor its standard error is passed on: both may contain secrets.
@@ -62,16 +103,20 @@ class SqlWorker:
             [sys.executable, "-I", "-c", _PROGRAM], stderr=subprocess.DEVNULL, env={"LC_ALL": "C.UTF-8"}
         )
         assert process.stdout is not None
-        worker = cls(process, process.stdout)
+        worker = cls(process, process.stdout, max_reply)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(worker.close)
-            await worker.ask({"database": asdict(place)}, START_SECONDS)
+            await worker.ask({"database": asdict(place)}, START_SECONDS, DoneReply)
             stack.pop_all()
         return worker
 
-    async def ask(self, request: Mapping[str, object], seconds: float) -> Reply:
-        """Send a request and return the reply. After a timeout the worker is no longer usable.
+    async def ask(
+        self, request: Mapping[str, object], seconds: float, kind: type[T], limits: JsonLimits = SMALL
+    ) -> T:
+        """Send a request and return the reply. After a timeout or a malformed reply the worker is no longer usable.
 
+        :param kind: type of the reply.
+        :param limits: limits of the reply.
         :raises WorkerFailure: if the request or the worker fails.
         """
         self.usable = False
@@ -83,7 +128,7 @@ class SqlWorker:
                 payload = await self._output.read()
                 if payload is None:
                     raise WorkerFailure("failed", "the engine's process ended")
-                reply = decode_object(payload)
+                reply = await decode_untrusted(payload, partial(_decoded, kind), limits)
         except TimeoutError:
             raise WorkerFailure("timeout", "") from None
         except FrameError as error:
@@ -91,8 +136,9 @@ class SqlWorker:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise WorkerFailure("failed", "the engine's process ended") from None
         self.usable = True
-        if "kind" in reply:
-            raise WorkerFailure(reply["kind"], reply["message"], reply["type"])
+        if isinstance(reply, _FailureReply):
+            message = reply.message[:_MESSAGE_CHARACTERS]
+            raise WorkerFailure(reply.kind[:100], message, reply.type[:100])
         return reply
 
     async def close(self) -> None:
@@ -107,14 +153,31 @@ class SqlWorker:
             await self._process.aclose()
 
 
+def query_limits(result_bytes: int) -> JsonLimits:
+    """Return the limits of a reply to a query: those of the rows, and names besides. A value has at least one byte."""
+    return JsonLimits(SMALL.max_bytes + result_bytes, SMALL.max_values + result_bytes)
+
+
+def schema_limits(result_bytes: int) -> JsonLimits:
+    """Return the limits of a description with samples."""
+    return JsonLimits(SMALL.max_bytes + MAX_TABLES * result_bytes, SCHEMA_VALUES)
+
+
+def _decoded(kind: type[T], payload: bytes) -> T | _FailureReply:
+    if payload.startswith(_FAILURE):
+        return msgspec.json.decode(payload, type=_FailureReply)
+    return msgspec.json.decode(payload, type=kind)
+
+
 class SqlWorkerPool:
     """Pool of workers, lent for one request each and reused for the same database.
 
     Their number is limited; the least recently used idle worker is stopped to start another.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, max_reply: int) -> None:
         self._limit = limit
+        self._max_reply = max_reply
         self._slots = anyio.Semaphore(limit)
         self._idle: list[tuple[DatabaseSpec, SqlWorker]] = []
         self._busy = 0
@@ -132,7 +195,7 @@ class SqlWorkerPool:
                 worker = self._take_idle(place)
                 if worker is None:
                     await self._stop_surplus()
-                    worker = await SqlWorker.start(place)
+                    worker = await SqlWorker.start(place, self._max_reply)
                 yield worker
             finally:
                 self._busy -= 1

@@ -141,7 +141,7 @@ def _guarded(work: Callable[[], dict[str, Any] | str], at_end: Callable[[], obje
     try:
         try:
             answer = work()
-            return answer if isinstance(answer, str) else json.dumps(answer)
+            return answer if isinstance(answer, str) else _json(answer)
         finally:
             if at_end is not None:
                 at_end()
@@ -156,7 +156,7 @@ def _guarded(work: Callable[[], dict[str, Any] | str], at_end: Callable[[], obje
 
 
 def _failure(kind: str, message: str, type: str = "") -> str:
-    return json.dumps({"kind": kind, "type": type, "message": message})
+    return _json({"kind": kind, "type": type, "message": message})
 
 
 def _query(engine: SqlEngine, request: Request) -> str:
@@ -172,7 +172,7 @@ def _query(engine: SqlEngine, request: Request) -> str:
         "seconds": time.perf_counter() - began,
     }
     # The rows are already encoded, because their size is limited in JSON.
-    return f'{json.dumps(told)[:-1]}, "rows": [{",".join(rows)}]}}'
+    return f'{_json(told)[:-1]}, "rows": [{",".join(rows)}]}}'
 
 
 def _read(answer: StatementResult, most: int, most_bytes: int) -> tuple[list[str], str]:
@@ -226,6 +226,11 @@ def _described(engine: SqlEngine, table: EngineTable, request: Request, ends: fl
     finally:
         engine.abandon()
     return told
+
+
+def _json(value: object) -> str:
+    # Escapes would exceed the limits, which are in bytes.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _reply(text: str) -> None:
