@@ -17,6 +17,9 @@ from runtimes.process.trusted import _seccomp_broker, _spawn, _wire
 PendingRequest = Generator[socket.socket, _wire.WireMessage | None, None]
 """A request in progress: it yields a socket and is resumed with the next message from it."""
 
+MAX_REAPED = 64
+"""Number of ended children that are reaped before other events are handled."""
+
 
 class SandboxRequestError(Exception):
     """Failure of a request; `name` is the name of an errno, `gone` or `failed`."""
@@ -158,8 +161,12 @@ def child_exit_wakeup() -> int:
 
 
 def ended_children() -> Iterator[tuple[int, int]]:
-    """Reap the child processes that have ended; yield pid and exit code of each."""
-    while True:
+    """Reap the child processes that have ended; yield pid and exit code of each.
+
+    At most `MAX_REAPED`, so that a sandbox whose processes end fast does not delay the requests of others. The descriptor of
+    `child_exit_wakeup` then becomes readable for the rest.
+    """
+    for _ in range(MAX_REAPED):
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
@@ -167,6 +174,7 @@ def ended_children() -> Iterator[tuple[int, int]]:
         if pid == 0:
             return
         yield pid, os.waitstatus_to_exitcode(status)
+    signal.raise_signal(signal.SIGCHLD)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
