@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from runtimes._confinement import refuse_changes, restrict_calls, restrict_files, set_limit
     from runtimes._framing import (
         MAX_FRAME_BYTES,
         FrameDecoder,
@@ -87,10 +88,15 @@ __all__ = [
     "pack_message",
     "parse_host_rule",
     "read_frame",
+    "refuse_changes",
+    "restrict_calls",
+    "restrict_files",
+    "set_limit",
     "unpack_message",
     "write_frame",
 ]
 
+_CONFINEMENT = ["refuse_changes", "restrict_calls", "restrict_files", "set_limit"]
 _FRAMING = [
     "MAX_FRAME_BYTES",
     "FrameDecoder",
@@ -113,9 +119,12 @@ _MACHINE = ["Button", "Machine", "MachineRuntime", "Screen", "Window"]
 __getattr__ = lazy_exports(
     __name__,
     {
+        "._confinement": _CONFINEMENT,
         "._framing": _FRAMING,
         "._machine": _MACHINE,
-        "._protocol": [name for name in __all__ if name not in (*_FRAMING, *_MACHINE, *_UNTRUSTED)],
+        "._protocol": [
+            name for name in __all__ if name not in (*_CONFINEMENT, *_FRAMING, *_MACHINE, *_UNTRUSTED)
+        ],
         "._untrusted": _UNTRUSTED,
     },
 )

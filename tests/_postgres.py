@@ -60,6 +60,7 @@ class PostgresServer:
             "unix_socket_directories": f"'{self._folder}'",
             "fsync": "off",
             "max_connections": 200,
+            "max_prepared_transactions": 10,
         }
         with (self._folder / "data/postgresql.conf").open("a", encoding="utf-8") as file:
             file.writelines(f"{name} = {value}\n" for name, value in options.items())

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
@@ -22,12 +23,14 @@ from mcp_servers.core._failures import did_you_mean
 from mcp_servers.sql._databases import DatabaseSource
 from mcp_servers.sql._settings import SqlSettings
 from mcp_servers.sql._workers import DoneReply, SqlWorker, SqlWorkerPool, WorkerFailure, schema_limits
+from mcp_servers.sql.inside._confining import JOURNALS
 from mcp_servers.sql.inside._engine import DatabaseSpec
 from runtimes import JsonLimits
 
 T = TypeVar("T")
 COPY_SECONDS: Final = 300.0
 _PREFIX: Final = "agentflow-sql-"
+_ENDINGS: Final = ("", *JOURNALS)
 _LOCK: Final = "owner.lock"
 _MAINTENANCE: Final = "postgres"
 """Database that every server has, for commands that concern other databases."""
@@ -89,11 +92,11 @@ class DatabaseAccess:
             superuser=self._settings.superuser,
         )
         if not self._settings.writable:
-            return await self._ask(original, request, seconds, kind, limits)
+            return await self._workers.ask(original, request, seconds, kind, limits)
         async with state.lock:
             if database.id not in state.copies:
                 state.copies[database.id] = await self._copies.copy(original)
-            return await self._ask(state.copies[database.id], request, seconds, kind, limits)
+            return await self._workers.ask(state.copies[database.id], request, seconds, kind, limits)
 
     async def fork(self, state: SessionCopies) -> SessionCopies:
         """Copy the session's copies.
@@ -122,17 +125,6 @@ class DatabaseAccess:
         await self._workers.close()
         await self._copies.close()
 
-    async def _ask(
-        self,
-        place: DatabaseSpec,
-        request: Mapping[str, object],
-        seconds: float,
-        kind: type[T],
-        limits: JsonLimits,
-    ) -> T:
-        async with self._workers.lend(place) as worker:
-            return await worker.ask(request, seconds, kind, limits)
-
 
 class DatabaseCopies:
     """Creates and removes copies: files in a directory of this server, or databases on the original's Postgres server."""
@@ -157,16 +149,22 @@ class DatabaseCopies:
         async with self._turn:
             if self._folder is None:
                 self._folder, self._lock = await anyio.to_thread.run_sync(_new_folder, self._owner)
-        target = str(self._folder / f"{next(self._numbers)}{Path(source.target).suffix}")
+        name = f"{next(self._numbers)}{Path(source.target).suffix}"
+        # The source's worker can write only to a directory of its own, so the host moves the copy.
+        made, folder = Path(self._outbox(source), name), self._folder / Path(name).stem
         if os.stat(source.target).st_size > source.file_bytes:
             raise WorkerFailure("failed", f"it is larger than the {source.file_bytes} bytes of `copy_bytes`")
         try:
-            async with self._workers.lend(source) as worker:
-                await worker.ask({"do": "copy", "target": target, "source": ""}, COPY_SECONDS, DoneReply)
+            copying = replace(source, folder=str(made.parent))
+            await self._workers.ask(
+                copying, {"do": "copy", "target": str(made), "source": ""}, COPY_SECONDS, DoneReply
+            )
+            await anyio.to_thread.run_sync(_move, made, folder)
         except BaseException:
-            _unlink(target)
+            _unlink(str(made))
+            shutil.rmtree(folder, ignore_errors=True)
             raise
-        return replace(source, target=target, writable=True)
+        return replace(source, target=str(folder / name), folder=str(folder), writable=True)
 
     async def remove(self, place: DatabaseSpec) -> None:
         """Remove a copy, which must not be in use."""
@@ -176,7 +174,7 @@ class DatabaseCopies:
             async with self._turn:
                 await keeper.ask({"do": "remove", "target": name}, COPY_SECONDS, DoneReply)
         else:
-            await anyio.to_thread.run_sync(_unlink, place.target)
+            await anyio.to_thread.run_sync(shutil.rmtree, place.folder)
 
     async def close(self) -> None:
         """Disconnect from the servers and remove the directory."""
@@ -187,6 +185,15 @@ class DatabaseCopies:
             await anyio.to_thread.run_sync(shutil.rmtree, self._folder)
             os.close(self._lock)
             self._folder = None
+
+    def _outbox(self, source: DatabaseSpec) -> str:
+        """Return the directory in which a source's worker makes copies: a copy's own, or one per original."""
+        assert self._folder is not None
+        if source.folder:
+            return source.folder
+        folder = self._folder / f"of-{sha256(source.target.encode()).hexdigest()[:16]}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return str(folder)
 
     async def _copy_on_server(self, source: DatabaseSpec) -> DatabaseSpec:
         keeper = await self._keeper(source)
@@ -234,9 +241,17 @@ def _locked(folder: Path, flags: int = 0) -> int | None:
     return descriptor
 
 
+def _move(made: Path, folder: Path) -> None:
+    """Move a copy and its journals to a directory of its own."""
+    folder.mkdir(mode=0o700)
+    for ending in _ENDINGS:
+        with suppress(FileNotFoundError):
+            os.rename(f"{made}{ending}", f"{folder / made.name}{ending}")
+
+
 def _unlink(path: str) -> None:
-    for suffix in ("", ".wal", "-wal", "-shm", "-journal"):
-        Path(path + suffix).unlink(missing_ok=True)
+    for ending in _ENDINGS:
+        Path(path + ending).unlink(missing_ok=True)
 
 
 def _database_of(url: str) -> str:

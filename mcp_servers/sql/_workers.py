@@ -137,6 +137,7 @@ class SqlWorker:
             raise WorkerFailure("failed", "the engine's process ended") from None
         self.usable = True
         if isinstance(reply, _FailureReply):
+            self.usable = reply.kind != "stale"
             message = reply.message[:_MESSAGE_CHARACTERS]
             raise WorkerFailure(reply.kind[:100], message, reply.type[:100])
         return reply
@@ -203,6 +204,30 @@ class SqlWorkerPool:
                     self._idle.append((place, worker))
                 elif worker is not None:
                     await worker.close()
+
+    async def ask(
+        self,
+        place: DatabaseSpec,
+        request: Mapping[str, object],
+        seconds: float,
+        kind: type[T],
+        limits: JsonLimits = SMALL,
+    ) -> T:
+        """Send a request to a worker; once more to a new one if the database's files were replaced.
+
+        :param kind: type of the reply.
+        :param limits: limits of the reply.
+        :raises WorkerFailure: if it fails.
+        """
+        try:
+            async with self.lend(place) as worker:
+                return await worker.ask(request, seconds, kind, limits)
+        except WorkerFailure as failure:
+            if failure.kind != "stale":
+                raise
+        await self.forget(place)
+        async with self.lend(place) as worker:
+            return await worker.ask(request, seconds, kind, limits)
 
     async def forget(self, place: DatabaseSpec) -> None:
         """Stop idle workers of this database."""

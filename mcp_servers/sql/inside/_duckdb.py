@@ -7,7 +7,9 @@ from pathlib import Path
 
 import duckdb
 
+from ._confining import DatabaseFiles
 from ._engine import (
+    DatabaseFilesReplaced,
     DatabaseSpec,
     DatabaseUnavailable,
     EngineColumn,
@@ -37,6 +39,7 @@ class DuckdbEngine(SqlEngine):
         self._writable = place.writable
         self._memory = place.memory
         self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._files = DatabaseFiles(place.target)
         self._base = self._open()
 
     def run(self, query: str) -> StatementResult:
@@ -138,6 +141,8 @@ class DuckdbEngine(SqlEngine):
         try:
             return duckdb.connect(self._path, read_only=not self._writable, config=config)
         except duckdb.Error as error:
+            if not self._writable and self._files.replaced():
+                raise DatabaseFilesReplaced from None
             raise DatabaseUnavailable(f"the file can't be opened: {self._trouble(error)}") from None
 
     def _rows(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[Row]:

@@ -26,6 +26,8 @@ class DatabaseSpec:
     """Accept a privileged Postgres role."""
     owner: str = ""
     """Owner id of copies on a Postgres server: 12 hexadecimal digits."""
+    folder: str = ""
+    """Directory in which the worker may create files; empty for none."""
 
 
 class SqlEngineError(Exception):
@@ -51,6 +53,15 @@ class StatementDenied(SqlEngineError):
     """The statement is not allowed."""
 
     kind = "denied"
+
+
+class DatabaseFilesReplaced(SqlEngineError):
+    """The database has files that did not exist when the worker was confined; another worker can open them."""
+
+    kind = "stale"
+
+    def __init__(self) -> None:
+        super().__init__("its files are replaced all the time")
 
 
 class DatabaseUnavailable(SqlEngineError):

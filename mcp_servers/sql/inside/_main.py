@@ -12,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
+from runtimes._confinement import set_limit
 from runtimes._framing import read_frame, write_frame
 
+from ._confining import confine
 from ._engine import (
     DatabaseSpec,
     DatabaseUnavailable,
@@ -29,6 +31,8 @@ Request: TypeAlias = dict[str, Any]
 MIB = 1024 * 1024
 OVERHEAD = {"sqlite": 256 * MIB, "duckdb": 1024 * MIB, "postgres": 384 * MIB, "keeper": 384 * MIB}
 """Address space used by the engine and the interpreter before any query."""
+DESCRIPTORS = 256
+"""Most open files and connections."""
 COUNTED = 1_000_000
 """Rows are counted up to this number."""
 LAST_SECONDS = 1.0
@@ -41,11 +45,14 @@ def main() -> None:
     if first is None:
         return
     place = DatabaseSpec(**json.loads(first)["database"])
+    # Before any thread, and after loading the engine's library, whose files are then out of reach.
+    open_engine = _loaded(place)
     _limit(place)
+    confine(place)
     requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
     wake, woken = os.pipe()
     engine_of: list[SqlEngine] = []
-    worker = threading.Thread(target=_work, args=(place, requests, woken, engine_of), daemon=True)
+    worker = threading.Thread(target=_work, args=(open_engine, requests, woken, engine_of), daemon=True)
     worker.start()
     os.read(wake, 1)
     while (payload := _next_request()) is not None:
@@ -85,15 +92,19 @@ def _wait(wake: int, seconds: float | None, engine_of: list[SqlEngine]) -> bool:
 
 def _limit(place: DatabaseSpec) -> None:
     space = place.memory + OVERHEAD[place.engine]
-    resource.setrlimit(resource.RLIMIT_AS, (space, space))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (place.file_bytes, place.file_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    set_limit(resource.RLIMIT_AS, space)
+    set_limit(resource.RLIMIT_FSIZE, place.file_bytes)
+    set_limit(resource.RLIMIT_CORE, 0)
+    set_limit(resource.RLIMIT_NOFILE, DESCRIPTORS)
 
 
 def _work(
-    place: DatabaseSpec, requests: "queue.SimpleQueue[Request | None]", woken: int, engine_of: list[SqlEngine]
+    open_engine: Callable[[], SqlEngine],
+    requests: "queue.SimpleQueue[Request | None]",
+    woken: int,
+    engine_of: list[SqlEngine],
 ) -> None:
-    opened = _guarded(lambda: engine_of.append(_open(place)) or {})
+    opened = _guarded(lambda: engine_of.append(open_engine()) or {})
     os.write(woken, b".")
     _reply(opened)
     if not engine_of:
@@ -109,7 +120,8 @@ def _work(
     engine.close()
 
 
-def _open(place: DatabaseSpec) -> SqlEngine:
+def _loaded(place: DatabaseSpec) -> Callable[[], SqlEngine]:
+    """Load the engine's library; return a function that opens the database, or says that the library is missing."""
     try:
         match place.engine:
             case "sqlite":
@@ -120,9 +132,14 @@ def _open(place: DatabaseSpec) -> SqlEngine:
                 from ._postgres import PostgresEngine as Engine
             case _:
                 from ._postgres import PostgresCopies as Engine
-        return Engine(place)
-    except ImportError:  # the host adds the command
-        raise DatabaseUnavailable("this database needs the extra sql") from None
+    except ImportError:
+        return _missing
+    return lambda: Engine(place)
+
+
+def _missing() -> SqlEngine:
+    # The host adds the command.
+    raise DatabaseUnavailable("this database needs the extra sql")
 
 
 def _answer(engine: SqlEngine, request: Request) -> str:

@@ -33,6 +33,9 @@ BATCH = 64
 PREFIX = "agentflow_sql_"
 """Prefix of the names of all copies, followed by the owner and a number."""
 _NAME = re.compile(rf"{PREFIX}(?P<owner>[0-9a-f]{{12}})_\d+")
+_GAP = re.compile(r"(?:\s|;|--[^\r\n]*+)*+")
+_WORD = re.compile(r"\w+")
+_COMMENT_MARK = re.compile(r"/\*|\*/")
 _OWN = (
     "SELECT datname FROM pg_database WHERE datdba = (SELECT oid FROM pg_roles WHERE rolname = current_user)"
 )
@@ -194,6 +197,10 @@ class PostgresEngine(SqlEngine):
 
     async def _begin(self, query: str) -> tuple[_Statement, _Cursor | None, list[Row]]:
         connection = await self._open()
+        if _first_words(query, 2) == ["PREPARE", "TRANSACTION"]:
+            raise StatementDenied(
+                "PREPARE TRANSACTION is not allowed here: the transaction would outlive its call"
+            )
         self._dirty = True
         # After the SELECT has taken a snapshot, SET TRANSACTION READ WRITE is an error.
         await connection.execute(f"BEGIN {'READ WRITE' if self._place.writable else 'READ ONLY'}; SELECT 1")
@@ -241,6 +248,34 @@ class PostgresEngine(SqlEngine):
             return ""
         parts = message.split('"')
         return f".{nearest(parts[1], known)}" if len(parts) > 1 else ""
+
+
+def _first_words(query: str, number: int) -> list[str]:
+    """Return the first words of a statement in upper case, as Postgres reads it: comments may be nested."""
+    words: list[str] = []
+    at = _after_gap(query, 0)
+    while len(words) < number and (match := _WORD.match(query, at)):
+        words.append(match[0].upper())
+        at = _after_gap(query, match.end())
+    return words
+
+
+def _after_gap(query: str, at: int) -> int:
+    at = _end(_GAP.match(query, at), at)
+    while query.startswith("/*", at):
+        depth = 0
+        for mark in _COMMENT_MARK.finditer(query, at):
+            depth += 1 if mark[0] == "/*" else -1
+            if depth == 0:
+                at = _end(_GAP.match(query, mark.end()), mark.end())
+                break
+        else:
+            return len(query)
+    return at
+
+
+def _end(match: re.Match[str] | None, otherwise: int) -> int:
+    return otherwise if match is None else match.end()
 
 
 def _changed(status: str) -> int | None:

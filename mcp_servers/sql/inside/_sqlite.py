@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from ._confining import DatabaseFiles
 from ._engine import (
+    DatabaseFilesReplaced,
     DatabaseSpec,
     DatabaseUnavailable,
     EngineColumn,
@@ -48,6 +50,8 @@ _LOOKING = frozenset(
 _NAMING = _LOOKING - {"application_id", "encoding", "page_size", "schema_version", "user_version"}
 """Pragmas whose argument only selects what to read."""
 _WRONG_NAME = re.compile(r"no such (?P<what>table|column): (?:\w+\.)?(?P<name>\S+)")
+_UNOPENED = ("SQLITE_CANTOPEN", "SQLITE_READONLY_", "SQLITE_IOERR")
+"""Errors on files that this process cannot open."""
 _FUNCTIONS = frozenset(("load_extension", "fts3_tokenizer"))
 """Functions that access more than data."""
 _RAW_PAGES = "sqlite_dbpage"
@@ -63,6 +67,7 @@ class SqliteEngine(SqlEngine):
         self._memory = place.memory
         self._connection: sqlite3.Connection | None = None
         self._refused = ""
+        self._files = DatabaseFiles(place.target)
         self._connect().close()
 
     def run(self, query: str) -> StatementResult:
@@ -188,6 +193,12 @@ class SqliteEngine(SqlEngine):
         message = str(error)
         if self._refused:
             return StatementDenied(f"{self._refused} is not allowed here")
+        if (
+            not self._writable
+            and str(getattr(error, "sqlite_errorname", "")).startswith(_UNOPENED)
+            and self._files.replaced()
+        ):
+            return DatabaseFilesReplaced()
         if "readonly database" in message:
             return StatementDenied("the database is read-only")
         name = getattr(error, "sqlite_errorname", type(error).__name__)

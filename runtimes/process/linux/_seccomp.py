@@ -14,7 +14,7 @@ import platform
 import socket
 import stat
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from runtimes.process.linux import _syscalls as sc
@@ -269,6 +269,33 @@ def build_filter(*, notify: bool) -> bytes:
     program.answer_unless_equal(_ARCHITECTURES[machine], _KILL)
     program.load_number()
     program.choose(_ranges(_decisions(notify=notify)))
+    return program.code()
+
+
+def build_allowlist(names: Iterable[str], error: int, *, threads: bool) -> bytes:
+    """Return a filter that fails all other calls with this error number; calls that this machine lacks are skipped.
+
+    :param threads: allow also to start threads, but no processes.
+    :raises OSError: on an architecture without a filter.
+    """
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise OSError(errno.ENOSYS, f"no system-call filter for {machine}")
+    program = _BpfProgram()
+    program.load_architecture()
+    program.answer_unless_equal(_ARCHITECTURES[machine], _KILL)
+    program.load_number()
+    for name in names:
+        if name in ALLOWED:
+            program.answer_if_equal(ALLOWED[name], _ALLOW)
+    if threads:
+        block = _argument_check(0)
+        block.answer_if_any_bit(_CLONE_THREAD, _ALLOW)
+        block.answer(_refuse(error))
+        program.run_if_equal(CHECKED["clone"], block)
+        # Its arguments are in memory, out of the filter's reach; the C library then uses clone.
+        program.answer_if_equal(CHECKED["clone3"], _refuse(errno.ENOSYS))
+    program.answer(_refuse(error))
     return program.code()
 
 

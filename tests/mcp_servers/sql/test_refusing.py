@@ -1,6 +1,7 @@
 """Restrictions on queries: no changes of read-only databases, no files, no side effects."""
 
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import anyio
 import pytest
 
 from tests._postgres import PostgresServer
-from tests.mcp_servers.sql._asking import Asking, asking, connected, entries, run_as_owner
+from tests.mcp_servers.sql._asking import Asking, asking, connected, entries, make_sqlite, run_as_owner
 
 EVERYWHERE = (
     "INSERT INTO pets VALUES (4, 1, 'eel')",
@@ -155,6 +156,85 @@ async def test_a_statement_is_put_away_on_postgres_when_its_answer_is_out(places
         with anyio.fail_after(60):
             while await other.fetch(f"{open_} UNION ALL {locks}"):  # noqa: ASYNC110 - the server tells nobody
                 await anyio.sleep(0.01)
+
+
+@pytest.mark.promise("sql:prepared")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "PREPARE TRANSACTION 'mine'",
+        "  ;; prepare\n\ttransaction'mine'",
+        "-- PREPARE\nPREPARE/**/TRANSACTION 'mine'",
+        "/* a /* nested */ comment */ PREPARE /***/ /**/ -- more\n TRANSACTION 'mine'",
+    ],
+)
+async def test_no_transaction_of_postgres_is_prepared(
+    reading: Asking, places: dict[str, str], query: str
+) -> None:
+    kind, message = await reading.failure("execute", database="postgres", query=query)
+    assert (kind, "PREPARE TRANSACTION is not allowed" in message) == ("denied", True), message
+    assert await reading.rows("SELECT count(*) FROM pg_prepared_xacts", database="postgres") == [[0]]
+
+
+@pytest.mark.promise("sql:prepared")
+async def test_prepared_statements_and_comments_are_not_taken_for_prepared_transactions(
+    reading: Asking,
+) -> None:
+    for query in ("PREPARE transaction_1 AS SELECT 1", "/* PREPARE TRANSACTION 'x' */ SELECT 1"):
+        await reading.data("execute", database="postgres", query=query)
+    assert "unterminated" in await reading.problem("/* /* PREPARE */ TRANSACTION", database="postgres")
+
+
+OUT_OF_ENGINES = """
+import os, pathlib, socket, sqlite3, subprocess, sys
+if sys.argv[1] == "duckdb":
+    import duckdb
+from mcp_servers.sql.inside._confining import confine
+from mcp_servers.sql.inside._engine import DatabaseSpec
+engine, target, secret, folder = sys.argv[1:]
+confine(DatabaseSpec(engine, target, False, 0, 0))
+if engine == "sqlite":
+    # Without any setting of ours.
+    run = sqlite3.connect(target).execute
+    queries = [f"ATTACH '{secret}' AS other", f"VACUUM INTO '{folder}/new.db'", "CREATE TABLE more (a)"]
+elif engine == "duckdb":
+    run = duckdb.connect(target, read_only=True).execute
+    queries = [
+        f"SELECT * FROM read_text('{secret}')", f"SELECT * FROM read_csv('{secret}')", f"ATTACH '{secret}' AS other",
+        f"COPY pets TO '{folder}/new.csv'", f"EXPORT DATABASE '{folder}/new'", f"LOAD '{secret}'",
+        "INSTALL httpfs FROM 'http://127.0.0.1:9/'",
+    ]
+else:
+    run, queries = None, []
+attempts = [lambda query=query: run(query) for query in queries] + [
+    lambda: open(f"{folder}/new", "w"),
+    lambda: os.unlink(secret),
+    lambda: os.execv("/bin/true", ["true"]),
+]
+if run:
+    assert run("SELECT count(*) FROM pets").fetchall() == [(3,)]
+    attempts += [lambda: open(secret), lambda: os.listdir(folder), socket.socket, os.fork, lambda: os.kill(os.getppid(), 0)]
+for number, attempt in enumerate(attempts):
+    try:
+        attempt()
+    except Exception as error:
+        continue
+    print("worked:", number)
+print("tried", len(attempts), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.promise("sql:confined")
+async def test_the_process_of_an_engine_is_confined_even_without_the_settings_of_the_engine(
+    engine: str, places: dict[str, str], tmp_path: Path
+) -> None:
+    secret = make_sqlite(tmp_path / "secret.db")
+    arguments = [engine, places[engine], str(secret), str(tmp_path)]
+    done = await anyio.run_process([sys.executable, "-c", OUT_OF_ENGINES, *arguments], check=False)
+    tried = {"sqlite": 11, "duckdb": 15, "postgres": 3}[engine]
+    assert (done.stdout.decode(), done.returncode) == (f"tried {tried}\n", 0), done.stderr
+    assert entries(tmp_path) == ["secret.db"]
 
 
 @pytest.mark.promise("sql:superuser")

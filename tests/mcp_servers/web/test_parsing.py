@@ -179,8 +179,8 @@ async def test_without_the_extra_reading_says_what_to_install(monkeypatch: pytes
 def test_the_parser_cannot_open_files_connect_or_start_processes() -> None:
     code = """
 import os, socket, subprocess
-from mcp_servers.web._parser_process import install_seccomp_filter
-install_seccomp_filter()
+from runtimes import restrict_calls
+restrict_calls()
 def refused(work):
     try:
         work()
