@@ -8,6 +8,8 @@ from mcp_servers.web._results import PagePassage
 
 VERSION: Final = 1
 """Version of the output; cached pages of another version are not used."""
+MAX_REPLY: Final = 32 * 1024 * 1024
+"""Size of the largest reply in bytes."""
 
 
 class PageBody(Struct, frozen=True):

@@ -14,11 +14,9 @@ import sys
 
 import msgspec
 
-from mcp_servers.web._jobs import PageBody, ParserJob, ParserReply, UnparseablePage
+from mcp_servers.web._jobs import MAX_REPLY, PageBody, ParserJob, ParserReply, UnparseablePage
 from mcp_servers.web._parsing import allows, best_passages, parse
 from runtimes import read_frame, restrict_calls, set_limit, write_frame
-
-_MAX_REPLY = 64 * 1024 * 1024
 
 _PDF = (
     b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj "
@@ -56,13 +54,13 @@ def _answer(job: bytes, base: int) -> bytes:
         _work(job, base, writable)
     os.close(writable)
     with open(readable, "rb") as pipe:
-        answer = pipe.read(_MAX_REPLY + 1)
-    if len(answer) > _MAX_REPLY:
+        answer = pipe.read(MAX_REPLY + 1)
+    if len(answer) > MAX_REPLY:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    if status == 0 and len(answer) <= _MAX_REPLY:
+    if status == 0 and len(answer) <= MAX_REPLY:
         return answer
-    return msgspec.msgpack.encode(ParserReply(failed=_failure_reason(status, len(answer) > _MAX_REPLY)))
+    return msgspec.json.encode(ParserReply(failed=_failure_reason(status, len(answer) > MAX_REPLY)))
 
 
 def _work(job: bytes, base: int, writable: int) -> None:
@@ -70,7 +68,7 @@ def _work(job: bytes, base: int, writable: int) -> None:
     try:
         given = msgspec.msgpack.decode(job, type=ParserJob)
         _limit(given, base)
-        answer = msgspec.msgpack.encode(_result(given))
+        answer = msgspec.json.encode(_result(given))
         with open(writable, "wb") as pipe:
             pipe.write(answer)
         os._exit(0)

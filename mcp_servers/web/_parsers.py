@@ -15,13 +15,14 @@ from anyio.abc import Process
 from agentflow._import_path import import_path
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.extras import missing_extra
-from mcp_servers.web._jobs import ParserJob, ParserReply
-from runtimes import FrameError, FrameReader, pack_frame
+from mcp_servers.web._jobs import MAX_REPLY, ParserJob, ParserReply
+from runtimes import FrameError, FrameReader, JsonLimits, decode_untrusted, pack_frame
 
 GRACE_SECONDS = 30.0
 """Time beyond a job's limit, for starting and for ending its fork, after which a parser process is killed."""
 
-_MAX_REPLY = 65 * 1024 * 1024
+_LIMITS: Final = JsonLimits(max_bytes=MAX_REPLY, max_values=50_000)
+_REPLY: Final = msgspec.json.Decoder(ParserReply)
 _ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -33,7 +34,7 @@ class _ParserProcess:
         assert process.stdout is not None
         self._process = process
         self._to = process.stdin
-        self._from = FrameReader(process.stdout.receive, _MAX_REPLY, end_of_stream=anyio.EndOfStream)
+        self._from = FrameReader(process.stdout.receive, MAX_REPLY, end_of_stream=anyio.EndOfStream)
 
     async def do(self, job: bytes) -> bytes:
         """Send a job and return the reply."""
@@ -69,6 +70,7 @@ class ParserPool:
             try:
                 with anyio.fail_after(job.seconds + GRACE_SECONDS):
                     answer = await parser.do(msgspec.msgpack.encode(job))
+                    reply = await decode_untrusted(answer, _REPLY.decode, _LIMITS)
                 kept = True
             except TimeoutError:
                 return ParserReply(failed="parsing it took too long")
@@ -79,7 +81,7 @@ class ParserPool:
                     self._idle.append(parser)
                 else:
                     await parser.end()
-        return msgspec.msgpack.decode(answer, type=ParserReply)
+        return reply
 
     async def close(self) -> None:
         """Stop all processes."""

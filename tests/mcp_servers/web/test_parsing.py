@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+from pathlib import Path
 
 import anyio
 import psutil
@@ -158,6 +159,37 @@ async def test_a_caller_that_gives_up_takes_the_parsing_with_it() -> None:
     with anyio.move_on_after(0.5) as scope:
         await parsers.do(ParserJob(60.0, 512 * MIB, body=PageBody("http://a.example/", "text/html", large)))
     assert scope.cancelled_caught
+    assert (await parsed(parsers, "<p>Still here.</p>")).text == "Still here."
+    await parsers.close()
+
+
+HOSTILE_REPLIES = {
+    "too large": "b' ' * (32 * 1024 * 1024 + 1)",
+    "a bomb": "b'[' + b'[],' * 8_000_000 + b'1]'",
+    "many links": """b'{"parsed": {"title": "", "text": "", "links": [' + b'["",""],' * 100_000 + b'["",""]]}}'""",
+    "deep": "b'[' * 200_000",
+    "a wrong type": """b'{"failed": 7}'""",
+}
+
+
+@pytest.mark.promise("web:visit:hostile")
+@pytest.mark.parametrize("which", HOSTILE_REPLIES)
+async def test_a_hostile_reply_is_one_failure_and_the_process_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str
+) -> None:
+    program = (
+        "import sys; from runtimes import read_frame, write_frame; read_frame(sys.stdin.buffer.read)\n"
+        f"write_frame(1, {HOSTILE_REPLIES[which]})\nsys.stdin.buffer.read()"
+    )
+    script = tmp_path / "python"
+    script.write_text(f"#!{sys.executable}\n{program}")
+    script.chmod(0o700)
+    parsers = ParserPool(1)
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.executable", str(script))
+        with pytest.raises(ToolFailure, match="web: the parser process failed") as failure:
+            await parsed(parsers, "<p>x</p>")
+    assert failure.value.kind is ErrorKind.UNAVAILABLE
     assert (await parsed(parsers, "<p>Still here.</p>")).text == "Still here."
     await parsers.close()
 
