@@ -99,7 +99,7 @@ class OutputPipes:
         for name, fd in list(self._fds.items()):
             waiting = array.array("i", [0])
             fcntl.ioctl(fd, termios.FIONREAD, waiting)
-            while waiting[0] > 0 and name in self._fds and not self.overflowed:
+            while waiting[0] > 0 and name in self._fds:
                 waiting[0] -= self._read(name) or waiting[0]
 
     def take(self) -> tuple[bytes, bytes]:

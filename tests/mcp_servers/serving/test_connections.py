@@ -77,11 +77,11 @@ async def test_a_running_call_is_not_limited_by_the_time_for_headers_but_its_nex
         message = request("tools/call", {"name": "session_start", "arguments": {}})
         started = await post(http, server.url, message, ALICE)
     session = started.json()["result"]["structuredContent"]["session"]
-    monkeypatch.setattr(_connections, "HEADER_SECONDS", 0.0)
     with anyio.fail_after(60):
         # Half a request follows the call, so that the web server's own limit for idle connections does not apply.
         sock = opened(server, call(server, "counter_wait", session=session) + b"POST /mcp HTTP/1.1\r\n")
         await counter.entered.wait()
+        monkeypatch.setattr(_connections, "HEADER_SECONDS", 0.0)
         assert await received(opened(server)) == b""
         counter.release.set()
         answer = await received(sock)

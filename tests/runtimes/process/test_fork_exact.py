@@ -82,13 +82,14 @@ async def compare_with_replay(runtime: ProcessRuntime, steps: list[Step]) -> Non
         await replay.instance.stop()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.promise("fork:exact")
 @settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
 @given(steps=STEPS)
 async def test_forks_and_parent_continue_like_a_replay_from_the_start(
     runtime: ProcessRuntime, steps: list[Step]
 ) -> None:
-    with anyio.fail_after(100):
+    with anyio.fail_after(300):
         await compare_with_replay(runtime, steps)
 
 
