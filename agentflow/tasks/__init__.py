@@ -1,0 +1,50 @@
+"""Verified tasks: derived from grown trees, each with its initial state, a solution, and a verifier.
+
+A task is data. Its verifier reads the state or the answer outside the agent's session, and a task is kept only if its
+solution passes while the initial state, an attempt without effect and every known mistake fail, twice each. See
+docs/tasks.md.
+"""
+
+from agentflow.tasks._check import check_task
+from agentflow.tasks._contract import (
+    GOLD,
+    INITIAL,
+    NO_OP,
+    DerivedTasks,
+    RejectedTask,
+    TaskAttempt,
+    TaskCheck,
+    TaskFinding,
+    TaskKind,
+    TaskPredicate,
+    TaskProblem,
+    TaskRelation,
+    TaskSetup,
+    TaskTrial,
+    TaskVerdict,
+    VerifiableTask,
+    relation_holds,
+    task_id,
+)
+
+__all__ = [
+    "GOLD",
+    "INITIAL",
+    "NO_OP",
+    "DerivedTasks",
+    "RejectedTask",
+    "TaskAttempt",
+    "TaskCheck",
+    "TaskFinding",
+    "TaskKind",
+    "TaskPredicate",
+    "TaskProblem",
+    "TaskRelation",
+    "TaskSetup",
+    "TaskTrial",
+    "TaskVerdict",
+    "VerifiableTask",
+    "check_task",
+    "relation_holds",
+    "task_id",
+]
