@@ -11,9 +11,18 @@ Numbers are compared by one implementation, so that scoring and grounding can't 
 from agentflow.text._matching import contains_phrase, find_quote, texts_agree
 from agentflow.text._normalise import normalise, normalise_squad
 from agentflow.text._prompts import PromptFiles
-from agentflow.text._quantities import Quantity, quantities, quantity, same_quantity
+from agentflow.text._quantities import (
+    Quantity,
+    find_quantities,
+    plain_quantities,
+    quantities,
+    quantity,
+    quantity_of,
+    same_quantity,
+)
 from agentflow.text._reasoning import SplitReply, split_reasoning, without_reasoning
 from agentflow.text._special_tokens import escape_all_special_tokens, escape_special_tokens
+from agentflow.text._units import singular
 from agentflow.text._words import (
     SHINGLE_LENGTH,
     add_plurals,
@@ -39,14 +48,18 @@ __all__ = [
     "count_words",
     "escape_all_special_tokens",
     "escape_special_tokens",
+    "find_quantities",
     "find_quote",
     "is_content_word",
     "normalise",
     "normalise_squad",
+    "plain_quantities",
     "quantities",
     "quantity",
+    "quantity_of",
     "same_quantity",
     "shingles",
+    "singular",
     "split_reasoning",
     "texts_agree",
     "tokens",

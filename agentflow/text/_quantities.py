@@ -2,12 +2,14 @@
 
 import re
 import unicodedata
+from collections.abc import Iterator
+from decimal import Context, Decimal
+from fractions import Fraction
 from itertools import islice
-from math import isclose
 from typing import Final, NamedTuple
 
 from agentflow.text._normalise import join_digit_groups
-from agentflow.text._units import CURRENCIES, SCALES, UNITS
+from agentflow.text._units import SCALES, counted, kind_of_unit
 
 _MINUS: Final = str.maketrans("−–—‑", "----")
 _SCALE: Final = "|".join(sorted(SCALES, key=len, reverse=True))
@@ -23,7 +25,30 @@ _NUMBER: Final = re.compile(
 )
 _DECADE: Final = re.compile(r"(?<=\b\d{3}0)['’]?s\b")
 _GLUED_SCALE: Final = re.compile(r"\d[kKMB]$")
-_SHORT_SCALES: Final = {"k": 1e3, "m": 1e6, "b": 1e9, "bn": 1e9, "mn": 1e6}
+_SHORT_SCALES: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "bn": 10**9, "mn": 10**6}
+_EXACT: Final = Context(prec=60)
+_NEAR: Final = Decimal("1e-24")
+"""Relative difference of equal quantities: of fractions only 60 digits are kept."""
+_POWER: Final = re.compile(r"(?<![^\W\d_])(km|m|mi|ft)\^?([²³]|(?<=\^)[23])(?!\d)")
+_LONG_UNITS: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), unit)
+    for pattern, unit in (
+        (r"\bper cent\b", "percent"),
+        (r"\b(?:square |sq\.? ?)(?:kilomet(?:re|er)s?|kms?)\b", "sqkm"),
+        (r"\b(?:square |sq\.? ?)(?:met(?:re|er)s?|m)\b", "sqm"),
+        (r"\b(?:square |sq\.? ?)(?:miles?|mi)\b", "sqmi"),
+        (r"\b(?:square |sq\.? ?)(?:foot|feet|ft)\b", "sqft"),
+        (r"\bcubic met(?:re|er)s?\b", "cbm"),
+        (r"\bcubic kilomet(?:re|er)s?\b", "cbkm"),
+        (r"\bnautical miles?\b", "nmi"),
+        (r"\b(?:kilomet(?:re|er)s?|km) (?:per|an) hour\b", "km/h"),
+        (r"\b(?:miles?) (?:per|an) hour\b", "mph"),
+        (r"\b(?:met(?:re|er)s?|m) (?:per|a) second\b", "m/s"),
+        (r"\b(?:U\.?S\.?|American) dollars?\b", "dollars"),
+        (r"\bpounds? sterling\b", "gbp"),
+    )
+)
+"""Units of several words, in the form of the table of units."""
 _NO_UNITS: Final = frozenset([
     "a", "an", "and", "as", "at", "but", "by", "for", "from", "in", "is", "it", "of", "on", "or", "than", "that",
     "the", "to", "was", "were", "with",
@@ -50,6 +75,8 @@ _NUMERAL: Final = re.compile(
     rf"\b(?:{'|'.join((*_SMALL, *_TENS))})(?:(?:[ -]|(?<=hundred) and |(?<=thousand) and )(?:{_WORD}))*\b",
     re.IGNORECASE,
 )
+_A_SCALE: Final = re.compile(rf"\ba(?= (?:{_SCALE})\b)", re.IGNORECASE)
+_AND_A_HALF: Final = re.compile(r"(?<![\w.])(\d+) and a half\b")
 
 
 class Quantity(NamedTuple):
@@ -57,12 +84,21 @@ class Quantity(NamedTuple):
 
     value: float
     """The number, without its unit."""
-    factor: float
+    factor: Fraction
     """Size of its unit in the base unit of its kind; 1 without a unit."""
     kind: str
-    """`length`, `percent`, a currency, … for a known unit, else the word after the number; may be empty."""
+    """`length`, `percent`, a currency, … for a known unit, else the word after the number in one form; may be empty."""
     known: bool
     """`kind` is that of a known unit."""
+    amount: Decimal
+    """The number, exactly; fractions to 60 digits."""
+    unit: str
+    """Its unit as the text writes it; empty without one."""
+
+    @property
+    def size(self) -> Decimal:
+        """The number in the base unit of its kind."""
+        return _EXACT.divide(_EXACT.multiply(self.amount, self.factor.numerator), self.factor.denominator)
 
     @property
     def may_be_year(self) -> bool:
@@ -76,46 +112,77 @@ def quantities(text: str, *, limit: int | None = None) -> list[Quantity]:
     >>> [found.value for found in quantities("From 3,500 to 1.2 million")]
     [3500.0, 1200000.0]
     """
-    plain = _plain(text)
+    plain = plain_quantities(text)
     if not any(map(str.isdigit, plain)):
-        plain = _digits_for_words(plain)
+        plain = plain_quantities(plain, numerals=True)
     return [_quantity(found) for found in islice(_NUMBER.finditer(plain), limit)]
 
 
-def _plain(text: str) -> str:
-    plain = (
-        unicodedata.normalize("NFKC", join_digit_groups(text))
-        .translate(_MINUS)
-        .replace("per cent", "percent")
-    )
+def plain_quantities(text: str, *, numerals: bool = False) -> str:
+    """Return a text with one form of digits, signs, spaces and units, as `find_quantities` reads it.
+
+    >>> plain_quantities("forty-two  square kilometres", numerals=True)
+    '42 sqkm'
+
+    :param numerals: also replace numbers in words by digits.
+    """
+    plain = unicodedata.normalize("NFKC", join_digit_groups(_POWER.sub(_power, text))).translate(_MINUS)
+    for pattern, unit in _LONG_UNITS:
+        plain = pattern.sub(unit, plain)
     # 1990s are years, not seconds.
     plain = _DECADE.sub("", " ".join(plain.split()))
     # NFKC writes ½ as 1⁄2, with a slash of its own.
-    return plain.replace("\u2044", "/")
+    plain = plain.replace("\u2044", "/")
+    return _AND_A_HALF.sub(r"\1.5", _digits_for_words(_A_SCALE.sub("one", plain))) if numerals else plain
+
+
+def _power(found: re.Match[str]) -> str:
+    return f"{'sq' if found[2] in '2²' else 'cb'}{found[1]}"
+
+
+def find_quantities(plain: str) -> Iterator[tuple[int, int, Quantity]]:
+    """Iterate over the quantities of a text from `plain_quantities`, each with its first index and the one after it.
+
+    >>> [(start, end, found.unit) for start, end, found in find_quantities("over 34 km away")]
+    [(5, 10, 'km')]
+    """
+    for found in _NUMBER.finditer(plain):
+        yield found.start(), found.end(), _quantity(found)
+
+
+def quantity_of(amount: Decimal, unit: str = "") -> Quantity:
+    """Return the quantity of a number and a unit.
+
+    >>> quantity_of(Decimal(5), "km").size
+    Decimal('5000')
+    """
+    known = kind_of_unit(unit)
+    factor, kind = (Fraction(1), counted(unit)) if known is None else (known.factor, known.kind)
+    return Quantity(float(amount), factor, kind, known is not None, amount, unit)
 
 
 def _quantity(found: re.Match[str]) -> Quantity:
-    value = float(found["digits"])
-    below = float(found["below"] or 1)
-    value = value / below if below else float("nan")
-    value *= float(f"1e{int(found['exponent'] or 0) + int(found['power'] or 0)}")
-    value *= SCALES.get((found["scale"] or "").lower(), 1.0)
-    value = -value if found["sign"] else value
+    amount = _amount(found)
     symbol = found["currency"] or found["currency2"]
     written = (found["unit"] or "").replace(" ", "")
+    short = _SHORT_SCALES.get(written.lower(), 1)
     if symbol:
-        scaled = value * _SHORT_SCALES.get(written.lower(), 1.0)
-        return Quantity(scaled, 1.0, CURRENCIES[symbol], known=True)
-    # Case matters only where it distinguishes units, as in MB and Mb.
+        return quantity_of(_EXACT.multiply(amount, short), symbol)
     if _GLUED_SCALE.search(found[0]):
-        return Quantity(value * _SHORT_SCALES[written.lower()], 1.0, "", known=False)
-    unit = UNITS.get(written) or UNITS.get(written.lower())
-    if unit:
-        return Quantity(value, unit.factor, unit.kind, known=True)
+        return quantity_of(_EXACT.multiply(amount, short))
     if written.lower() in _ORDINALS and not found[0].endswith((" " + written, "-" + written)):
-        return Quantity(value, 1.0, "ordinal", known=False)
-    word = "" if written.lower() in _NO_UNITS else written.lower().removesuffix("s")
-    return Quantity(value, 1.0, word, known=False)
+        return quantity_of(amount, "ordinal")
+    return quantity_of(amount, "" if written.lower() in _NO_UNITS else written)
+
+
+def _amount(found: re.Match[str]) -> Decimal:
+    amount = _EXACT.plus(Decimal(found["digits"]))
+    if found["below"]:
+        below = Decimal(found["below"])
+        amount = _EXACT.divide(amount, below) if below else Decimal("NaN")
+    amount = _EXACT.scaleb(amount, int(found["exponent"] or 0) + int(found["power"] or 0))
+    amount = _EXACT.multiply(amount, SCALES.get((found["scale"] or "").lower(), 1))
+    return -amount if found["sign"] else amount
 
 
 def quantity(text: str) -> Quantity | None:
@@ -124,7 +191,7 @@ def quantity(text: str) -> Quantity | None:
     >>> quantity("about 3 million km").value
     3000000.0
     """
-    stripped = _plain(text).strip(" .,;:!?")
+    stripped = plain_quantities(text).strip(" .,;:!?")
     found = _NUMBER.fullmatch(_ABOUT.sub("", stripped, count=1) if _ABOUT.match(stripped) else stripped)
     return _quantity(found) if found else None
 
@@ -136,13 +203,16 @@ def same_quantity(one: Quantity, other: Quantity) -> bool:
     True
     """
     if one.known and other.known:
-        same_kind = one.kind == other.kind
-        mine, theirs = one.value * one.factor, other.value * other.factor
-    else:
-        kinds = {one.kind, other.kind}
-        same_kind = len(kinds if kinds & _STRICT else kinds - {""}) <= 1
-        mine, theirs = one.value, other.value
-    return same_kind and isclose(mine, theirs, rel_tol=1e-9)
+        return one.kind == other.kind and _equal(one.size, other.size)
+    kinds = {one.kind, other.kind}
+    same_kind = len(kinds if kinds & _STRICT else kinds - {""}) <= 1
+    return same_kind and _equal(one.amount, other.amount)
+
+
+def _equal(one: Decimal, other: Decimal) -> bool:
+    if not (one.is_finite() and other.is_finite()):
+        return False
+    return _EXACT.abs(_EXACT.subtract(one, other)) <= _EXACT.multiply(_NEAR, max(abs(one), abs(other)))
 
 
 def _digits_for_words(text: str) -> str:

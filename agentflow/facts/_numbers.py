@@ -1,0 +1,122 @@
+"""Numbers with units: read, shown and compared."""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Final
+
+from agentflow.text import (
+    Quantity,
+    find_quantities,
+    plain_quantities,
+    quantity_of,
+    same_quantity,
+    singular,
+)
+
+_LEAD: Final = re.compile(
+    r"(?:(?:about|approximately|approx\.?|around|roughly|some|exactly|a total of|~|≈)\s*)?", re.IGNORECASE
+)
+_TAIL: Final = re.compile(
+    r"\s*(?:tall|high|long|wide|deep|thick|across|old|away|in (?:length|height|width|depth|all|total)|above sea level)",
+    re.IGNORECASE,
+)
+_SPACED: Final = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d.,]*\d)")
+_DOTTED: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]*\d)")
+_DECIMAL_COMMA: Final = re.compile(r"(?<![\d.,])(\d+),(\d{1,2})(?![\d,.])")
+_APOSTROPHES: Final = re.compile(r"(?<=\d)['’](?=\d{3}(?!\d))")
+_SIGNS: Final = "$€£¥"
+_PERCENT: Final = frozenset({"%", "\\%"})
+_SCALES: Final = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
+_WORDS: Final = re.compile(r"(?: [^\W\d_]+){1,3}")
+_LONGEST: Final = 60
+"""Digits of the longest number that is exact."""
+_SHOWN: Final[Mapping[str, str]] = {
+    "sqkm": "square kilometres", "sqm": "square metres", "sqmi": "square miles", "sqft": "square feet",
+    "cbm": "cubic metres", "cbkm": "cubic kilometres", "nmi": "nautical miles",
+}  # fmt: skip
+
+
+def plain_numbers(text: str) -> str:
+    """Return a text with numbers in digits, without separators of thousands, for `find_quantities`."""
+    joined = _APOSTROPHES.sub("", text)
+    joined = _DOTTED.sub(lambda found: found[0].replace(".", ""), joined)
+    return plain_quantities(_DECIMAL_COMMA.sub(r"\1.\2", joined), numerals=True)
+
+
+def read_number(said: str, unit: str = "") -> tuple[Decimal, str] | None:
+    """Return amount and unit of a text that is one number; `None` for others, ordinals, ranges and bounds.
+
+    :param unit: unit of a number without one.
+    """
+    spaced = _SPACED.sub(lambda found: found[0].replace(" ", ""), said)
+    plain = plain_numbers(spaced).strip(" .!")
+    lead = _LEAD.match(plain)
+    start = lead.end() if lead else 0
+    found = next(find_quantities(plain[start:]), None)
+    if found is None or found[0] > 0 or found[2].kind == "ordinal":
+        return None
+    _, end, quantity = found
+    rest = _TAIL.sub("", plain[start + end :], count=1)
+    if rest and (quantity.known or not quantity.unit or not _WORDS.fullmatch(rest)):
+        return None
+    return stated_number(quantity, rest, unit)
+
+
+def stated_number(quantity: Quantity, rest: str = "", unit: str = "") -> tuple[Decimal, str] | None:
+    """Return amount and unit of a quantity; the unit that is asked for, if it is the same one or none is stated."""
+    if not quantity.amount.is_finite() or abs(quantity.amount.adjusted()) > _LONGEST:
+        return None
+    stated = quantity.unit + rest
+    if unit and (not stated or _same_unit(stated, unit)):
+        return quantity.amount, unit
+    return quantity.amount, "%" if stated in _PERCENT else stated
+
+
+def same_number(one: tuple[Decimal, str], other: tuple[Decimal, str]) -> bool:
+    """Return whether two numbers are equal, after an exact conversion of their units."""
+    mine, theirs = quantity_of(*one), quantity_of(*other)
+    if {mine.kind, theirs.kind} == {"percent", ""}:
+        # 0.05 is 5 %, and 5 is not.
+        mine, theirs = quantity_of(mine.size), quantity_of(theirs.size)
+    return same_quantity(mine, theirs)
+
+
+def show_number(amount: Decimal, unit: str = "") -> str:
+    """Return a number with its unit: `2,300 inhabitants`, `1.2 million`, `5%`, `$40`."""
+    shown = _show_amount(amount.copy_abs())
+    sign = "-" if amount < 0 else ""
+    if unit in _SIGNS:
+        return f"{sign}{unit}{shown}"
+    if unit in _PERCENT:
+        return f"{sign}{shown}%"
+    return f"{sign}{shown} {_inflected(unit, one=shown == '1')}".rstrip()
+
+
+def _show_amount(amount: Decimal) -> str:
+    if abs(amount.adjusted()) > _LONGEST:
+        return str(amount)
+    whole = amount == amount.to_integral_value()
+    for scale, name in _SCALES:
+        if whole and amount >= scale and amount * 1000 % scale == 0:
+            return f"{(amount / scale).normalize():f} {name}"
+    return f"{amount:,.0f}" if whole and amount >= 1000 else f"{amount:f}"
+
+
+def _inflected(unit: str, *, one: bool) -> str:
+    """Return a unit in the number of its amount, as far as that is regular."""
+    shown = _SHOWN.get(unit, unit)
+    if one:
+        single = singular(shown)
+        return single if _known(single) or not _known(shown) else shown
+    plural = {"foot": "feet", "inch": "inches"}.get(shown, f"{shown}s")
+    return plural if len(shown) > 3 and _known(shown) and _known(plural) else shown
+
+
+def _known(unit: str) -> bool:
+    return quantity_of(Decimal(1), unit).known
+
+
+def _same_unit(one: str, other: str) -> bool:
+    mine, theirs = quantity_of(Decimal(1), one), quantity_of(Decimal(1), other)
+    return (mine.kind, mine.factor) == (theirs.kind, theirs.factor)
