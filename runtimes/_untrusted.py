@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import anyio
 import anyio.to_thread
+from pydantic import ValidationError
 
 from runtimes._framing import FrameError, JsonLimits, check_json
 
@@ -19,6 +20,8 @@ T = TypeVar("T")
 INLINE_BYTES = 128 * 1024
 """Size up to which a payload is decoded at once: it takes at most about 3 ms."""
 
+_MOST_PROBLEMS = 5
+_MOST_CHARACTERS = 500
 # Two at a time bound the memory; any number may wait.
 _TURNS = anyio.CapacityLimiter(2)
 _DEFAULT = JsonLimits()
@@ -48,4 +51,17 @@ def _decode(payload: bytes, decode: Callable[[bytes], T], limits: JsonLimits) ->
         return decode(payload)
     # The errors of json, pydantic and msgspec are ValueErrors.
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"a message was refused: {error}") from error
+        raise FrameError(f"a message was refused: {_text_of(error)}") from error
+
+
+def _text_of(error: Exception) -> str:
+    """Describe a decoder's error briefly: the text of pydantic's repeats each of up to `max_values` problems."""
+    text = ""
+    if not isinstance(error, ValidationError):
+        text = str(error)
+    elif error.error_count() > _MOST_PROBLEMS:
+        text = f"{error.error_count()} validation errors for {error.title}"
+    else:
+        for one in error.errors(include_url=False, include_context=False, include_input=False):
+            text += f"{'; ' if text else ''}{'.'.join(map(str, one['loc']))[:_MOST_CHARACTERS]}: {one['msg']}"
+    return " ".join(text[:_MOST_CHARACTERS].split())

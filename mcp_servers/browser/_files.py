@@ -131,10 +131,10 @@ def _read_regular(path: str, most: int) -> bytes:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             raise ToolFailure(ErrorKind.DENIED, "the download is not a regular file.")
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise ToolFailure(ErrorKind.FILE_TOO_LARGE, f"the file has more than {most} bytes.")
-    return data
+        if info.st_size > most:
+            raise ToolFailure(ErrorKind.FILE_TOO_LARGE, f"the file has more than {most} bytes.")
+        # Exactly this size: `read` allocates all that it is asked for.
+        return file.read(info.st_size)
 
 
 def _file_failure(tool: str, path: str, error: OSError) -> ToolFailure:

@@ -17,12 +17,12 @@ from mcp_servers.core._running import read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.data._file_queries import FoundFiles, M, ReadRows, ask
-from mcp_servers.data._results import DataRan, FileProfile, Inspected, Slice, summary
+from mcp_servers.data._results import DataRan, Inspected, Slice, summary
 from mcp_servers.data._settings import DATA, DataDirectory, DataSettings, check_folder, folder_for
+from runtimes import FrameError, JsonLimits, decode_untrusted
 
 VALUES_MIME = "application/vnd.agentflow.values+json"
-MOST_COLUMNS = 2_000
-"""Most columns described in one result of `data_inspect`."""
+_LIMITS = JsonLimits()
 
 Folder = Annotated[
     str | None,
@@ -127,7 +127,7 @@ class DataBackend(Backend):
         found, path = await _ask("data_inspect", FoundFiles, session, context, file, folder, do="inspect")
         inspected = Inspected(
             folder=path if file is None else str(Path(path).parent),
-            files=_within(found.files),
+            files=found.files,
             links=found.links,
             others=found.others,
             more=found.more,
@@ -219,8 +219,8 @@ class DataBackend(Backend):
         for display in result.displays:
             if display.mime == VALUES_MIME and len(display.data) <= limit:
                 try:
-                    values: object = json.loads(display.data)
-                except ValueError:
+                    values: object = await decode_untrusted(display.data, json.loads)
+                except FrameError:
                     continue
                 if is_object(values):
                     return {name: values[name] for name in names if name in values}
@@ -251,20 +251,10 @@ async def _ask(
         "bytes": settings.result_bytes,
     }
     paths = session.get(DataDirectory).inside(file, folder)
-    return await ask(tool, kind, await session.instance(), {**defaults, **request}, paths, seconds)
-
-
-def _within(files: list[FileProfile]) -> list[FileProfile]:
-    """Return the files, with columns only of the first ones if there are too many."""
-    left = MOST_COLUMNS
-    kept: list[FileProfile] = []
-    for file in files:
-        tables = [
-            table.model_copy(update={"columns": table.columns[: max(left, 0)]}) for table in file.tables
-        ]
-        left -= sum(len(table.columns) for table in file.tables)
-        kept.append(file.model_copy(update={"tables": tables}))
-    return kept
+    # A value of a row has at least one byte.
+    more = settings.result_bytes if kind is ReadRows else 0
+    limits = JsonLimits(_LIMITS.max_bytes + more, _LIMITS.max_values + more)
+    return await ask(tool, kind, await session.instance(), {**defaults, **request}, paths, seconds, limits)
 
 
 @cache

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 import mcp_servers
 from agentflow.errors import ErrorKind, ToolFailure
@@ -15,7 +15,7 @@ from mcp_servers.core._call import Output
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_outcome
 from mcp_servers.data._results import ColumnLink, FileProfile, SliceColumn
-from runtimes import Instance
+from runtimes import FrameError, Instance, JsonLimits, decode_untrusted
 
 _MODULES: Final = (
     "mcp_servers.sql.inside._values",
@@ -38,6 +38,7 @@ M = TypeVar("M", bound="FileReply")
 ENDING_SECONDS = 3.0
 """Time after the program's own limit at which it is killed."""
 ENOENT = 2
+_MOST_STDERR: Final = 4_000
 
 
 class FileReply(BaseModel):
@@ -90,22 +91,27 @@ async def ask(
     request: Mapping[str, object],
     paths: list[str],
     seconds: float,
+    limits: JsonLimits,
 ) -> tuple[M, str]:
     """Query the first of the paths that exists; return the reply and that path.
 
+    :param limits: limits of the reply, which the sandbox can forge.
     :raises ToolFailure: if none exists, or the query fails.
     """
     answer, path = kind(), paths[0]
     for path in paths:
-        given = {"modules": _sources(), "request": {**request, "path": path, "seconds": seconds}}
+        given = {"modules": program_sources(), "request": {**request, "path": path, "seconds": seconds}}
         done = await instance.exec(
             _COMMAND, input=json.dumps(given).encode(), timeout=seconds + ENDING_SECONDS
         )
         check_outcome(tool, done.outcome, done.detail, "", Output())
+        if not done.stdout:
+            raise ToolFailure(ErrorKind.FAILED, f"{tool}: {_why(done.stderr)}")
         try:
-            answer = kind.model_validate_json(done.stdout)
-        except ValidationError:
-            raise ToolFailure(ErrorKind.FAILED, f"{tool}: {_why(done.stderr)}") from None
+            answer = await decode_untrusted(done.stdout, kind.model_validate_json, limits)
+        except FrameError as error:
+            message = f"{tool}: the sandbox's answer can't be used: {error}"
+            raise ToolFailure(ErrorKind.FAILED, message) from None
         if answer.errno != ENOENT:
             break
     if answer.errno is not None:
@@ -131,14 +137,14 @@ def _check(tool: str, answer: ReadRows, path: str) -> None:
 
 
 def _why(stderr: bytes) -> str:
-    last = stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    last = stderr[-_MOST_STDERR:].decode("utf-8", "replace").strip().rpartition("\n")[2]
     if "No module named" in last:
         return missing_extra("the sandbox's Python", "data")
     return f"looking into the files failed: {last[-300:]}"
 
 
 @cache
-def _sources() -> list[tuple[str, str]]:
+def program_sources() -> list[tuple[str, str]]:
     """Return the program's source, which is part of its input, because the sandbox cannot see the project."""
     root = Path(mcp_servers.__file__).parents[1]
     return [(name, (root / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")) for name in _MODULES]

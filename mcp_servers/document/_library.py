@@ -193,10 +193,12 @@ class DocumentLibrary:
         most = self._settings.file_bytes
         try:
             with open(os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
-                data = opened.read(most + 1)
+                size = os.fstat(opened.fileno()).st_size
+                # Exactly this size: `read` allocates all that it is asked for.
+                data = opened.read(size) if size <= most else b""
         except OSError as error:
             raise ToolFailure(ErrorKind.NOT_FOUND, f"document: {file.name!r}: {error.strerror}.") from None
-        if len(data) > most:
+        if size > most:
             message = f"document: {file.name!r} is larger than {most} bytes (setting `file_bytes`)."
             raise ToolFailure(ErrorKind.FILE_TOO_LARGE, message)
         suffix = file.path.suffix.lower().encode()

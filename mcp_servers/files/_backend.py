@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import Section
@@ -43,7 +43,7 @@ from mcp_servers.files._results import (
     SearchMatches,
     WrittenFile,
 )
-from runtimes import MIB, WORKSPACE, Instance
+from runtimes import MIB, WORKSPACE, FrameError, Instance, decode_untrusted
 
 FilePath = Annotated[str, Field(description="Path of the file, relative to the workspace or absolute.")]
 
@@ -322,10 +322,10 @@ async def find(instance: Instance, request: dict[str, object], timeout: float | 
     nothing = SearchMatches(matches=[], files_searched=0, truncated=True)
     check_outcome("files_search", done.outcome, done.detail, "", nothing)
     try:
-        answer = _SearchAnswer.model_validate_json(done.stdout)
-    except ValidationError:
-        stderr = done.stderr.decode("utf-8", "replace")[-300:]
-        message = f"files_search: the search failed: {stderr or done.detail}"
+        answer = await decode_untrusted(done.stdout, _SearchAnswer.model_validate_json)
+    except FrameError as error:
+        stderr = done.stderr[-300:].decode("utf-8", "replace")
+        message = f"files_search: the search failed: {stderr or done.detail or error}"
         raise ToolFailure(ErrorKind.FAILED, message) from None
     if answer.wrong is not None:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"files_search: {answer.wrong}.")

@@ -24,7 +24,7 @@ from mcp_servers.vm import _evaluation_schema as schema
 from mcp_servers.vm._results import ComparisonResult, EvaluationResult
 from mcp_servers.vm._session_machine import SessionMachine
 from mcp_servers.vm._steps import check, run_steps, words
-from runtimes import FrameError, Outcome, decode_object
+from runtimes import FrameError, JsonLimits, Outcome, decode_object, decode_untrusted
 
 Score = tuple[float, str]
 """Score from 0 to 1, and a description of the difference."""
@@ -32,6 +32,7 @@ Score = tuple[float, str]
 _SHOWN_CHARACTERS = 500
 _FUZZY_CHARACTERS = 20_000
 _FILE_BYTES = 32 * 1024 * 1024
+_FILE_LIMITS = JsonLimits(max_bytes=_FILE_BYTES, max_values=1_000_000)
 """Maximum size of a file in bytes."""
 _PROGRAM = (Path(__file__).parent / "_sandboxed_program.py").read_text(encoding="utf-8")
 _PYTHON = f"{sys.prefix}/bin/python3"
@@ -216,9 +217,9 @@ async def _compare(
         case "check_include_exclude":
             return _included(_text(found, options), _rules(func, expected), options)
         case "is_in_list":
-            return _in_list(_text(found, options), _text(_value(expected), options))
+            return await _in_list(_text(found, options), _text(_value(expected), options))
         case "check_json":
-            return _json(found, _rules(func, expected))
+            return await _json(found, _rules(func, expected))
         case "compare_table":
             return await _tables(found, expected, options, session)
         case "compare_image":
@@ -279,20 +280,30 @@ def _words(rules: Mapping[str, Any], name: str) -> Sequence[str]:
     return [given] if isinstance(given, str) else [str(word) for word in given]
 
 
-def _in_list(found: str, expected: str) -> Score:
+async def _in_list(found: str, expected: str) -> Score:
     try:
-        listed: object = json.loads(found)
-    except ValueError:
+        listed = await _decoded(found)
+    except FrameError:
         listed = None
     entries = listed if is_list(listed) else found.splitlines()
     there = any(expected == str(entry).strip() for entry in entries)
     return float(there), "" if there else f"not among {len(entries)} entries"
 
 
-def _json(found: object, rules: Mapping[str, Any]) -> Score:
+async def _decoded(found: str | bytes) -> object:
+    """Decode JSON from the machine or the session.
+
+    :raises FrameError: if it is no JSON, or has too many values.
+    """
+    data = found.encode("utf-8", "replace") if isinstance(found, str) else found
+    value: object = await decode_untrusted(data, json.loads, _FILE_LIMITS)
+    return value
+
+
+async def _json(found: object, rules: Mapping[str, Any]) -> Score:
     try:
-        value: object = json.loads(found) if isinstance(found, str | bytes) else found
-    except ValueError as error:
+        value = await _decoded(found) if isinstance(found, str | bytes) else found
+    except FrameError as error:
         raise ToolFailure(ErrorKind.FAILED, f"check_json: the result is not JSON: {error}") from None
     lines: list[str] = []
     for wanted, entries in ((True, rules.get("expect")), (False, rules.get("unexpect"))):
@@ -396,7 +407,7 @@ async def _object_from_sandbox(
     session: Session, request: Mapping[str, object], *files: bytes
 ) -> dict[str, Any]:
     try:
-        return decode_object(await _in_sandbox(session, request, *files))
+        return await decode_untrusted(await _in_sandbox(session, request, *files), decode_object)
     except FrameError:
         raise ToolFailure(ErrorKind.FAILED, "it cannot be read: the sandbox returned no answer") from None
 

@@ -102,6 +102,23 @@ async def test_what_the_decoder_refuses_is_a_frame_error(payload: bytes) -> None
         await decode_untrusted(payload, TypeAdapter(dict[str, str]).validate_json)
 
 
+async def test_an_error_is_short_however_many_problems_and_however_long_the_values_are() -> None:
+    numbers = TypeAdapter(dict[str, list[int]]).validate_json
+    for payload in (
+        b'{"a":[' + b'"x",' * 200_000 + b'"x"]}',
+        json.dumps({"k" * 5_000_000: ["x"]}).encode(),
+    ):
+        tracemalloc.start()
+        try:
+            with pytest.raises(FrameError, match="a message was refused: ") as refused:
+                await decode_untrusted(payload, numbers)
+            assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
+        finally:
+            tracemalloc.stop()
+        assert len(str(refused.value)) < 1_000
+        assert "\n" not in str(refused.value)
+
+
 async def test_the_event_loop_runs_while_large_payloads_are_decoded() -> None:
     payload = json.dumps("a" * 3_000_000).encode()
     turns, decoded = 0, 0

@@ -30,6 +30,8 @@ LARGEST = 64 << 20
 """Largest reply in bytes."""
 MOST_OTHERS = 100
 MOST_ENTRIES = 20_000
+MOST_COLUMNS = 2_000
+"""Most columns described in one reply; those of the first tables."""
 READ_WHOLE = 64 << 20
 """Largest file, in bytes, that is checked completely before a part of it is read."""
 
@@ -95,7 +97,12 @@ def _inspect(request: FileRequest, ends: float) -> dict[str, Any]:
         tables += [(file["name"], table) for table in file.get("tables", [])]
         files.append(file)
     linked = links(tables)
+    left = MOST_COLUMNS
     for _, table in tables:
+        if len(table["columns"]) > left:
+            table["columns"] = table["columns"][:left]
+            table["sample"] = [row[:left] for row in table["sample"]] if left else []
+        left -= len(table["columns"])
         for column in table["columns"]:
             column["values"] = []
     return {"files": files, "links": linked, "others": others, "more": more}

@@ -1,5 +1,6 @@
 """Data tools on real files in a real sandbox."""
 
+import tracemalloc
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Literal, cast
@@ -9,9 +10,12 @@ import pytest
 from agentflow.errors import ConfigurationError
 from agentflow.sandbox import Image, TextContent
 from mcp_servers.data import DataBackend
+from mcp_servers.data._file_queries import program_sources
 from runtimes import Runtime
 from runtimes.process import ProcessRuntime
 from tests.mcp_servers.data._folder import Analyst, analyst, fill, fill_broken, opened
+
+MIB = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +203,61 @@ async def test_a_file_that_can_not_be_read_takes_no_other_along(runtime: Runtime
         assert files["empty.csv"]["unreadable"] == "the file is empty"
         assert "save it as .xlsx" in str(files["old.xls"]["unreadable"])
         assert files["pipe.csv"]["unreadable"] == "it is no regular file"
+
+
+# Other processes of a session can write to the standard output of the program.
+FORGED = {
+    "a bomb": ("'[' + '[],' * 5_000_000 + '1]'", "more than 250"),
+    "a bomb in a field": ("""'{"files": [' + '{},' * 400_000 + '1]}'""", "more than"),
+    "problems": ("""'{"others": [' + '1,' * 200_000 + '1]}'""", "200001 validation errors"),
+    "deep nesting": ("'[' * 200_000", "refused"),
+    "too much": ("' ' * (16 << 20) + '{}'", "output limit"),
+    "wrong types": ("""'{"files": 7}'""", "valid array"),
+    "no JSON": ("'{'", "refused"),
+    "nothing": ("''", "failed"),
+}
+
+
+@pytest.mark.promise("data:forged")
+async def test_a_forged_answer_is_one_short_failure(shop: Analyst, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, (answer, told) in FORGED.items():
+        with monkeypatch.context() as patch:
+            program = f"import sys; sys.stdin.read(); sys.stdout.write({answer})"
+            patch.setattr("mcp_servers.data._file_queries._COMMAND", ("python3", "-I", "-c", program))
+            tracemalloc.start()
+            try:
+                _, message = await shop.failure("inspect")
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+        assert told in message, (name, message)
+        assert len(message) < 800, name
+        assert "\n" not in message, name
+        assert peak < 64 * MIB, (name, peak // MIB)
+    assert "orders.csv" in await shop.files()
+
+
+@pytest.mark.promise("data:forged")
+async def test_forged_variables_are_missing(runtime: Runtime, folder: Path) -> None:
+    code = (
+        "class Forged:\n    def _repr_mimebundle_(self, **_):\n"
+        "        return {'application/vnd.agentflow.values+json': '[' * 200_000}\n"
+        "real, x = display, 1\ndisplay = lambda value: real(Forged())"
+    )
+    async with analyst(runtime, folder=str(folder)) as given:
+        ran = await given.data("run", code=code, return_vars=["x"])
+        assert (ran["returned"], ran["missing"]) == ({}, ["x"])
+
+
+@pytest.mark.promise("data:inspect")
+async def test_only_the_first_columns_of_many_are_described(
+    shop: Analyst, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [(name, text.replace("COLUMNS = 2_000", "COLUMNS = 4")) for name, text in program_sources()]
+    monkeypatch.setattr("mcp_servers.data._file_queries.program_sources", lambda: sources)
+    files = cast("list[dict[str, list[dict[str, list[object]]]]]", (await shop.data("inspect"))["files"])
+    described = [(len(table["columns"]), len(table["sample"])) for file in files for table in file["tables"]]
+    assert described == [(2, 2), (1, 2), (1, 2), *[(0, 0)] * 4]
 
 
 @pytest.mark.promise("data:roots")

@@ -56,6 +56,7 @@ ATTACKS = {
     "an image": """out.write(b'{"width": 1, "height": 1, "dpi": 1}\\n\\x89PNG')""",
     "nothing": "pass",
 }
+SMALL = {"256 MiB", "wrong types", "wrong values", "unordered pages", "no text", "an image", "nothing"}
 
 
 def compromised() -> bytes:
@@ -93,7 +94,7 @@ async def test_a_hostile_reply_is_one_failure_within_a_bound_and_the_reader_is_r
         assert kind in ("failed", "output_limit", "file_too_large"), (name, kind, message)
         assert message.startswith(f"document: {path.name!r} "), message
         assert len(message) < 400, name
-        assert peak < 256 * MIB, (name, peak // MIB)
+        assert peak < (MIB if name in SMALL else 128 * MIB), (name, peak // MIB)
         assert (await reader.failure("read", document=path.name))[0] == kind, name
         assert await reader.text(document="good.txt") == "good", name
 

@@ -145,6 +145,21 @@ def entry_size(data: dict[str, object], number: int) -> object:
 
 
 @pytest.mark.promise("files:search")
+async def test_a_forged_answer_of_a_search_is_one_short_failure(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Other processes of a session can write to the standard output of the program.
+    for answer in ("'[' + '[],' * 5_000_000 + '1]'", "'[' * 400_000", """'{"found": 7}'"""):
+        program = f"import sys; sys.stdin.read(); sys.stdout.write({answer})"
+        with monkeypatch.context() as patch:
+            patch.setattr("mcp_servers.files._backend._program", lambda program=program: program)
+            kind, message = await live.failure("files_search", glob="*")
+        assert kind == "failed"
+        assert message.startswith("files_search: the search failed: a message ")
+        assert len(message) < 800
+
+
+@pytest.mark.promise("files:search")
 async def test_lines_and_names_are_found_inside_the_session(live: Live) -> None:
     await live.bash(
         "mkdir -p src/sub; echo 'def füü(): pass' > src/a.py; echo 'def b' > src/sub/b.py; echo def > c"

@@ -19,6 +19,7 @@ async def prepared(live: Live) -> Live:
     await live.bash("cd ~; printf 'name,amount\\nAda,3\\nBob,4.50\\n' > sales.csv")
     await live.bash("""printf '{"user": {"name": "Ada", "tags": ["x", "y"]}, "count": 3}' > state.json""")
     await live.bash("echo 'The quick brown fox' > note.txt; mkdir -p folder; touch folder/a folder/b")
+    await live.bash("head -c 200000 /dev/zero | tr '\\0' '[' > deep.json")
     machine = machine_of(live)
     await launch(machine, "zenity --question --title Question --text Sure")
     await window(machine, "Question")
@@ -40,6 +41,7 @@ async def evaluated(live: Live, **evaluator: object) -> dict[str, object]:
 
 NOTE = {"type": "vm_file", "path": "note.txt"}
 STATE = {"type": "file", "path": "state.json"}
+DEEP = {"type": "vm_file", "path": "deep.json"}
 SALES = {"type": "vm_file", "path": "sales.csv"}
 
 
@@ -115,6 +117,7 @@ async def test_a_region_of_the_screen_is_compared_with_a_picture(prepared: Live,
         ("check_include_exclude", NOTE, rule(include=["slow"], exclude=["quick"]), {}, 0.0),
         ("is_in_list", {"type": "list_directory", "path": "/home/agent/folder"}, rule(expected="b"), {}, 1.0),
         ("is_in_list", {"type": "list_directory", "path": "/home/agent/folder"}, rule(expected="c"), {}, 0.0),
+        ("is_in_list", DEEP, rule(expected="c"), {}, 0.0),
         ("check_json", STATE, rule(expect=[{"key": ["user", "name"], "ref": "Ada"}]), {}, 1.0),
         (
             "check_json",
@@ -240,6 +243,7 @@ async def test_giving_up_scores_only_if_the_task_is_impossible(prepared: Live) -
             "Did you mean 'ignore_case'?",
         ),
         ({"func": "check_json", "result": NOTE, "expected": rule(expect=[])}, "failed", "not JSON"),
+        ({"func": "check_json", "result": DEEP, "expected": rule(expect=[])}, "failed", "not JSON"),
         (
             {
                 "func": "check_json",
