@@ -1,4 +1,4 @@
-"""Facts as typed values: entities, numbers, dates, texts, truths and lists.
+"""Facts that observations state, and questions made from them: typed values, a store, programs, skeletons, requests.
 
 A value is read from a text that states it, shown, and compared by type. Training data and scores use this comparison::
 
@@ -9,8 +9,31 @@ A value is read from a text that states it, shown, and compared by type. Trainin
     assert not answer_agrees(built, "13 May 1841 in Port Vannick")
 """
 
+from agentflow.facts._facts import KIND, ClosedSet, Fact, FactSpan
 from agentflow.facts._names import normalise_name
+from agentflow.facts._programs import Comparison, Operator, Program, ProgramInput, ProgramStep
 from agentflow.facts._reading import answer_agrees, read_answer
+from agentflow.facts._requests import (
+    AliasJudgement,
+    AliasPair,
+    AliasRequest,
+    ClosedBookRequest,
+    EvidenceAnswer,
+    EvidencePassage,
+    EvidenceRequest,
+    ExtractedFact,
+    ExtractedSet,
+    Extraction,
+    ExtractionRequest,
+    RejectedWording,
+    Translation,
+    TranslationRequest,
+    TranslationStep,
+    Wording,
+    WordingRequest,
+)
+from agentflow.facts._skeletons import Description, QuestionKind, Skeleton
+from agentflow.facts._store import FactStore
 from agentflow.facts._values import (
     BoolValue,
     DateValue,
@@ -28,15 +51,45 @@ from agentflow.facts._values import (
 )
 
 __all__ = [
+    "KIND",
+    "AliasJudgement",
+    "AliasPair",
+    "AliasRequest",
     "BoolValue",
+    "ClosedBookRequest",
+    "ClosedSet",
+    "Comparison",
     "DateValue",
+    "Description",
     "EntityValue",
+    "EvidenceAnswer",
+    "EvidencePassage",
+    "EvidenceRequest",
+    "ExtractedFact",
+    "ExtractedSet",
+    "Extraction",
+    "ExtractionRequest",
+    "Fact",
+    "FactSpan",
+    "FactStore",
     "ListValue",
     "NumberValue",
+    "Operator",
+    "Program",
+    "ProgramInput",
+    "ProgramStep",
+    "QuestionKind",
+    "RejectedWording",
     "ScalarValue",
+    "Skeleton",
     "TextValue",
+    "Translation",
+    "TranslationRequest",
+    "TranslationStep",
     "Value",
     "ValueKind",
+    "Wording",
+    "WordingRequest",
     "answer_agrees",
     "kind_of",
     "normalise_name",
