@@ -147,7 +147,8 @@ def find_quantities(plain: str) -> Iterator[tuple[int, int, Quantity]]:
     [(5, 10, 'km')]
     """
     for found in _NUMBER.finditer(plain):
-        yield found.start(), found.end(), _quantity(found)
+        other = (found["unit"] or "").lower() in _NO_UNITS
+        yield found.start(), found.start("unit") if other else found.end(), _quantity(found)
 
 
 def quantity_of(amount: Decimal, unit: str = "") -> Quantity:

@@ -1,0 +1,175 @@
+"""Numbers of an answer in prose: the one that is the answer."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from agentflow.facts._clauses import (
+    MASK,
+    Span,
+    asserted,
+    has_alternatives,
+    is_denied,
+    is_uncertain,
+    mask,
+    sentences,
+    within,
+)
+from agentflow.facts._dates import find_dates
+from agentflow.facts._numbers import plain_numbers, same_number, stated_number
+from agentflow.facts._values import NumberValue
+from agentflow.text import Quantity, find_quantities, quantity_of, singular
+
+_PRONOUN: Final = re.compile(
+    r"\bone\b(?= (?:of|that|which|who|with|in|is|was|has|had|and|or|built|by)\b(?! a half)|[,.;])|(?<=[a-z] )\bone\b(?=\W*$)",
+    re.IGNORECASE,
+)
+"""The word `one` where it is no number."""
+_BOUND: Final = re.compile(
+    r"\b(?:(?:more|less|fewer|greater|higher|lower|larger|smaller|other|better|longer|shorter) than|over|under|above|below|at least|at most|up to|nearly|almost"
+    r"|beyond|exceed(?:s|ed|ing)?|close to|minimum of|maximum of|between|within|approaching|not quite|just short of)\s*[$€£¥]?$|[<>≤≥±]\s*$",
+    re.IGNORECASE,
+)
+"""Words before a number that is only a bound."""
+_BOUND_AFTER: Final = re.compile(
+    r"\+|\s?±|\s?(?:plus\b|and (?:up|more|above|over|counting)\b)", re.IGNORECASE
+)
+_JOINED: Final = re.compile(r"\s*(?:-|to|and|until|through|,|/|×|x|by)\s*", re.IGNORECASE)
+_NEXT_WORDS: Final = re.compile(r"(?:[ -][^\W\d_]+){1,4}")
+_NEAR: Final = 28
+"""Characters before a number in which a word makes it a bound."""
+
+
+class NumberMention(NamedTuple):
+    """Number of a text."""
+
+    start: int
+    end: int
+    """Index after the number and its unit, if that is known."""
+    quantity: Quantity
+    nouns: frozenset[str]
+    """The next words, in the singular: the thing that it counts is one of them."""
+    vague: bool
+    """It is a bound only, as in "more than 34"."""
+
+
+def read_number_answer(answer: str, like: NumberValue, question: str = "") -> NumberValue | None:
+    """Return the number that an answer states, with the unit of the expected one if it states none.
+
+    Numbers in the expected unit come before others of the same kind, then those without a unit.
+    """
+    line = answer.replace("\n", " ; ")
+    for source in dict.fromkeys((_PRONOUN.sub("that", line), line)):
+        plain = plain_numbers(source)
+        if mentions := find_numbers(plain):
+            kept = _answering(plain, mentions)
+            return None if kept is None else _select(kept, like, question)
+    return None
+
+
+def find_numbers(plain: str) -> list[NumberMention]:
+    """Return the numbers of a text from `plain_numbers`, without dates and ordinals."""
+    dates = [(each.start, each.end) for each in find_dates(plain) if not each.bare]
+    found: list[NumberMention] = []
+    for first, last, quantity in find_quantities(plain):
+        start = last - len(plain[first:last].lstrip())
+        end = last if quantity.known or not quantity.unit else plain.rindex(quantity.unit, start, last)
+        end = start + len(plain[start:end].rstrip(" -"))
+        if quantity.kind == "ordinal" or not quantity.amount.is_finite() or _overlaps((start, end), dates):
+            continue
+        after = _NEXT_WORDS.match(plain, end)
+        words = (after[0] if after else "").replace("-", " ").split()
+        vague = bool(_BOUND.search(plain, max(0, start - _NEAR), start) or _BOUND_AFTER.match(plain, end))
+        nouns = frozenset(quantity_of(quantity.amount, word).kind for word in words)
+        found.append(NumberMention(start, end, quantity, nouns, vague))
+    return _with_shared_units(plain, found)
+
+
+def select_mentions(mentions: Sequence[NumberMention], like: NumberValue) -> list[NumberMention]:
+    """Return the numbers that measure the same thing as the expected one, as far as the text tells."""
+    wanted = quantity_of(like.amount, like.unit)
+    ranks = [_rank(each, wanted, _noun(like)) for each in mentions]
+    best = min(ranks, default=0)
+    return [each for each, rank in zip(mentions, ranks, strict=True) if rank == best]
+
+
+def _rank(mention: NumberMention, wanted: Quantity, noun: str) -> int:
+    """Return how well a number fits the expected one; 0 is best."""
+    quantity = mention.quantity
+    if wanted.known and quantity.known and wanted.kind == quantity.kind:
+        return 0 if wanted.factor == quantity.factor else 1
+    if noun and not wanted.known and noun in mention.nouns:
+        return 0
+    if _measures(quantity) and (noun or quantity.known):
+        return 4
+    return 2 if wanted.may_be_year or _measures(quantity) or not quantity.may_be_year else 3
+
+
+def _noun(like: NumberValue) -> str:
+    """Return the thing that the expected number counts, in one form."""
+    return quantity_of(like.amount, like.unit.rpartition(" ")[2]).kind
+
+
+def _answering(plain: str, mentions: list[NumberMention]) -> list[NumberMention] | None:
+    """Return the numbers of the clauses that answer; `None` if the answer hedges."""
+    masked = mask(plain, [(each.start, each.end) for each in mentions])
+    if is_uncertain(masked) or is_denied(masked) or has_alternatives(masked):
+        return None
+    stated = asserted(masked)
+    if (equals := plain.rfind("=")) >= 0:
+        mentions = [each for each in mentions if each.start > equals] or mentions
+    first = next(iter(sentences(masked)), (0, 0))
+    alone = [each for each in mentions if within((each.start, each.end), [first])]
+    if len(alone) == 1 and not masked[slice(*first)].replace(MASK, "").strip(" .;!~\"'"):
+        # The sentences after a bare number explain it.
+        mentions = alone
+    return [each for each in mentions if within((each.start, each.end), stated)]
+
+
+def _select(mentions: list[NumberMention], like: NumberValue, question: str) -> NumberValue | None:
+    given = {each.quantity.amount for each in find_numbers(plain_numbers(question))}
+    others = [each for each in mentions if each.quantity.amount not in given]
+    chosen = select_mentions(others, like) or select_mentions(mentions, like)
+    values = [value for each in chosen if (value := number_value(each, like)) is not None]
+    if not values or any(each.vague for each in chosen):
+        return None
+    first = values[0]
+    same = all(same_number((first.amount, first.unit), (each.amount, each.unit)) for each in values)
+    return first if same else None
+
+
+def number_value(mention: NumberMention, like: NumberValue) -> NumberValue | None:
+    """Return a number with its unit; with the expected unit if it states none."""
+    quantity = mention.quantity
+    if not quantity.known and (not _measures(quantity) or _noun(like) in mention.nouns):
+        quantity = quantity_of(quantity.amount)
+        wanted = quantity_of(like.amount, like.unit)
+        if wanted.kind == "percent" and wanted.size == quantity.amount:
+            return NumberValue(quantity.amount * 100, like.unit)
+    stated = stated_number(quantity, unit=like.unit)
+    return None if stated is None else NumberValue(*stated)
+
+
+def _with_shared_units(plain: str, found: list[NumberMention]) -> list[NumberMention]:
+    """Give the first number of "34 to 36 metres" its unit."""
+    shared = list(found)
+    for place in range(len(found) - 2, -1, -1):
+        one, other = shared[place], shared[place + 1]
+        gap = plain[one.end : other.start]
+        listed = "," in gap and one.quantity.may_be_year
+        if not one.quantity.known and not listed and len(gap) < 12 and _JOINED.fullmatch(gap):
+            quantity = quantity_of(one.quantity.amount, other.quantity.unit)
+            shared[place] = one._replace(quantity=quantity, nouns=other.nouns)
+    return shared
+
+
+def _measures(quantity: Quantity) -> bool:
+    """Return whether a number has a unit or counts something: the word after it is a unit or a plural."""
+    return quantity.known or (bool(quantity.unit) and singular(quantity.unit) != quantity.unit)
+
+
+def _overlaps(span: Span, others: Sequence[Span]) -> bool:
+    place = bisect_right(others, span[0], key=itemgetter(0))
+    return any(span[0] < end and start < span[1] for start, end in others[max(0, place - 1) : place + 1])
