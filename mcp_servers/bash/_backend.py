@@ -10,6 +10,7 @@ import anyio
 from pydantic import Field
 
 from agentflow.errors import ErrorKind, InstanceGone, RuntimeFailure, ToolFailure
+from mcp_servers.bash._inspection import WorkspaceInspection, inspect_workspace
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Output
 from mcp_servers.core._running import (
@@ -185,6 +186,29 @@ class BashBackend(Backend):
         ran = self._ran(result, session, context)
         check_outcome("bash_jobs", result.outcome, result.detail, ran.note, ran)
         return ShellJobs(jobs=parse_jobs(result.stdout))
+
+    @tool(title="Inspect the workspace", open_world=False)
+    async def inspect(
+        self,
+        session: Session,
+        context: CallContext,
+        commands: Annotated[
+            list[str],
+            Field(max_length=20, description="Commands to run in new shells; they may change files."),
+        ] = [],  # noqa: B006 - schemas need the literal default
+        limit: Annotated[int, Field(ge=1, le=10_000, description="How many entries to list.")] = 2_000,
+    ) -> WorkspaceInspection:
+        """Return all files of the workspace with their content, its git repositories, and the output of commands.
+
+        For evaluators of a task, not for the agent. It does not pass through the session's shell: functions, aliases and
+        variables of the shell have no effect. Call it in a fork if there are commands.
+        """
+        return await inspect_workspace(
+            await session.instance(),
+            [sendable("bash_inspect", each, without="\0") for each in commands],
+            limit,
+            context.run_seconds(),
+        )
 
     @staticmethod
     async def _write_input(session: Session, piece: bytes, before: int) -> None:

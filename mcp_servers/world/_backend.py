@@ -1,6 +1,6 @@
 """Tools of the world backend, their results, and the episode of a session."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -68,6 +68,17 @@ class WorldProgress(Output):
     """Hash of the whole state: equal in two sessions whose worlds are equal."""
 
 
+class WorldFacts(Output):
+    """Properties of everything in the world."""
+
+    facts: dict[str, dict[str, str]]
+    """Properties of each thing, hidden or not; empty if the environment does not report them."""
+    task: str
+    """Task of the environment in words."""
+    success: bool
+    """The task of the environment is done."""
+
+
 T = TypeVar("T")
 
 
@@ -80,7 +91,14 @@ class WorldBackend(Backend):
     )
     settings_model = WorldSettings
     cards = Path(__file__).with_name("cards.toml")
-    reserved = frozenset({"environments", "arguments"})
+    reserved = frozenset({"environments", "arguments", "evaluate"})
+
+    def hidden(self, settings: Mapping[str, object]) -> Collection[str]:
+        """Hide `world_inspect` unless evaluation is enabled."""
+        try:
+            return () if read_settings(WorldSettings, self.name, settings).evaluate else ("inspect",)
+        except ToolFailure:
+            return ("inspect",)  # `check` reports invalid settings
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
         """Read the session's settings; the episode begins with its first call."""
@@ -148,6 +166,14 @@ class WorldBackend(Backend):
         """
         return await session.get(WorldEpisode).progress()
 
+    @tool(title="Inspect the world", read_only=True)
+    async def inspect(self, session: Session) -> WorldFacts:
+        """Return the properties of everything in the world, hidden or not.
+
+        For evaluators of a task, not for the agent.
+        """
+        return await session.get(WorldEpisode).facts()
+
 
 class WorldEpisode:
     """World of a session and its actions so far. Calls are serialized."""
@@ -210,6 +236,13 @@ class WorldEpisode:
                 success=self._success,
                 digest=digest,
             )
+
+    async def facts(self) -> WorldFacts:
+        """Return the properties of everything."""
+        async with self._turn:
+            await self._ensure()
+            task, found = await self._in_thread(lambda world: (world.task, world.facts()))
+            return WorldFacts(facts=found, task=task, success=bool(self._success))
 
     async def copy(self) -> "WorldEpisode":
         """Return an independent copy.

@@ -27,6 +27,8 @@ class WorldSettings(Section):
     """Default kind of task; without it the seed decides."""
     steps: int | None = Field(default=None, ge=1)
     """Maximum number of actions; the default is the environment's own, and 100 in the household."""
+    evaluate: bool = False
+    """Offer `world_inspect`, which shows what is hidden from the agent."""
 
     def allows(self, env: str) -> bool:
         """Return true if the environment is offered."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._failures import did_you_mean
-from mcp_servers.world.household import STEPS, Game, begin
+from mcp_servers.world.household import STEPS, Game, begin, facts
 
 _ARTICLES = re.compile(r"\b(the|an?|my)\s+")
 
@@ -64,6 +64,10 @@ class World(ABC):
     def digest(self) -> str:
         """Return a digest that is equal for equal states."""
 
+    def facts(self) -> dict[str, dict[str, str]]:
+        """Return the properties of everything in the world, hidden or not; empty if they are not known."""
+        return {}
+
     @abstractmethod
     def copy(self) -> "World":
         """Return an independent copy.
@@ -109,6 +113,9 @@ class HouseholdWorld(World):
 
     def digest(self) -> str:
         return self._game.digest()
+
+    def facts(self) -> dict[str, dict[str, str]]:
+        return facts(self._game.house)
 
     def copy(self) -> "HouseholdWorld":
         copied = copy(self)

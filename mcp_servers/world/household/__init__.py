@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from mcp_servers.world.household._game import HOUSEHOLD, STEPS, Game, begin
+from mcp_servers.world.household._game import HOUSEHOLD, STEPS, Game, begin, facts
 from mcp_servers.world.household._goals import TASKS, Goal
 from mcp_servers.world.household._house import Furniture, House, Thing
 from runtimes._lazy import lazy_exports
@@ -24,6 +24,7 @@ __all__ = [
     "HouseholdEnv",
     "Thing",
     "begin",
+    "facts",
     "register",
 ]
 

@@ -184,6 +184,40 @@ def _examine(house: House, thing: Thing) -> str:
     return f"You examine {thing.name}; the light is poor."
 
 
+def facts(house: House) -> dict[str, dict[str, str]]:
+    """Return the properties of every piece of furniture and every thing, hidden or not.
+
+    Example::
+
+        assert facts(begin(3).house)["egg 1"]["place"] == "on stove 1"
+    """
+    found: dict[str, dict[str, str]] = {}
+    for piece in house.furniture.values():
+        own = {"open": _yes(piece.open)} if piece.able.opens else {}
+        found[piece.name] = {
+            "room": piece.room,
+            **own,
+            **({"lit": _yes(piece.lit)} if piece.able.lights else {}),
+        }
+    for thing in house.things.values():
+        found[thing.name] = {
+            "place": _place(house, thing),
+            "temperature": thing.warmth or "normal",
+            **({"clean": _yes(not thing.dirty)} if thing.able.washable else {}),
+            **({"sliced": _yes(thing.sliced)} if thing.able.slices else {}),
+            **({"examined": _yes(thing.name in house.examined)} if thing.able.readable else {}),
+        }
+    return found
+
+
+def _place(house: House, thing: Thing) -> str:
+    return "carried" if thing.place is None else f"{house.furniture[thing.place].able.word} {thing.place}"
+
+
+def _yes(true: bool) -> str:
+    return "yes" if true else "no"
+
+
 def tell(house: House) -> str:
     """Return the current observation."""
     lines = [

@@ -305,3 +305,16 @@ def test_invalid_settings_are_refused_in_one_line(given: dict[str, object], reas
         WorldBackend().check(given)
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.promise("world:inspect")
+async def test_only_an_evaluator_sees_what_is_hidden() -> None:
+    async with world(evaluate=True) as live:
+        await live.data("world_reset", seed=3)
+        facts = cast("dict[str, dict[str, str]]", (await live.data("world_inspect"))["facts"])
+        assert facts["egg 1"] == {"place": "on stove 1", "temperature": "normal"}
+        assert "room" in facts["stove 1"]
+        await live.data("world_act", action="go to kitchen")
+        assert (await live.data("world_inspect"))["facts"] == facts
+    async with world() as live:
+        assert (await live.failure("world_inspect"))[0] == "tool_not_found"
