@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from agentflow.offline._facts import SLOT, Fact, read
 from agentflow.offline._language import bounded, terms
+from agentflow.offline._statements import SLOT, Statement, read
 from agentflow.trajectory import WriteRequest, digest
 
 _CLAUSE = re.compile(r"the [^\0]*?(?= (?:where|that) )")
@@ -25,7 +25,7 @@ _HOPS = 3
 class KnownFact(NamedTuple):
     """A fact, and the observations that contain it."""
 
-    fact: Fact
+    fact: Statement
     places: tuple[int, ...]
     """Numbers of these observations, ascending."""
 
@@ -92,7 +92,7 @@ class Knowledge(NamedTuple):
 
 def know(texts: Iterable[str]) -> Knowledge:
     """Read all texts."""
-    places: dict[Fact, list[int]] = {}
+    places: dict[Statement, list[int]] = {}
     classes: dict[str, str] = {}
     introductions: dict[str, tuple[str, int]] = {}
     for number, text in enumerate(texts, start=1):

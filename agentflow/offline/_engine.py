@@ -12,7 +12,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from agentflow.facts import (
+    AliasRequest,
+    ClosedBookRequest,
+    EvidenceAnswer,
+    ExtractionRequest,
+    TranslationRequest,
+    WordingRequest,
+)
 from agentflow.offline._arguments import LOOKING, Kind, Use, kind_of, uses_of
+from agentflow.offline._extraction import extract, judge_aliases
 from agentflow.offline._language import terms
 from agentflow.offline._leads import Leads, leads_of
 from agentflow.offline._solving import (
@@ -24,6 +33,8 @@ from agentflow.offline._solving import (
     solve,
     summarise,
 )
+from agentflow.offline._translation import translate
+from agentflow.offline._wording import word
 from agentflow.offline._writer import write
 from agentflow.trajectory import (
     Action,
@@ -95,6 +106,23 @@ def answer(request: Request[Any]) -> Struct:
             return solve(request)
         case SummaryRequest():
             return summarise(request)
+        case _:
+            return _about_facts(request)
+
+
+def _about_facts(request: Request[Any]) -> Struct:
+    """Answer the requests that turn observations into facts, and facts into questions."""
+    match request:
+        case ExtractionRequest():
+            return extract(request)
+        case AliasRequest():
+            return judge_aliases(request)
+        case WordingRequest():
+            return word(request)
+        case TranslationRequest():
+            return translate(request)
+        case ClosedBookRequest():
+            return EvidenceAnswer((), "The question shows no text.", ())
         case _:
             raise TypeError(f"the offline engine cannot answer {type(request).__name__}")
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from agentflow._typeguards import is_list
-from agentflow.offline._facts import Fact, read
 from agentflow.offline._language import names, passages, terms
+from agentflow.offline._statements import Statement, read
 from agentflow.trajectory import Action, PlanRequest, Verdict, digest
 
 _SPANS = 8
@@ -115,7 +115,7 @@ def urls_in(text: str) -> Iterator[str]:
 
 def spans_of(leads: Leads) -> Iterator[YearSpan]:
     """Yield pairs of dated events of different subjects, newest observations first."""
-    dated: dict[str, Fact] = {}
+    dated: dict[str, Statement] = {}
     for text in leads.observed:
         for fact in read(text).facts:
             if fact.event:

@@ -15,9 +15,9 @@ from rapidfuzz import fuzz, process
 
 from agentflow.offline._arguments import LOOKING, kind_of, uses_of
 from agentflow.offline._chains import Knowledge, describe_end, know, ways
-from agentflow.offline._facts import SLOT, Fact
 from agentflow.offline._language import bounded, names, passages, terms
 from agentflow.offline._leads import Leads, ids_in, urls_in
+from agentflow.offline._statements import SLOT, Statement
 from agentflow.trajectory import (
     Action,
     AnalysisRequest,
@@ -250,7 +250,7 @@ def _chained(knowledge: Knowledge) -> Iterator[_Candidate]:
 
 
 def _spans(knowledge: Knowledge) -> Iterator[_Candidate]:
-    dated: dict[str, Fact] = {}
+    dated: dict[str, Statement] = {}
     for found in knowledge.found:
         if found.fact.event:
             dated.setdefault(found.fact.value, found.fact)

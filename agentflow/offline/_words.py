@@ -117,3 +117,54 @@ def _unthird(verb: str) -> str:
 
 MAKERS = {past_of(verb): agent for verb, agent in AGENTS.items()}
 """Agent nouns by simple past: `wrote` -> `author`."""
+
+EVENTS = paired(
+    "born:birth broken_up:breaking_up built:construction burned:burning cast:casting climbed:ascent "
+    "completed:completion composed:composition created:creation designed:design discovered:discovery died:death "
+    "began:start established:establishment first_climbed:first_ascent founded:foundation invented:invention "
+    "launched:launch lost:loss made:making opened:opening published:publication sank:sinking sealed:sealing "
+    "signed:signing sold:sale first_held:first_celebration settled:settlement failed:failure written:writing"
+)
+"""Nouns of events by past participle or simple past, with `_` for spaces: `founded` -> `foundation`."""
+
+PLACES = {
+    "born": "birthplace",
+    "built": "place of construction",
+    "kept": "location",
+    "signed": "place of signing",
+    "buried": "burial place",
+}
+"""Relations to a place by past participle: `born` -> `birthplace`."""
+
+EXTENTS = paired("tall:height high:height long:length wide:width deep:depth old:age")
+"""Relations by adjective: `tall` -> `height`."""
+
+MEASURES = paired("measure:length cost:price reach:range")
+"""Relations by the stem of a verb with a quantity."""
+
+HOLDING = frozenset(listed("have carry hold employ count keep contain grow sell strike need house teach"))
+"""Stems of verbs whose subject has as many things as they say."""
+
+WHOLES = paired("tower:lighthouse building:hall canal:waterway")
+"""Classes whose parts stand for the whole: the tower of a lighthouse is the lighthouse."""
+
+VAGUE = frozenset(listed("different new other main big small great"))
+"""Words that say little about the things counted."""
+
+
+def year_of(verb: str) -> str:
+    """Return the relation to the year of an event, `founded` -> `year of foundation`; empty for an unknown verb."""
+    event = EVENTS.get(verb.replace(" ", "_"), "")
+    return f"year of {event.replace('_', ' ')}" if event else ""
+
+
+COUNTS = paired("two:2 three:3 four:4 five:5 six:6 seven:7 eight:8 nine:9 ten:10 eleven:11 twelve:12")
+"""Numbers by their words."""
+
+PLURALS = frozenset(
+    listed("Alps Brothers Falls Gardens Hills Islands Isles Lakes Mountains Sisters States Works")
+)
+"""Last words of names that are plural."""
+
+DONE_BY = {participle: past for participle, past in _PASTS.items() if participle in AGENTS}
+"""Simple past of the participles of agents, where it differs."""

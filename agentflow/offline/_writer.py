@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from agentflow.offline._chains import Chain, Knowledge, KnownFact, chains, know
-from agentflow.offline._facts import SLOT
 from agentflow.offline._language import NUMBER, bounded, names, passages
+from agentflow.offline._statements import SLOT
 from agentflow.trajectory import Citation, Draft, DraftStep, Step, WriteRequest
 
 LABEL = "years between:"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentflow.offline._facts import SLOT, read
+from agentflow.offline._statements import SLOT, read
 
 
 def asked(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Facts of a text, found by a small set of patterns of English sentences."""
+"""Statements of a text, found by a small set of patterns of English sentences."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,23 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from agentflow.offline._language import NAME, NUMBER, TopicPassage, bare, passages
-from agentflow.offline._words import AGENTS, DONE, KINDS, MAKERS, PERSONS, VERBS, past_of, stem_of
+from agentflow.offline._words import (
+    AGENTS,
+    DONE,
+    EXTENTS,
+    HOLDING,
+    KINDS,
+    MAKERS,
+    MEASURES,
+    PERSONS,
+    PLACES,
+    VAGUE,
+    VERBS,
+    WHOLES,
+    past_of,
+    stem_of,
+    year_of,
+)
 
 SLOT = "\0"
 """Placeholder of the other thing in a question or a description."""
@@ -45,10 +61,12 @@ _MANY = re.compile(
 )
 _DIRECTION = re.compile(rf" (?P<way>(?:north|south)(?:-(?:east|west))?|east|west) of {_THING}{_AFTER}")
 _ADJECTIVE = re.compile(r" (?P<adjective>tall|high|long|wide|deep|old)\b")
+_ALSO = re.compile(rf" and (?=(?:{'|'.join(sorted(VERBS))}) )")
+_SITE = re.compile(rf"(?:(?P<verb>stands|lies|stood|lay)|has its (?P<part>[a-z]+)) in {_THING}{_AFTER}")
 _CUT = re.compile(r"[;:,]| (?:who|which|whose|where|when|while|because|although|until|before)\b")
 
 
-class Fact(NamedTuple):
+class Statement(NamedTuple):
     """A statement of a sentence about its subject."""
 
     subject: str
@@ -71,6 +89,23 @@ class Fact(NamedTuple):
     """The value as written in the middle of a sentence."""
     event: str = ""
     """Event in the year that is the value, with a slot for the subject; empty if the value is not a year."""
+    relation: str = ""
+    """Relation as a noun phrase: `founder`, `height of the tower`; empty if there is no good one."""
+    unit: str = ""
+    """Unit of a number."""
+    start: int = 0
+    """Start of the clause in the sentence."""
+    end: int = 0
+    """End of the clause in the sentence; 0: right after the value and the subject."""
+
+    @property
+    def quote(self) -> str:
+        """The clause that states the value, verbatim."""
+        end = self.end
+        if not end:
+            end = _after(self.value, self.sentence, self.start)
+            end = end if self.start else max(end, _after(self.subject, self.sentence, end))
+        return self.sentence[self.start : end]
 
     @property
     def question(self) -> str:
@@ -86,7 +121,8 @@ class Fact(NamedTuple):
 class Reading(NamedTuple):
     """Facts of a text."""
 
-    facts: tuple[Fact, ...]
+    facts: tuple[Statement, ...]
+    """Statements with a value."""
     classes: dict[str, str]
     """Classes of things: `Grey Petrel` -> `survey ship`."""
     introductions: dict[str, str]
@@ -99,19 +135,25 @@ class _Subject(NamedTuple):
     part: str = ""
     """Part that the facts are about, such as `tower`; empty for the thing itself."""
     naming: str = ""
+    whole: bool = False
+    """The part stands for the whole thing: the tower of a lighthouse."""
 
     @property
     def slot(self) -> str:
         return f"the {self.part} of {SLOT}" if self.part else SLOT
+
+    def relation(self, name: str) -> str:
+        """Return a relation of the part as one of the thing: `height of the tower`."""
+        return f"{name} of the {self.part}" if name and self.part and not self.whole else name
 
 
 @lru_cache(maxsize=512)
 def read(text: str) -> Reading:
     """Return everything that the patterns find in a text."""
     whole = Reading((), {}, {})
-    found: list[Fact] = []
+    found: list[Statement] = []
     for passage in passages(text):
-        part = _read(passage)
+        part = read_passage(passage)
         found.extend(part.facts)
         for name, class_ in part.classes.items():
             whole.classes.setdefault(name, class_)
@@ -120,13 +162,13 @@ def read(text: str) -> Reading:
 
 
 @lru_cache(maxsize=2048)
-def _read(passage: TopicPassage) -> Reading:
+def read_passage(passage: TopicPassage) -> Reading:
     """Read one passage; cached, because the same one is in many observations."""
     reading = Reading((), {}, {})
     return reading._replace(facts=tuple(_passage(passage, reading)))
 
 
-def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Fact]:
+def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Statement]:
     topic = bare(passage.topic)
     shown = topic
     naming = ""
@@ -136,7 +178,7 @@ def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Fact]:
             continue
         role = _ROLE_OF.match(sentence)
         if role is not None:
-            yield _role_fact(role, sentence)
+            yield _role_statement(role, sentence)
             continue
         match = _SUBJECT.match(sentence)
         if match is None:
@@ -173,10 +215,11 @@ def _referred(match: re.Match[str], topic: str, shown: str, naming: str, class_:
     part = match["part"]
     same = part in KINDS or class_.endswith(part or " ") or topic.lower().endswith(f" {part}")
     itself = match["owner"] == "The" and same
-    return _Subject(topic, shown, "" if match["pronoun"] or itself else part, naming)
+    whole = bool(part) and WHOLES.get(part) == class_.rpartition(" ")[2]
+    return _Subject(topic, shown, "" if match["pronoun"] or itself else part, naming, whole)
 
 
-def _role_fact(match: re.Match[str], sentence: str) -> Fact:
+def _role_statement(match: re.Match[str], sentence: str) -> Statement:
     subject = bare(match["name"])
     shown = f"the {subject}" if match["article"] else subject
     value = bare(match["value"])
@@ -185,15 +228,23 @@ def _role_fact(match: re.Match[str], sentence: str) -> Fact:
     return fact._replace(value_shown=f"the {value}") if f"the {match['value']}" in sentence else fact
 
 
-def _role(subject: str, shown: str, role: str, be: str, value: str, sentence: str, naming: str) -> Fact:
+def _role(subject: str, shown: str, role: str, be: str, value: str, sentence: str, naming: str) -> Statement:
     who = "Who" if role.split()[-1] in PERSONS else "What"
     described = f"the {role} of {SLOT}"
-    return Fact(
-        subject, shown, value, sentence, naming, f"{who} {be} {described}?", described, value_shown=value
+    return Statement(
+        subject,
+        shown,
+        value,
+        sentence,
+        naming,
+        f"{who} {be} {described}?",
+        described,
+        value_shown=value,
+        relation=role,
     )
 
 
-def _predicate(subject: _Subject, predicate: str, sentence: str, reading: Reading) -> Iterator[Fact]:
+def _predicate(subject: _Subject, predicate: str, sentence: str, reading: Reading) -> Iterator[Statement]:
     """Yield the facts in the rest of a sentence."""
     is_a = _IS_A.match(predicate)
     if is_a is not None and not subject.part:
@@ -205,9 +256,15 @@ def _predicate(subject: _Subject, predicate: str, sentence: str, reading: Readin
     yield from _copula(subject, predicate, sentence)
     yield from _active(subject, predicate, sentence)
     yield from _quantity(subject, predicate, sentence)
+    yield from _place(subject, predicate, sentence)
+    for more in _ALSO.finditer(predicate):
+        clause = predicate[more.end() :]
+        start = len(sentence) - len(clause)
+        for found in (*_quantity(subject, clause, sentence), *_place(subject, clause, sentence)):
+            yield found._replace(start=start)
 
 
-def _passive(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
+def _passive(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
     """Read `was founded in 1204 by Bram Oster and was rebuilt in 1300`."""
     clauses = list(_PASSIVE.finditer(predicate))
     if not clauses or clauses[0].start() > 0:
@@ -219,44 +276,80 @@ def _passive(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]
         rest = rest[: cut.start()] if cut else rest.rstrip(".!")
         if " and " in rest:
             rest = rest[: rest.index(" and ")]
-        yield from _clause(subject, clause["be"], clause["verb"], rest, sentence)
+        start = len(sentence) - len(predicate) + clause.start("be") if clause.start() else 0
+        for found in _clause(subject, clause["be"], clause["verb"], rest, sentence):
+            yield found._replace(start=start)
 
 
-def _clause(subject: _Subject, be: str, verb: str, rest: str, sentence: str) -> Iterator[Fact]:
+def _clause(subject: _Subject, be: str, verb: str, rest: str, sentence: str) -> Iterator[Statement]:
     slot = subject.slot
     if year := _IN_YEAR.search(rest):
         done = f"{verb}{year['between'] or ''}"
         ask, event = f"In which year {be} {slot} {done}?", f"{slot} {be} {done}"
-        yield Fact(subject.name, subject.shown, year["year"], sentence, subject.naming, ask, event=event)
+        relation = "" if year["between"] else subject.relation(year_of(verb))
+        yield Statement(
+            subject.name,
+            subject.shown,
+            year["year"],
+            sentence,
+            subject.naming,
+            ask,
+            event=event,
+            relation=relation,
+        )
     if by := _BY.search(rest):
         agent = AGENTS.get(verb)
         ask = f"Who {past_of(verb)} {slot}?" if agent else f"By whom or what {be} {slot} {verb}?"
         described = f"the {agent} of {slot}" if agent else ""
-        yield _linked(subject, by, sentence, ask, described, f"that {be} {verb} by {SLOT}")
+        relation = subject.relation(agent or "")
+        yield _linked(subject, by, sentence, ask, described, f"that {be} {verb} by {SLOT}", relation)
     if verb == "named" and (after := _NAMESAKE.search(rest)):
         ask = f"After whom or what {be} {slot} named?"
         yield _linked(
-            subject, after, sentence, ask, f"the namesake of {slot}", f"that {be} named after {SLOT}"
+            subject,
+            after,
+            sentence,
+            ask,
+            f"the namesake of {slot}",
+            f"that {be} named after {SLOT}",
+            subject.relation("namesake"),
         )
     elif place := _PLACE.search(rest):
         ask = f"Where {be} {slot} {verb}?"
         inverse = "" if verb == "born" else f"that {be} {verb} {place['where']} {SLOT}"
-        yield _linked(subject, place, sentence, ask, f"the place where {slot} {be} {verb}", inverse)
+        described = f"the place where {slot} {be} {verb}"
+        relation = subject.relation(PLACES.get(verb, ""))
+        yield _linked(subject, place, sentence, ask, described, inverse, relation)
 
 
 def _linked(
-    subject: _Subject, thing: re.Match[str], sentence: str, ask: str, described: str, inverse: str
-) -> Fact:
+    subject: _Subject,
+    thing: re.Match[str],
+    sentence: str,
+    ask: str,
+    described: str,
+    inverse: str,
+    relation: str,
+) -> Statement:
     value = bare(thing["name"])
     value_shown = f"the {value}" if thing["article"] else value
     if subject.part:
         inverse = ""
-    return Fact(
-        subject.name, subject.shown, value, sentence, subject.naming, ask, described, inverse, value_shown
+    return Statement(
+        subject.name,
+        subject.shown,
+        value,
+        sentence,
+        subject.naming,
+        ask,
+        described,
+        inverse,
+        value_shown,
+        relation=relation,
     )
 
 
-def _copula(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
+def _copula(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
     """Read `was the captain of the Grey Petrel`; of a part, `was Ilsa Venn`."""
     role = _IS_ROLE.match(predicate)
     if role is not None and not subject.part and " and " not in role["role"]:
@@ -270,7 +363,7 @@ def _copula(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
         yield _role(subject.name, subject.shown, subject.part, value["be"], name, sentence, subject.naming)
 
 
-def _active(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
+def _active(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
     """Read `founded Port Vannick`, `died in 1239`."""
     if subject.part:
         return
@@ -280,35 +373,92 @@ def _active(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
         shown = f"the {other}" if did["article"] else other
         described = f"the {MAKERS[did['verb']]} of {SLOT}"
         ask = f"Who {did['verb']} {SLOT}?"
-        yield Fact(
-            other, shown, subject.name, sentence, subject.naming, ask, described, value_shown=subject.shown
+        yield Statement(
+            other,
+            shown,
+            subject.name,
+            sentence,
+            subject.naming,
+            ask,
+            described,
+            value_shown=subject.shown,
+            relation=MAKERS[did["verb"]],
         )
     when = _DID_IN.match(predicate)
     if when is not None and (stem := stem_of(when["verb"])):
         ask = f"In which year {stem[0]} {SLOT} {stem[1]}?"
         event = f"{SLOT} {when['verb']}"
-        yield Fact(subject.name, subject.shown, when["year"], sentence, subject.naming, ask, event=event)
+        relation = year_of(when["verb"])
+        yield Statement(
+            subject.name,
+            subject.shown,
+            when["year"],
+            sentence,
+            subject.naming,
+            ask,
+            event=event,
+            relation=relation,
+        )
 
 
-def _quantity(subject: _Subject, predicate: str, sentence: str) -> Iterator[Fact]:
+def _quantity(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
     """Read `has 58 sailors`, `stands 43 metres tall`, `lies 8 leagues west of Ossel`."""
     many = _MANY.match(predicate)
     if many is None:
         return
+    end = len(sentence) - len(predicate) + many.end()
     number, unit, rest = many["number"], many["unit"], predicate[many.end() :]
     slot, stem, value = subject.slot, stem_of(many["verb"]), f"{number} {unit}"
+    relation = ""
     if (adjective := _ADJECTIVE.match(rest)) and many["verb"] in {"is", "was", "stands", "stood", "rises"}:
         be = "was" if many["verb"] in {"was", "stood"} else "is"
         ask = f"How {adjective['adjective']} {be} {slot}?"
+        relation = EXTENTS[adjective["adjective"]]
+        end += adjective.end()
     elif (way := _DIRECTION.match(rest)) and stem:
         other = f"{'the ' if way['article'] else ''}{bare(way['name'])}"
         ask = f"How far {way['way']} of {other} {stem[0]} {slot} {stem[1]}?"
+        relation = f"distance from {other}"
+        end += way.end()
     elif stem and stem[1] == "weigh":
-        ask = f"How much {stem[0]} {slot} weigh?"
+        ask, relation = f"How much {stem[0]} {slot} weigh?", "weight"
     elif stem and not many["link"] and number != "1":
         ask, value = f"How many {unit} {stem[0]} {slot} {stem[1]}?", number
+        relation = MEASURES.get(stem[1], "")
+        if stem[1] in HOLDING and (subject.whole or not subject.part):
+            unit = unit.rpartition(" ")[2] if unit.split()[0] in VAGUE else unit
+            relation = f"number of {unit}"
     elif stem and many["link"] and stem[1] == "last":
-        ask = f"For how long {stem[0]} {slot} last?"
+        ask, relation = f"For how long {stem[0]} {slot} last?", "duration"
     else:
         return
-    yield Fact(subject.name, subject.shown, value, sentence, subject.naming, ask)
+    yield Statement(
+        subject.name,
+        subject.shown,
+        value,
+        sentence,
+        subject.naming,
+        ask,
+        relation=subject.relation(relation),
+        unit=unit,
+        end=end,
+    )
+
+
+def _place(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
+    """Read `stands in Ember Cross`, `has its lodge in Tollen Quay`."""
+    found = _SITE.match(predicate)
+    if found is None or subject.part:
+        return
+    part = found["part"]
+    slot = f"the {part} of {SLOT}" if part else SLOT
+    ask, described = f"Where is {slot}?", f"the place where {slot} is"
+    inverse = "" if part else f"that {found['verb']} in {SLOT}"
+    relation = f"location of the {part}" if part else "location"
+    yield _linked(subject, found, sentence, ask, described, inverse, relation)
+
+
+def _after(needle: str, text: str, start: int) -> int:
+    """Return the end of the first whole occurrence of a text; the start without one."""
+    found = re.compile(rf"(?<!\w){re.escape(needle)}(?!\w)").search(text, start)
+    return found.end() if found else start

@@ -1,0 +1,260 @@
+"""Words for questions, from their programs."""
+
+from agentflow.facts import Operator, Wording, WordingRequest
+from agentflow.offline._expressions import Expression, nested
+from agentflow.offline._phrases import (
+    ORDINALS,
+    Clause,
+    PhraseWriter,
+    Unspeakable,
+    is_person,
+    is_plural,
+    joined,
+    plural_of,
+    series,
+)
+from agentflow.offline._relations import BE, YEAR_IN, RelationWords, words_of
+
+
+def word(request: WordingRequest) -> Wording:
+    """Return natural words for a question; none if the program has no natural ones."""
+    whole = nested(request.steps)
+    if whole is None:
+        return Wording("")
+    try:
+        writer = _QuestionWriter(request)
+        question = writer.fronted(writer.question(whole))
+    except Unspeakable:
+        return Wording("")
+    if len(question.split()) > request.max_words or question in {each.question for each in request.rejected}:
+        return Wording("")
+    return Wording(question[0].upper() + question[1:])
+
+
+class _QuestionWriter(PhraseWriter):
+    """Words for the program of a request."""
+
+    def question(self, whole: Expression) -> str:
+        """Return the question for a program."""
+        match whole.operator:
+            case Operator.FOLLOW:
+                return self._follow(whole)
+            case Operator.COUNT:
+                return self._count(whole)
+            case Operator.LIST:
+                return self._list(whole)
+            case Operator.GREATEST | Operator.LEAST:
+                return self._superlative(whole)
+            case Operator.SUM:
+                return self._sum(whole)
+            case Operator.DIFFERENCE:
+                return self._difference(whole)
+            case Operator.BEFORE | Operator.GREATER:
+                return self._compared(whole)
+            case Operator.EQUAL:
+                return self._equal(whole)
+            case _:
+                return self._which(whole, plural=False)
+
+    def fronted(self, question: str) -> str:
+        """Return a question after the closed set that it is about: `of the three main islands, where …`."""
+        return f"of {self.front}, {question[0].lower()}{question[1:]}" if self.front else question
+
+    def _follow(self, whole: Expression) -> str:
+        words = words_of(whole.relation, self.unit)
+        subject = whole.inputs[0]
+        if words.part:
+            owner = f"the {words.part} of {self.thing(subject)}"
+        elif isinstance(subject, Expression) and (split := self.split(subject)) is not None:
+            return self._of_described(words, split, whole.relation)
+        else:
+            owner = self.thing(subject)
+        past = self.past(words, whole.relation)
+        many = words.part.endswith("s")
+        if words.asks:
+            be = BE.finite(past=past, plural=False)
+            return f"{words.asks.format(e=owner, **{'is': be})}"
+        if not words.ask:
+            unit = f", in {self.unit}" if self.unit else ""
+            return f"what {'was' if past else 'is'} the {whole.relation} of {owner}{unit}?"
+        return f"{words.ask} {Clause(words.verb, words.asked, past).asked(owner, plural=many)}?"
+
+    def _of_described(self, words: RelationWords, described: tuple[str, str], relation: str) -> str:
+        """Return a question about a thing with a relative clause, which goes to the end."""
+        head, clause = described
+        past = self.past(words, relation)
+        if words.asks:
+            be = BE.finite(past=past, plural=False)
+            return words.asks.format(e=f"{head} {clause}", **{"is": be})
+        if not words.ask:
+            unit = f", in {self.unit}" if self.unit else ""
+            return f"what {'was' if past else 'is'} the {relation} of {head} {clause}{unit}?"
+        return f"{words.ask} {Clause(words.verb, words.asked, past).asked(head)} {clause}?"
+
+    def _which(self, whole: Expression, *, plural: bool) -> str:
+        found = self.conditions(whole)
+        if not found.clauses:
+            raise Unspeakable
+        said = joined(found.clauses, plural=plural)
+        if found.group:
+            return f"which of {found.group} {said}?"
+        if is_person(found.noun):
+            return f"which people {said}?" if plural else f"who {said}?"
+        if not found.noun:
+            return f"what {joined(found.clauses)}?"
+        return f"which {plural_of(found.noun) if plural else found.noun} {said}?"
+
+    def _count(self, whole: Expression) -> str:
+        found = self.conditions(whole.inputs[0])
+        if not found.clauses:
+            raise Unspeakable
+        said = joined(found.clauses, plural=True)
+        if found.group:
+            return f"how many of {found.group} {said}?"
+        return f"how many {plural_of(found.noun)} {said}?"
+
+    def _list(self, whole: Expression) -> str:
+        inner = whole.inputs[0]
+        if isinstance(inner, Expression) and inner.operator is Operator.FOLLOW:
+            group = self.group(inner.inputs)
+            if group and not words_of(inner.relation).asks.startswith("Who "):
+                return f"what is the {inner.relation} of each of {group}?"
+            raise Unspeakable
+        return self._which(inner if isinstance(inner, Expression) else whole, plural=True)
+
+    def _superlative(self, whole: Expression) -> str:
+        clause = self.extreme(whole)
+        if group := self.group(whole.inputs):
+            return f"which of {group} {clause.said()}?"
+        items = [self.thing(each) for each in self.items(whole.inputs)]
+        if len(items) < 2:
+            raise Unspeakable
+        noun = self.nouns.get(whole) or words_of(whole.relation).noun
+        pair = len(items) == 2
+        if is_person(noun):
+            who = "who"
+        elif noun and noun != "place":
+            who = f"which {noun}"
+        else:
+            who = f"which of the {ORDINALS.get(len(items), 'things')}"
+        return f"{who} {clause.said()}{', ' if pair else ': '}{series(items, 'or')}?"
+
+    def _sum(self, whole: Expression) -> str:
+        parts = [each for each in self.items(whole.inputs) if isinstance(each, Expression)]
+        relations = {each.relation for each in parts}
+        if len(parts) != len(whole.inputs) or len(relations) != 1:
+            raise Unspeakable
+        if any(each.operator is not Operator.FOLLOW for each in parts):
+            raise Unspeakable
+        relation = relations.pop()
+        words = words_of(relation, self.unit)
+        together = "in total"
+        if len(parts) == 1:
+            owners = self.group(parts[0].inputs) or self.things(parts[0].inputs[0])
+        else:
+            owners = series([self.thing(each.inputs[0]) for each in parts])
+            together = "together"
+        if relation.startswith("number of ") and not words.part:
+            start = words.verb.auxiliary(past=self.past(words, relation), plural=True)
+            return f"{words.ask} {start} {owners} {words.verb.stem} {together}?"
+        unit = f", in {self.unit}" if self.unit else ""
+        return f"what is the total {relation} of {owners}{unit}?"
+
+    def _difference(self, whole: Expression) -> str:
+        first, second = self._pair(whole)
+        words, other = words_of(first.relation), words_of(second.relation)
+        if words.event and other.event:
+            return f"how many years passed between {self._event(first)} and {self._event(second)}?"
+        if first.relation != second.relation or words.event or other.event:
+            raise Unspeakable
+        one, two = self.thing(first.inputs[0]), self.thing(second.inputs[0])
+        if first.relation.startswith("number of ") or words.part or not self.unit:
+            return f"what is the difference between the {first.relation} of {one} and that of {two}?"
+        return f"by how many {self.unit} do {one} and {two} differ in {first.relation}?"
+
+    def _event(self, part: Expression) -> str:
+        words = words_of(part.relation)
+        return f"the {words.event} of {self.thing(part.inputs[0])}"
+
+    def _pair(self, whole: Expression) -> tuple[Expression, Expression]:
+        if len(whole.inputs) != 2:
+            raise Unspeakable
+        first, second = whole.inputs
+        if isinstance(first, str) or isinstance(second, str):
+            raise Unspeakable
+        if first.operator is not Operator.FOLLOW or second.operator is not Operator.FOLLOW:
+            raise Unspeakable
+        return first, second
+
+    def _compared(self, whole: Expression) -> str:
+        if len(whole.inputs) != 2:
+            raise Unspeakable
+        first, second = whole.inputs
+        if isinstance(first, str) or first.operator is not Operator.FOLLOW:
+            raise Unspeakable
+        words = words_of(first.relation)
+        subject = self.thing(first.inputs[0])
+        if isinstance(second, str):
+            pattern = words.less if whole.operator is Operator.BEFORE else words.more
+            if not pattern:
+                raise Unspeakable
+            said = (
+                second.removesuffix(f" {words.unit}") if first.relation.startswith("number of ") else second
+            )
+            return f"{self.clause(words, pattern, said, first.relation).asked(subject)}?"
+        if second.operator is not Operator.FOLLOW:
+            raise Unspeakable
+        other = self.thing(second.inputs[0])
+        if whole.operator is Operator.GREATER:
+            if first.relation != second.relation or not words.than:
+                raise Unspeakable
+            return f"{self.clause(words, words.than, other, first.relation).asked(subject)}?"
+        if not words.event:
+            raise Unspeakable
+        said = other if first.relation == second.relation else self._happened(second)
+        return f"{self.clause(words, words.less, said, first.relation).asked(subject)}?"
+
+    def _happened(self, part: Expression) -> str:
+        """Return an event as a clause: `Alba was founded`."""
+        words = words_of(part.relation)
+        if not words.event:
+            raise Unspeakable
+        subject = self.thing(part.inputs[0])
+        clause = Clause(words.verb, words.asked, True)
+        return f"{subject} {clause.said(plural=is_plural(subject))}"
+
+    def _equal(self, whole: Expression) -> str:
+        if len(whole.inputs) != 2:
+            raise Unspeakable
+        first, second = whole.inputs
+        if isinstance(first, str):
+            if isinstance(second, str):
+                raise Unspeakable
+            return self._equal(whole._replace(inputs=(second, first)))
+        if first.operator is not Operator.FOLLOW:
+            raise Unspeakable
+        words = words_of(first.relation)
+        subject = self.thing(first.inputs[0])
+        if isinstance(second, Expression):
+            if second.operator is not Operator.FOLLOW:
+                raise Unspeakable
+            other = self.thing(second.inputs[0])
+            if first.relation == second.relation and words.event:
+                same = f"{words.asked} in the same year".strip()
+                start = words.verb.auxiliary(past=True, plural=True)
+                return f"{start} {subject} and {other} {words.verb.infinitive} {same}?".replace("  ", " ")
+            if first.relation == second.relation:
+                done = "did" if self.past(words, first.relation) else "do"
+                return f"{done} {subject} and {other} have the same {first.relation}?"
+            if words.event:
+                year = f"{YEAR_IN}{self._happened(second)}"
+                return f"{self.clause(words, words.value, year, first.relation).asked(subject)}?"
+            be = BE.finite(past=self.past(words, first.relation), plural=False)
+            return f"{be} {self.thing(first)} also {self.thing(second)}?"
+        if words.value and "{is}" not in words.asks:
+            said = self.name(second)
+            if first.relation.startswith("number of "):
+                said = said.removesuffix(f" {words.unit}")
+            return f"{self.clause(words, words.value, said, first.relation).asked(subject)}?"
+        be = BE.finite(past=self.past(words, first.relation), plural=False)
+        return f"{be} {self.name(second)} the {first.relation} of {subject}?"
