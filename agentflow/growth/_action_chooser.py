@@ -161,6 +161,9 @@ class ActionChooser:
             count=node.wanted - len(node.choices),
             taken=(*(choice.action for choice in node.choices), *node.taken),
             refused=tuple(node.refused),
+            remaining=self._settings.max_depth - len(node.path),
+            kwargs=self._seed.kwargs,
+            inputs=self._settings.inputs,
         )
         key = f"plan/{node.key}/{ask}"
         return await self._page.once(key, Reply[Plan], lambda: self._planner.plan(request))

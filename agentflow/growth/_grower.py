@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentflow.actors import together
 from agentflow.growth._action_chooser import ActionChooser, ChosenAction, NodeChoices
@@ -21,6 +22,7 @@ from agentflow.growth._records import VerdictRecord, diverged_nodes, path_key
 from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, VerifierPort
 from agentflow.journal import Page
 from agentflow.trajectory import (
+    ActionOutcome,
     Judgement,
     JudgementRequest,
     Node,
@@ -193,7 +195,13 @@ class _TreeGrowth:
         request = JudgementRequest(
             seed=self._seed.content,
             path=parent.steps,
-            step=Step(choice.intent, choice.action, text, images=outcome.observation.blobs),
+            step=Step(
+                choice.intent,
+                choice.action,
+                text,
+                images=outcome.observation.blobs,
+                failure=_reason(outcome),
+            ),
             failure=outcome.failure,
             trouble=outcome.trouble,
             seen_elsewhere=seen,
@@ -244,9 +252,14 @@ class _TreeGrowth:
         if child.choice.drawn > 1:
             self._drawn[node.id] = child.choice.drawn
         self._verifier_usage += verdict.usage
-        judged = Step(step.intent, step.action, step.observation, verdict.verdict, images=step.images)
+        judged = replace(step, verdict=verdict.verdict)
         return OpenNode(child.path, node, (*child.parent.steps, judged), child.result.state)
 
     def _add(self, node: Node) -> None:
         self._nodes.append(node)
         self._grower.observer(self._seed, node)
+
+
+def _reason(outcome: ActionOutcome) -> str:
+    failure = outcome.failure
+    return outcome.trouble if failure is None else f"{failure.kind}: {failure.message}"

@@ -74,6 +74,8 @@ class GrowthSettings(Struct, frozen=True, kw_only=True):
     """The user's guidance for exploration."""
     seed_description: str = ""
     """Description of the seeds of this run."""
+    inputs: tuple[str, ...] = ()
+    """Input folders and files as the tools see them, one line each, for the planner."""
 
     def children(self, depth: int) -> int:
         """Return the number of children of a node at this depth."""

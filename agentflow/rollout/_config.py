@@ -95,6 +95,8 @@ class RolloutConfig(RunConfig):
     """Cost of an episode, by `prices`, after which it only answers."""
     memory_chars: int = Field(default=24_000, ge=1_000)
     """Maximum number of characters of memory in prompts; beyond it, the oldest turns are shortened."""
+    max_observation_chars: int = Field(default=6_000, ge=100)
+    """Maximum characters of one result in prompts; of a longer one the passages are shown that fit the question."""
 
     analyst_model: RoleModel = RoleModel()
     """Model settings of the query analyst; by default those of the planner."""
@@ -275,6 +277,7 @@ class RolloutConfig(RunConfig):
             max_tokens=self.episode_tokens,
             max_cost=self.episode_cost,
             memory_chars=self.memory_chars,
+            max_observation_chars=self.max_observation_chars,
             verify=self.verify,
             instructions=self.instructions,
         )
@@ -285,6 +288,8 @@ class RolloutConfig(RunConfig):
         if self.abstain is None:
             # Runs of earlier versions have no such setting.
             own.pop("abstain", None)
+        if self.max_observation_chars == type(self).model_fields["max_observation_chars"].default:
+            own.pop("max_observation_chars", None)
         return {**own, "max_turns": self.turns, "system_prompt": self.instructions}
 
 

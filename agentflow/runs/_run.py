@@ -20,7 +20,7 @@ from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
 from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, RunShutdown, SeedScheduler
 from agentflow.runs._supervised_resources import open_accounts, open_models, open_supervised, start_child
-from agentflow.runs._tools import ChosenTools, choose_tools, sandbox_settings
+from agentflow.runs._tools import ChosenTools, choose_tools, input_lines, sandbox_settings
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Blob, Seed
@@ -177,7 +177,8 @@ class SupervisedRun(Generic[C, P]):
             sandbox = await open_supervised(self._supervisor, "servers", opens)
         except ToolFailure as failure:
             raise ConfigurationError(f"sandbox: {failure.message}") from None
-        self.chosen = await choose_tools(sandbox, self.config, broken)
+        chosen = await choose_tools(sandbox, self.config, broken)
+        self.chosen = chosen._replace(inputs=input_lines(settings))
         self._note(self.chosen.corpus)
         return sandbox
 

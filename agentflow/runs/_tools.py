@@ -1,6 +1,8 @@
 """Choice of the tools of a run: found and tested before the first model call."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from agentflow._typeguards import is_object
@@ -25,6 +27,8 @@ class ChosenTools(NamedTuple):
     """Reasons of requested tools that can't be used, by name."""
     corpus: str = ""
     """One line about the documents that rag searches, with the skipped files; empty without rag."""
+    inputs: tuple[str, ...] = ()
+    """One line for each input folder or file, as the tools see it."""
 
 
 def explores_bundled_corpus(config: RunConfig) -> bool:
@@ -50,6 +54,46 @@ def sandbox_settings(config: RunConfig) -> tuple[SandboxSettings, dict[str, str]
             broken[name] = str(error)
             backends[name] = {}
     return settings.model_copy(update={"backends": backends}), broken
+
+
+def input_lines(settings: SandboxSettings) -> tuple[str, ...]:
+    """Return one line for each input folder or file that sessions see, by its path in the session.
+
+    Paths of this machine are not shown. Nothing is known about the folders of a server.
+    """
+    if settings.server_url is not None:
+        return ()
+    mounts = dict(settings.mounts)
+    lines: list[str] = []
+    for name, own in settings.backend_settings.items():
+        # A backend whose settings can't be used is reported when tools are chosen.
+        with suppress(ConfigurationError, ToolFailure):
+            if own:
+                mounts |= load_backend(name).mounts(own, {})
+        given = [str(own[key]) for key in _DOCUMENTS if own.get(key)] if name == "document" else []
+        for path in map(Path, given):
+            how = (
+                "its documents are named by their path in it" if path.is_dir() else "a document of that name"
+            )
+            lines.append(f"{path.name} (for the document tools): {how}")
+    return (*(f"{inside} (read-only): {_entries(Path(path))}" for inside, path in mounts.items()), *lines)
+
+
+_DOCUMENTS = ("folder", "file", "file_path", "seed_path")
+"""Settings of the document backend that name its documents."""
+_MAX_ENTRIES = 20
+
+
+def _entries(path: Path) -> str:
+    """Return the names in a folder, sorted."""
+    if not path.is_dir():
+        return "a file"
+    try:
+        names = sorted(each.name + "/" * each.is_dir() for each in path.iterdir())
+    except OSError:
+        return "a folder"
+    more = f" and {len(names) - _MAX_ENTRIES} more" if len(names) > _MAX_ENTRIES else ""
+    return f"a folder with {', '.join(names[:_MAX_ENTRIES]) or 'no files'}{more}"
 
 
 async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, str]) -> ChosenTools:

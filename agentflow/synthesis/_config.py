@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,6 +20,10 @@ Role = Literal["planner", "verifier", "generator"]
 """Role that uses a model."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+_ADDED: Final = ("max_observation_chars", "max_evidence_chars")
+"""Settings that runs of earlier versions do not have; they resume with the defaults."""
 
 
 class SynthesisConfig(RunConfig):
@@ -64,6 +68,11 @@ class SynthesisConfig(RunConfig):
     """Similarity from which two actions are duplicates; above 1: only equal actions."""
     max_planner_calls: int = Field(default=3, ge=1)
     """Maximum number of planner calls per node to get enough new actions."""
+
+    max_observation_chars: int = Field(default=12_000, ge=500)
+    """Maximum characters of an observation in a prompt; of a longer one the passages are shown that fit the path."""
+    max_evidence_chars: int = Field(default=24_000, ge=1_000)
+    """Maximum characters of all observations in a prompt."""
 
     min_depth: int = Field(default=2, ge=1)
     """Minimum number of pieces of evidence of a selected path."""
@@ -116,6 +125,14 @@ class SynthesisConfig(RunConfig):
                 f"min_depth: no path is that deep; lower it to {self.max_depth}, or raise max_depth"
             )
         return self
+
+    def identity(self) -> dict[str, object]:
+        """Return what affects the content of the files."""
+        own = super().identity()
+        for name in _ADDED:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                del own[name]
+        return own
 
     @property
     def role_models(self) -> Mapping[str, RoleModel]:

@@ -139,6 +139,7 @@ class _QuestionWriter:
             examples=self._config.examples,
             evidence=self._evidence,
             rejected=tuple(self._rejections),
+            kwargs=self._tree.seed.kwargs,
         )
 
     async def _unseen(self, checked: CheckedDraft, number: int) -> tuple[Finding, ...]:

@@ -36,7 +36,7 @@ from agentflow.synthesis._report import Report, render_report
 from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
-from agentflow.team import Team
+from agentflow.team import ObservationLimits, Team
 from agentflow.trajectory import Seed
 
 __all__ = [
@@ -167,6 +167,9 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             verify=self.config.verifier,
             put_blob=run.put_blob,
             blob=run.blob,
+            observations=ObservationLimits(
+                each=self.config.max_observation_chars, total=self.config.max_evidence_chars
+            ),
         )
         for spec in team.specs():
             await start_child(self._supervisor, spec)
@@ -192,7 +195,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             generator=team.generator,
         )
         grower = Grower(
-            self.config.growth,
+            replace(self.config.growth, inputs=self.chosen.inputs),
             run=run.key,
             planner=roles,
             executor=roles,

@@ -9,6 +9,7 @@ from agentflow.team._generator import Generator
 from agentflow.team._ledger import EffectGate, EpisodeSettings
 from agentflow.team._model_calls import ReadBlob
 from agentflow.team._model_tools import model_tools
+from agentflow.team._observations import ObservationLimits
 from agentflow.team._planner import Planner
 from agentflow.team._rendering import prompt_versions
 from agentflow.team._rules import judge_by_rule
@@ -24,6 +25,7 @@ __all__ = [
     "EpisodeSettings",
     "Executor",
     "Generator",
+    "ObservationLimits",
     "Planner",
     "PutBlob",
     "ReadBlob",

@@ -262,6 +262,31 @@ def _listing(data: Data) -> str:
     return _joined(*lines, f"… {total} in total" if more else "") or "no entries"
 
 
+def _schema(data: Data) -> str:
+    """Render the schema of a database with one line for each table, and its sample rows below."""
+    lines = [f"database: {data['database']} ({data['engine']})"]
+    for table in _mappings(data["tables"]):
+        columns = ", ".join(
+            f"{each.get('name')} {each.get('type')}" + ("" if each.get("nullable", True) else " not null")
+            for each in _mappings(table.get("columns"))
+        )
+        keys = [f"primary key {', '.join(map(str, _sequence(table.get('primary_key'))))}"] * bool(
+            _sequence(table.get("primary_key"))
+        )
+        for key in _mappings(table.get("foreign_keys")):
+            own, referred = (
+                ", ".join(map(str, _sequence(key.get(name)))) for name in ("columns", "referred_columns")
+            )
+            keys.append(f"{own} -> {key.get('table')}({referred})")
+        rows = table.get("row_count")
+        kind = "view " if table.get("kind") == "view" else ""
+        count = "" if rows is None else f" [{rows} rows]"
+        lines.append(f"{kind}{table.get('name')}{count}: {'; '.join([columns, *keys])}")
+        lines += [f"  {' | '.join(map(_cell, row))}" for row in _sequence(table.get("sample"))]
+    others = ", ".join(map(str, _sequence(data.get("others"))))
+    return _joined(*lines, f"other tables: {others}" if others else "")
+
+
 def _edited(data: Data) -> str:
     return _joined(f"{data['path']}: {data['replacements']} replaced", _text(data, "diff"))
 
@@ -274,6 +299,7 @@ _KNOWN: tuple[tuple[set[str], Callable[[Data], str]], ...] = (
     ({"matches", "files_searched"}, _found),
     ({"path", "entries", "total"}, _listing),
     ({"path", "replacements", "diff"}, _edited),
+    ({"database", "engine", "tables"}, _schema),
 )
 
 

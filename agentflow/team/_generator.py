@@ -10,6 +10,7 @@ from agentflow.team._messages import (
     write_messages,
 )
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
+from agentflow.team._observations import ObservationLimits
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._rendering import episode_images
 from agentflow.team._schemas import draft_schema
@@ -35,16 +36,20 @@ class Generator(Role):
     See docs/team.md.
     """
 
-    def __init__(self, model: Model, read_blob: ReadBlob, *, workers: int) -> None:
+    def __init__(
+        self, model: Model, read_blob: ReadBlob, *, workers: int, observations: ObservationLimits
+    ) -> None:
         """Create the role.
 
         :param model: model that writes.
         :param read_blob: reads images for a model with vision.
         :param workers: maximum number of workers.
+        :param observations: room for observations in a prompt.
         """
         super().__init__("generators", workers=workers)
         self._model = model
         self._read_blob = read_blob
+        self._observations = observations
 
     @in_worker
     async def write(self, request: WriteRequest) -> Reply[Draft]:
@@ -52,7 +57,7 @@ class Generator(Role):
         images = await visible_images(
             self._model, (blob for step in request.evidence for blob in step.images), self._read_blob
         )
-        messages = write_messages(request, images)
+        messages = write_messages(request, images, self._observations)
         schema = draft_schema(bool(images))
         return await answer_request(self._model, request, Draft, messages, role="generator", schema=schema)
 

@@ -8,10 +8,12 @@ Prompts share prefixes, so an endpoint with a prefix cache reads only what is ne
   they were, and the newest result comes last. It restarts only when the oldest turns are replaced by a summary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from agentflow._secrets import mask_settings
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.models import Part as MessagePart
+from agentflow.team._observations import ObservationLimits, evidence_texts, path_texts
 from agentflow.team._rendering import (
     Images,
     bullets,
@@ -44,33 +46,48 @@ from agentflow.trajectory import (
     Step,
     SummaryRequest,
     Turn,
+    Verdict,
     VerificationRequest,
     WriteRequest,
 )
 
 _OWN_ENCODING = ModelText()
+_LIMITS = ObservationLimits()
+MAX_SEED_VALUES_CHARS = 2_000
+"""Maximum characters of the values of a seed in a prompt."""
 
 
-def plan_messages(request: PlanRequest, images: Images) -> tuple[Message, ...]:
+def plan_messages(
+    request: PlanRequest, images: Images, limits: ObservationLimits = _LIMITS
+) -> tuple[Message, ...]:
     """Ask for the next actions at a node."""
     head = prompt(
         "planner_actions",
         "system",
         seed_description=request.seed_description,
         tips=request.tips,
+        inputs=bullets(request.inputs),
         tools=describe_tools(request.tools),
     )
     now = prompt(
         "planner_actions",
         "now",
         count=request.count,
+        remaining=request.remaining or "",
+        failed=bullets(_failures(request.path)),
         taken=bullets(map(call_line, request.taken)),
         refused=bullets(request.refused),
     )
-    return (system(head), *_path("planner_actions", request.seed, request.path, images, now))
+    # At the last node of a path one action remains, whose observation its planner is not shown.
+    depth = len(request.path) + request.remaining - 1 if request.remaining else 0
+    shown = path_texts(request.seed, request.path, limits, depth)
+    seed = seed_text(request.seed, request.kwargs)
+    return (system(head), *_path("planner_actions", seed, request.path, shown, images, now))
 
 
-def judge_messages(request: JudgementRequest, images: Images) -> tuple[Message, ...]:
+def judge_messages(
+    request: JudgementRequest, images: Images, limits: ObservationLimits = _LIMITS
+) -> tuple[Message, ...]:
     """Ask for the verdict on an observation."""
     path = (*request.path, request.step)
     seen = (
@@ -79,11 +96,13 @@ def judge_messages(request: JudgementRequest, images: Images) -> tuple[Message, 
     now = prompt("verifier_verdict", "now", number=len(path), seen=seen)
     return (
         system(prompt("verifier_verdict", "system")),
-        *_path("verifier_verdict", request.seed, path, images, now),
+        *_path("verifier_verdict", request.seed, path, path_texts(request.seed, path, limits), images, now),
     )
 
 
-def write_messages(request: WriteRequest, images: Images) -> tuple[Message, ...]:
+def write_messages(
+    request: WriteRequest, images: Images, limits: ObservationLimits = _LIMITS
+) -> tuple[Message, ...]:
     """Ask for a question with its answer; after a rejection, for another one."""
     examples = "\n\n".join(f"Question: {each.question}\nAnswer: {each.answer}" for each in request.examples)
     head = prompt(
@@ -93,11 +112,13 @@ def write_messages(request: WriteRequest, images: Images) -> tuple[Message, ...]
         tips=request.tips,
         examples=examples,
     )
+    shown_texts = evidence_texts(request.seed, request.evidence, limits)
     evidence = "\n\n".join(
-        f"{step.intent}\n{call_line(step.action)}\n{_observation(number, step, images)}"
-        for number, step in enumerate(request.evidence, start=1)
+        f"{step.intent}\n{call_line(step.action)}\n{_observation(number, step, text, images)}"
+        for number, (step, text) in enumerate(zip(request.evidence, shown_texts, strict=True), start=1)
     )
-    found = prompt("generator_question", "evidence", seed=escape_marks(request.seed), evidence=evidence)
+    seed = escape_marks(seed_text(request.seed, request.kwargs))
+    found = prompt("generator_question", "evidence", seed=seed, evidence=evidence)
     shown = _step_images(request.evidence, images)
     now = prompt("generator_question", "now", images=len(shown) or "")
     messages = [system(head), user(f"{found}\n\n{now}", shown)]
@@ -251,20 +272,47 @@ def turn_size(turn: Turn) -> int:
     return len(text) + len(turn.result) + (0 if turn.action is None else len(call_line(turn.action)))
 
 
-def _path(name: str, seed: str, path: Sequence[Step], images: Images, now: str) -> tuple[Message, ...]:
-    """Return alternating user and assistant messages; the current instruction is the last part of the last one."""
+def seed_text(seed: str, kwargs: Mapping[str, object]) -> str:
+    """Return a seed with its values, which fill tool arguments of the same name, without secrets."""
+    if not kwargs:
+        return seed
+    values = {name: mask_settings(value, name) for name, value in kwargs.items()}
+    lines = cut(bullets(f"{name}: {_value(value)}" for name, value in values.items()), MAX_SEED_VALUES_CHARS)
+    return f"{seed}\n\nValues given with it:\n{lines}"
+
+
+def _value(value: object) -> str:
+    return " ".join((value if isinstance(value, str) else json_text(value)).split())
+
+
+def _failures(path: Sequence[Step]) -> Iterator[str]:
+    """Yield a line for each step of a path that failed or returned nothing."""
+    for number, step in enumerate(path, start=1):
+        if step.failure or step.verdict in (Verdict.ERROR, Verdict.EMPTY):
+            reason = step.failure or "it returned nothing"
+            yield f"observation {number}, {cut(call_line(step.action), 300)}: {cut(reason, 300)}"
+
+
+def _path(
+    name: str, seed: str, path: Sequence[Step], shown: Sequence[str], images: Images, now: str
+) -> tuple[Message, ...]:
+    """Return alternating user and assistant messages; the current instruction is the last part of the last one.
+
+    :param shown: the observations as they are shown.
+    """
     messages: list[Message] = []
     parts: list[MessagePart] = [TextPart(prompt(name, "seed", seed=escape_marks(seed)) + "\n")]
-    for number, step in enumerate(path, start=1):
+    for number, (step, text) in enumerate(zip(path, shown, strict=True), start=1):
         proposal = Proposal(step.intent, step.action.tool, step.action.arguments)
         messages.append(Message("user", tuple(parts)))
         messages.append(Message("assistant", (TextPart(json_text(proposal)),)))
-        parts = [TextPart(_observation(number, step, images) + "\n"), *_step_images([step], images)]
+        parts = [TextPart(_observation(number, step, text, images) + "\n"), *_step_images([step], images)]
     return (*messages, Message("user", (*parts, TextPart(now))))
 
 
-def _observation(number: int, step: Step, images: Images) -> str:
-    return observation_block(number, cut(step.observation), step.images, images)
+def _observation(number: int, step: Step, text: str, images: Images) -> str:
+    failed = f"The call failed: {step.failure}" if step.failure else ""
+    return observation_block(number, "\n".join(filter(None, (text, failed))), step.images, images)
 
 
 def _step_images(steps: Iterable[Step], images: Images) -> list[ImagePart]:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from agentflow.models import Model
 from agentflow.team._messages import analysis_messages, plan_messages, step_messages
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
+from agentflow.team._observations import ObservationLimits
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._rendering import episode_images
 from agentflow.team._schemas import decided_schema, drop_unused_nulls, plan_schema, step_schema
@@ -31,7 +32,14 @@ class Planner(Role):
     """
 
     def __init__(
-        self, model: Model, analyst: Model, read_blob: ReadBlob, *, short_prompts: bool, workers: int
+        self,
+        model: Model,
+        analyst: Model,
+        read_blob: ReadBlob,
+        *,
+        short_prompts: bool,
+        workers: int,
+        observations: ObservationLimits,
     ) -> None:
         """Create the role.
 
@@ -40,11 +48,13 @@ class Planner(Role):
         :param read_blob: reads images for models with vision.
         :param short_prompts: see `Team`.
         :param workers: maximum number of workers.
+        :param observations: room for observations in a prompt.
         """
         super().__init__("planners", workers=workers)
         self._model = model
         self._analyst = analyst
         self._read_blob = read_blob
+        self._observations = observations
         self._short_prompts = short_prompts
 
     @in_worker
@@ -53,7 +63,8 @@ class Planner(Role):
         if not request.tools or request.count < 1:
             return Reply(value=Plan(()))
         images = (blob for step in request.path for blob in step.images)
-        messages = plan_messages(request, await visible_images(self._model, images, self._read_blob))
+        visible = await visible_images(self._model, images, self._read_blob)
+        messages = plan_messages(request, visible, self._observations)
         schema = plan_schema(request.tools, request.count)
         reply = await answer_request(self._model, request, Plan, messages, role="planner", schema=schema)
         if reply.value is None:

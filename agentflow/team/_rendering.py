@@ -14,9 +14,6 @@ from agentflow.trajectory import Action, Blob, ToolCard, Turn
 Images = Mapping[str, bytes]
 """Bytes of the images that the model can see, by hash."""
 
-MAX_OBSERVATION_CHARS = 6_000
-"""Maximum characters of an observation in a prompt; longer ones are cut in the middle."""
-
 _PROMPTS = PromptFiles(Path(__file__).parent / "prompts")
 prompt = _PROMPTS.fill
 _JSON = msgspec.json.Encoder()
@@ -33,7 +30,7 @@ def prompt_versions() -> Mapping[str, str]:
     return _PROMPTS.versions
 
 
-def cut(text: str, limit: int = MAX_OBSERVATION_CHARS) -> str:
+def cut(text: str, limit: int) -> str:
     """Cut a long text in the middle, and state how much was left out."""
     if len(text) <= limit:
         return text

@@ -22,9 +22,10 @@ from agentflow.team._ledger import (
     ToolReplay,
 )
 from agentflow.team._model_calls import ReadBlob, visible_images
-from agentflow.team._rendering import card_notes, cut, episode_images, image_parts, prompt, system
+from agentflow.team._observations import fair_limit, result_text
+from agentflow.team._rendering import card_notes, episode_images, image_parts, prompt, system
 from agentflow.team._schemas import card_of
-from agentflow.team._solving import bind_action, no_such_tool, turn_of
+from agentflow.team._solving import bind_action, no_such_tool, turn_of, with_failure
 from agentflow.trajectory import (
     Action,
     ActionOutcome,
@@ -40,7 +41,9 @@ from agentflow.trajectory import (
 )
 
 SHORT_RESULT_CHARS = 200
-"""Characters kept of an old result when the results together are too long."""
+"""Characters that are shown of arguments that are no JSON object."""
+_SHORTENED_SHARE = 2 / 3
+"""Share of the memory that is filled after results were shortened: it leaves room for more results."""
 
 _NOT_RUN = Failure(ErrorKind.CANCELLED, "not run: the episode ended first")
 
@@ -106,6 +109,7 @@ class _AgentEpisode:
         self._read_blob = read_blob
         self._specs = tuple(_spec(tool, task) for tool in tools.values())
         self._history: list[tuple[AgentAnswer, list[Turn]]] = []
+        self._texts: dict[int, str] = {}
         self._system = system(prompt("agent_answer", "system", instructions=settings.instructions))
         self._begin = TextPart(prompt("agent_answer", "begin", question=task.question))
 
@@ -195,7 +199,16 @@ class _AgentEpisode:
                 timed = done.get(index) or TimedResult(not_run, began)
                 self._ledger.count_tool(f"{number}/act/{index}", timed)
                 step = NextStep(answer.text, "", "", call.name)
-                turns.append(turn_of(before + index + 1, step, action, timed.value, timed.seconds))
+                whole = turn_of(before + index + 1, step, action, timed.value, "", timed.seconds)
+                self._texts[whole.number] = timed.value.observation.text
+                shown = self._shown(whole, self._settings.max_observation_chars)
+                turns.append(replace(whole, result=shown))
+
+    def _shown(self, turn: Turn, limit: int) -> str:
+        """Return the result of a turn in at most so many characters, beside the reason of a failed call."""
+        text = self._texts[turn.number]
+        shown = result_text(text, limit, self._task.question, turn.action, turn.step.justification)
+        return with_failure(shown, turn.failure)
 
     def _prepared(self, call: ToolCall) -> tuple[Action | None, Failure | None]:
         """Return the action of a call, and the reason if it cannot be made."""
@@ -212,18 +225,20 @@ class _AgentEpisode:
         return hints.read_only or hints.idempotent
 
     async def _messages(self, *, last: bool) -> tuple[Message, ...]:
-        """Return the conversation; if the results together are too long, the oldest ones are cut."""
+        """Return the conversation; if the results together are too long, windows of the older ones are shown."""
         images = episode_images(self._task.images, self._turns)
         visible = await visible_images(self._model, images, self._read_blob)
         messages = [self._system, Message("user", (self._begin, *image_parts(self._task.images, visible)))]
-        shortened = _shortened(self._turns, self._settings.memory_chars)
+        limits = _limits(self._turns, self._settings.memory_chars)
         for answer, turns in self._history:
             messages.append(
                 Message("assistant", (*([TextPart(answer.text)] if answer.text else []), *answer.calls))
             )
             replies: list[ToolReply] = []
             for call, turn in zip(answer.calls, turns, strict=True):
-                text = cut(turn.result, SHORT_RESULT_CHARS) if turn.number in shortened else turn.result
+                text = turn.result
+                if limits[turn.number] < len(text):
+                    text = self._shown(turn, limits[turn.number])
                 parts = (TextPart(text), *image_parts(turn.images, visible))
                 replies.append(ToolReply(call.id, call.name, parts, failed=turn.failure is not None))
             messages.append(Message("user", tuple(replies)))
@@ -237,20 +252,24 @@ def _spec(tool: Tool, task: Task) -> ToolSpec:
     return ToolSpec(card.name, f"{card.description}{card_notes(card)}", card.schema)
 
 
-def _shortened(turns: Sequence[Turn], max_chars: int) -> frozenset[int]:
-    """Choose the turns whose results are cut: many at once, so that the prompt prefix rarely changes."""
-    short: set[int] = set()
-    total = 0
-    for position, turn in enumerate(turns):
-        total += len(turn.result)
-        if total > max_chars:
-            for older in turns[:position]:
-                if total <= max_chars // 2:
-                    break
-                if older.number not in short and len(older.result) > 2 * SHORT_RESULT_CHARS:
-                    short.add(older.number)
-                    total -= len(older.result) - SHORT_RESULT_CHARS
-    return frozenset(short)
+def _limits(turns: Sequence[Turn], max_chars: int) -> dict[int, int]:
+    """Return the number of characters to show of each result, by turn.
+
+    When results do not fit any more, all but the newest are shortened to one length. Room is left for more results, so that
+    the prompt prefix rarely changes. A result that was shortened never becomes longer.
+    """
+    limits: dict[int, int] = {}
+    for turn in turns:
+        limits[turn.number] = len(turn.result)
+        if sum(limits.values()) > max_chars:
+            *older, newest = limits.values()
+            room = int(max_chars * _SHORTENED_SHARE) - newest
+            limit = fair_limit(older, max(room, len(older) * SHORT_RESULT_CHARS))
+            limits = {
+                number: min(length, limit) if number != turn.number else length
+                for number, length in limits.items()
+            }
+    return limits
 
 
 def _concurrent_groups(

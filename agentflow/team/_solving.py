@@ -13,6 +13,7 @@ from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings, ToolReplay
 from agentflow.team._messages import turn_size
+from agentflow.team._observations import result_text
 from agentflow.team._rendering import call_line, cut
 from agentflow.team._schemas import card_of, fixed_arguments
 from agentflow.team._team import Team
@@ -208,7 +209,7 @@ class _TeamEpisode:
         if isinstance(given, Failure):
             return self._no_call(number, step, given)
         _, action, outcome = given
-        return turn_of(number, step, action, outcome, self._ledger.seconds)
+        return self._turn_of(number, step, action, outcome)
 
     async def _try(
         self, number: int, again: str, request: CommandRequest, tool: Tool
@@ -231,8 +232,18 @@ class _TeamEpisode:
         return timed.value
 
     def _no_call(self, number: int, step: NextStep, failure: Failure) -> Turn:
-        outcome = ActionOutcome(Observation(), failure)
-        return turn_of(number, step, None, outcome, self._ledger.seconds)
+        return self._turn_of(number, step, None, ActionOutcome(Observation(), failure))
+
+    def _turn_of(self, number: int, step: NextStep, action: Action | None, outcome: ActionOutcome) -> Turn:
+        text = result_text(
+            outcome.observation.text,
+            self._settings.max_observation_chars,
+            self._task.question,
+            action,
+            step.sub_goal,
+            step.justification,
+        )
+        return turn_of(number, step, action, outcome, text, self._ledger.seconds)
 
 
 def _text(reply: Reply[Any]) -> ModelText:
@@ -256,22 +267,28 @@ def bind_action(tool: Tool, arguments: Mapping[str, Any], task: Task) -> tuple[A
 
 
 def turn_of(
-    number: int, step: NextStep, action: Action | None, outcome: ActionOutcome, seconds: float
+    number: int, step: NextStep, action: Action | None, outcome: ActionOutcome, text: str, seconds: float
 ) -> Turn:
-    """Return a turn as shown to the roles."""
-    failure = outcome.failure
-    failed = "" if failure is None else f"The call failed: {failure.kind}: {failure.message}"
-    text = "\n".join(part for part in (cut(outcome.observation.text), failed) if part)
+    """Return a turn as shown to the roles.
+
+    :param text: the observation as it is shown.
+    """
     return Turn(
         number=number,
         step=step,
         action=action,
-        result=text or "(empty)",
+        result=with_failure(text, outcome.failure),
         images=outcome.observation.blobs,
-        failure=failure,
+        failure=outcome.failure,
         trouble=outcome.trouble,
         seconds=seconds,
     )
+
+
+def with_failure(text: str, failure: Failure | None) -> str:
+    """Return an observation as it is shown, with the reason of a failed call."""
+    failed = "" if failure is None else f"The call failed: {failure.kind}: {failure.message}"
+    return "\n".join(filter(None, (text, failed))) or "(empty)"
 
 
 class EpisodeMemory:

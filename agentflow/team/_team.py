@@ -6,6 +6,7 @@ from agentflow.models import Model
 from agentflow.team._executor import Executor, PutBlob
 from agentflow.team._generator import Generator
 from agentflow.team._model_calls import ReadBlob
+from agentflow.team._observations import ObservationLimits
 from agentflow.team._planner import Planner
 from agentflow.team._verifier import Verifier, Verify
 
@@ -29,6 +30,7 @@ class Team:
         blob: ReadBlob,
         short_prompts: bool = False,
         workers: int = 512,
+        observations: ObservationLimits | None = None,
     ) -> None:
         """Create the roles; they work while their `specs` run under a supervisor.
 
@@ -42,21 +44,28 @@ class Team:
         :param short_prompts: show an episode's planner only the question, the names of the tools and the results, for
             small models trained on such prompts.
         :param workers: maximum number of concurrent workers per role.
+        :param observations: room for observations in a prompt of growth or synthesis.
         :raises ConfigurationError: if a model is to judge and none is given.
         """
         if verify == "model" and verifier is None:
             raise ConfigurationError(
                 "team: verify=model needs a model; give `verifier` one or set verify=rule"
             )
+        room = observations or ObservationLimits()
         self.planner = Planner(
-            planner, analyst or planner, blob, short_prompts=short_prompts, workers=workers
+            planner,
+            analyst or planner,
+            blob,
+            short_prompts=short_prompts,
+            workers=workers,
+            observations=room,
         )
         """Proposes what to do next and analyses tasks."""
         self.executor = Executor(put_blob, executor or planner, workers=workers)
         """Calls tools and writes their arguments."""
-        self.verifier = Verifier(verify, verifier or planner, blob, workers=workers)
+        self.verifier = Verifier(verify, verifier or planner, blob, workers=workers, observations=room)
         """Judges results."""
-        self.generator = Generator(generator, blob, workers=workers)
+        self.generator = Generator(generator, blob, workers=workers, observations=room)
         """Writes questions, answers and summaries."""
 
     def specs(self) -> list[ChildSpec]:

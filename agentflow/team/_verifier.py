@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 from agentflow.models import Model
 from agentflow.team._messages import judge_messages, verification_messages
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
+from agentflow.team._observations import ObservationLimits
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._rendering import episode_images
 from agentflow.team._rules import judge_by_rule, judge_obvious
@@ -20,18 +21,28 @@ class Verifier(Role):
     See docs/team.md.
     """
 
-    def __init__(self, verify: Verify, model: Model, read_blob: ReadBlob, *, workers: int) -> None:
+    def __init__(
+        self,
+        verify: Verify,
+        model: Model,
+        read_blob: ReadBlob,
+        *,
+        workers: int,
+        observations: ObservationLimits,
+    ) -> None:
         """Create the role.
 
         :param verify: method for judging observations during growth.
         :param model: model that judges and verifies.
         :param read_blob: reads images for models with vision.
         :param workers: maximum number of workers.
+        :param observations: room for observations in a prompt.
         """
         super().__init__("verifiers", workers=workers)
         self._verify: Verify = verify
         self._model = model
         self._read_blob = read_blob
+        self._observations = observations
 
     def by_rule(self, request: JudgementRequest) -> Judgement | None:
         """Judge an observation without a model; `None` if a model is required."""
@@ -50,7 +61,8 @@ class Verifier(Role):
         if judgement is not None:
             return Reply(value=judgement)
         images = (blob for step in (*request.path, request.step) for blob in step.images)
-        messages = judge_messages(request, await visible_images(self._model, images, self._read_blob))
+        visible = await visible_images(self._model, images, self._read_blob)
+        messages = judge_messages(request, visible, self._observations)
         return await answer_request(self._model, request, Judgement, messages, role="verifier")
 
     @in_worker

@@ -1,4 +1,5 @@
-"""Text utilities that several packages share: normalisation, words, quantities, quotes, reasoning, prompt files.
+"""Text utilities that several packages share: normalisation, words, quantities, quotes, windows, reasoning,
+prompt files.
 
 Numbers are compared by one implementation, so that scoring and grounding can't disagree about one::
 
@@ -23,6 +24,14 @@ from agentflow.text._quantities import (
 from agentflow.text._reasoning import SplitReply, split_reasoning, without_reasoning
 from agentflow.text._special_tokens import escape_all_special_tokens, escape_special_tokens
 from agentflow.text._units import singular
+from agentflow.text._windows import (
+    TextWindow,
+    excerpt,
+    find_windows,
+    name_terms,
+    search_terms,
+    show_windows,
+)
 from agentflow.text._words import (
     SHINGLE_LENGTH,
     add_plurals,
@@ -42,15 +51,19 @@ __all__ = [
     "PromptFiles",
     "Quantity",
     "SplitReply",
+    "TextWindow",
     "add_plurals",
     "contains_phrase",
     "content_word_pairs",
     "count_words",
     "escape_all_special_tokens",
     "escape_special_tokens",
+    "excerpt",
     "find_quantities",
     "find_quote",
+    "find_windows",
     "is_content_word",
+    "name_terms",
     "normalise",
     "normalise_squad",
     "plain_quantities",
@@ -58,7 +71,9 @@ __all__ = [
     "quantity",
     "quantity_of",
     "same_quantity",
+    "search_terms",
     "shingles",
+    "show_windows",
     "singular",
     "split_reasoning",
     "texts_agree",

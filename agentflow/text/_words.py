@@ -43,6 +43,11 @@ _STOP_WORDS = frozenset(_FILLERS.split())
 @lru_cache(maxsize=_CACHED // 16)
 def words(text: str) -> tuple[str, ...]:
     """Return the words in order, in one case and Unicode form; scripts without spaces give pairs of characters."""
+    return split_words(text)
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """Return `words`, without its cache: for pieces that are looked at once."""
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
     if plain.isascii():
         return tuple(plain.translate(_ASCII).split())

@@ -66,11 +66,13 @@ class Step(Struct, frozen=True):
     action: Action
     """The tool call."""
     observation: str
-    """Text of the result; messages cut a long one in the middle."""
+    """Text of the result; messages show windows of a long one."""
     verdict: Verdict = Verdict.NEW
     """The verifier's verdict."""
     images: tuple[Blob, ...] = ()
     """Images in the result."""
+    failure: str = ""
+    """Reason why the call, or the program it ran, failed, in one line."""
 
 
 class ActionOutcome(Struct, frozen=True):
@@ -125,6 +127,12 @@ class PlanRequest(Request[Plan], frozen=True, kw_only=True):
     """Actions already chosen or refused as duplicates; the proposals must differ from them."""
     refused: tuple[str, ...] = ()
     """Reasons for which earlier proposals were refused, one line each."""
+    remaining: int = 0
+    """Maximum number of actions that can follow on this path, the proposed one included; 0 if it is unknown."""
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Values given with the seed; they fill tool arguments of the same name."""
+    inputs: tuple[str, ...] = ()
+    """Input files and folders as the tools see them, one line each."""
 
 
 class Judgement(Struct, frozen=True):
@@ -234,6 +242,8 @@ class WriteRequest(Request[Draft], frozen=True, kw_only=True):
     """Observations that may be cited, numbered from 1 in this order."""
     rejected: tuple[Rejection, ...] = ()
     """Earlier attempts, oldest first."""
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Values given with the seed."""
 
 
 class Answer(Struct, frozen=True):

@@ -64,12 +64,13 @@ async def test_invalid_proposals_are_asked_for_again_with_the_reason() -> None:
 
 
 @pytest.mark.promise("growth:kwargs")
-async def test_arguments_fixed_by_a_seed_override_the_planners_and_are_not_shown() -> None:
+async def test_arguments_fixed_by_a_seed_override_the_planners_whose_tools_lack_them() -> None:
     seed = Seed(index=0, id="s", content="x", kwargs={"timeout": 7, "company": "none of the tools'"})
     planner = PlanBy(lambda r: [Proposal("", "bash_run", {"command": "echo 1", "timeout": 1})] * r.count)
     async with grower(planner, settings=GrowthSettings(max_depth=1, branching_factor=1)) as growing:
         tree = await growing.grow(seed, fresh_page())
     assert all("timeout" not in card.schema["properties"] for card in planner.requests[0].tools)
+    assert planner.requests[0].kwargs == seed.kwargs
     assert tree.nodes[1].action == Action("bash_run", {"command": "echo 1", "timeout": 7})
 
 

@@ -254,3 +254,17 @@ async def test_an_action_that_may_change_the_world_waits_until_earlier_results_a
         assert (len(disk.writing), sent) == (1, [])
         disk.catch_up()
     assert sent == ["Hello."]
+
+
+@pytest.mark.promise("team:planner:told")
+async def test_a_planner_is_told_how_many_actions_can_follow_and_where_inputs_are() -> None:
+    planner = PlanBy(stateful_plan)
+    settings = GrowthSettings(max_depth=3, branching_factor=2, depth_threshold=1, inputs=("/data: a folder",))
+    async with grower(planner, settings=settings) as growing:
+        await growing.grow(SEED, fresh_page())
+    assert {(len(request.path), request.remaining) for request in planner.requests} == {
+        (0, 3),
+        (1, 2),
+        (2, 1),
+    }
+    assert {request.inputs for request in planner.requests} == {("/data: a folder",)}

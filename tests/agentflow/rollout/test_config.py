@@ -28,7 +28,7 @@ OTHERWISE: dict[str, object] = {
     "data_path": "mine.jsonl", "imports": ["json"], "benchmark_name": "gpqa", "number_of_tasks": 7, "task_ids": ["a", "b"], "samples": 3,
     "agent": "single", "verify": "merged", "max_turns": 4, "max_retries": 1, "max_workers": 5, "parallel": True,
     "abstain": False, "short_prompts": True, "system_prompt": "dig", "system_prompt_file": "prompt.md", "episode_seconds": 9.0, "episode_tokens": 99,
-    "episode_cost": 0.5, "memory_chars": 2000, "analyst_model": {"temperature": 0.5},
+    "episode_cost": 0.5, "memory_chars": 2000, "max_observation_chars": 700, "analyst_model": {"temperature": 0.5},
     "planner_model": {"temperature": 0.1}, "executor_model": {"temperature": 0.2},
     "verifier_model": {"temperature": 0.3}, "generator_model": {"temperature": 0.4}, "tool_model": {"temperature": 0.6},
     "tool_models": {"python_coder": {"temperature": 0.7}}, "evaluate_results": False,

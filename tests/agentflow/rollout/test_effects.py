@@ -34,7 +34,7 @@ HERE = {
     },
     "tasks": {"data_path", "benchmark_name", "number_of_tasks", "task_ids", "metric_options"},
     "limits": {
-        "episode_seconds", "episode_tokens", "episode_cost", "memory_chars", "max_total_tokens", "max_cost", "max_seconds",
+        "episode_seconds", "episode_tokens", "episode_cost", "memory_chars", "max_observation_chars", "max_total_tokens", "max_cost", "max_seconds",
         "prices",
     },
     "places": {"journal", "run_name", "parallel"},
@@ -244,6 +244,7 @@ async def test_an_episode_and_a_run_end_at_their_limits(tmp_path: Path) -> None:
                 await run_to_the_end(served(tmp_path / name, url, **settings), some_tasks(1))
             assert stopped.value.cause is StopCause.BUDGET
     assert served(tmp_path, "", memory_chars=2000).episode.memory_chars == 2000
+    assert served(tmp_path, "", max_observation_chars=700).episode.max_observation_chars == 700
 
 
 @pytest.mark.promise("rollout:config:fields")
