@@ -9,8 +9,19 @@ A value is read from a text that states it, shown, and compared by type. Trainin
     assert not answer_agrees(built, "13 May 1841 in Port Vannick")
 """
 
+from agentflow.facts._building import (
+    MAX_ALIAS_PAIRS,
+    ChunkExtraction,
+    StoreBuild,
+    build_store,
+    merge_aliases,
+)
+from agentflow.facts._chunks import TextChunk, chunks_of
 from agentflow.facts._facts import KIND, ClosedSet, Fact, FactSpan
+from agentflow.facts._hiding import HIDDEN, hide_facts, stating_spans
+from agentflow.facts._locating import FactFault, FaultKind, locate, locate_set
 from agentflow.facts._names import normalise_name
+from agentflow.facts._passages import PassagePiece, ReaderPassage, passages_for
 from agentflow.facts._programs import Comparison, Operator, Program, ProgramInput, ProgramStep
 from agentflow.facts._reading import answer_agrees, read_answer
 from agentflow.facts._requests import (
@@ -34,6 +45,7 @@ from agentflow.facts._requests import (
 )
 from agentflow.facts._skeletons import Description, QuestionKind, Skeleton
 from agentflow.facts._store import FactStore
+from agentflow.facts._tables import TableFacts, read_tables
 from agentflow.facts._values import (
     BoolValue,
     DateValue,
@@ -51,11 +63,14 @@ from agentflow.facts._values import (
 )
 
 __all__ = [
+    "HIDDEN",
     "KIND",
+    "MAX_ALIAS_PAIRS",
     "AliasJudgement",
     "AliasPair",
     "AliasRequest",
     "BoolValue",
+    "ChunkExtraction",
     "ClosedBookRequest",
     "ClosedSet",
     "Comparison",
@@ -70,18 +85,25 @@ __all__ = [
     "Extraction",
     "ExtractionRequest",
     "Fact",
+    "FactFault",
     "FactSpan",
     "FactStore",
+    "FaultKind",
     "ListValue",
     "NumberValue",
     "Operator",
+    "PassagePiece",
     "Program",
     "ProgramInput",
     "ProgramStep",
     "QuestionKind",
+    "ReaderPassage",
     "RejectedWording",
     "ScalarValue",
     "Skeleton",
+    "StoreBuild",
+    "TableFacts",
+    "TextChunk",
     "TextValue",
     "Translation",
     "TranslationRequest",
@@ -91,10 +113,19 @@ __all__ = [
     "Wording",
     "WordingRequest",
     "answer_agrees",
+    "build_store",
+    "chunks_of",
+    "hide_facts",
     "kind_of",
+    "locate",
+    "locate_set",
+    "merge_aliases",
     "normalise_name",
     "parse_value",
+    "passages_for",
     "read_answer",
+    "read_tables",
     "show_value",
+    "stating_spans",
     "values_agree",
 ]

@@ -1,0 +1,188 @@
+"""Mentions of names and values in texts, and the sentences that contain them."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from agentflow.facts._dates import find_dates
+from agentflow.facts._values import (
+    BoolValue,
+    DateValue,
+    EntityValue,
+    ListValue,
+    NumberValue,
+    TextValue,
+    Value,
+    ValueKind,
+    parse_value,
+)
+
+Span: TypeAlias = tuple[int, int]
+"""Start and end of a part of a text."""
+
+PRONOUN: Final = re.compile(
+    r"\b(?:it|its|he|him|his|she|her|hers|they|them|their|theirs|this|these|who|whose|which)\b", re.IGNORECASE
+)
+"""Words that stand for a name."""
+_END: Final = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|[。！？][”’）]*|\n[ \t]*\n|\n")
+_ABBREVIATION: Final = re.compile(
+    r"(?:^|[\s(])(?:[A-Z]|Dr|Mr|Mrs|Ms|Prof|St|Sir|Capt|Lt|Gen|Rev|Hon|Jr|Sr|No|Vol|cf|e\.g|i\.e|ca?|approx|vs|Fig)\.$"
+)
+_UNSPACED: Final = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+)
+"""Characters of scripts that do not separate words, or attach endings to them."""
+_LONG_LINE: Final = 60
+"""Characters from which a line without an end of sentence may be wrapped."""
+_SPACES: Final = re.compile(r"\s")
+_SCALE: Final = r"hundred|thousand|million|billion|trillion|dozen|mn|bn"
+_WORDS: Final = (
+    "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|"
+    "eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
+)
+_NUMBER: Final = re.compile(
+    rf"(?<![\w.,])(?P<sign>[-−]?)(?P<digits>\d+(?:[,\u00a0\u202f\u2009]\d{{3}})*(?:\.\d+)?)(?!\d|[.,]\d)"
+    rf"(?P<scale>\s+(?:{_SCALE})\b|[kKMB]\b|\s?(?:mn|bn)\b)?"
+    rf"|(?<![\w-])(?:{_WORDS})(?:(?:[ -]|\s+and\s+)(?:{_WORDS}|{_SCALE}))*(?![\w])",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=256)
+def sentence_spans(text: str) -> tuple[Span, ...]:
+    """Return the sentences of a text; headings, rows of tables and items of lists are sentences too.
+
+    >>> sentence_spans("Dr. Pell left. He died.")
+    ((0, 14), (15, 23))
+    """
+    found: list[Span] = []
+    start = 0
+    for end in _END.finditer(text):
+        if text.startswith("\n", end.start()):
+            if not _ends_line(text, end):
+                continue
+        elif _ABBREVIATION.search(text, max(end.start() - 8, start), end.start() + 1):
+            continue
+        _add(found, text, start, end.end())
+        start = end.end()
+    _add(found, text, start, len(text))
+    return tuple(found)
+
+
+def _ends_line(text: str, end: re.Match[str]) -> bool:
+    """Return whether a sentence ends with a line; a wrapped one goes on in the next."""
+    if text.find("\n", end.start() + 1, end.end()) >= 0:
+        return True
+    line = text.rfind("\n", max(end.start() - 2 * _LONG_LINE, 0), end.start()) + 1
+    following = text[end.end() : end.end() + 1]
+    return not following.isalpha() or (end.start() - line < _LONG_LINE and not following.islower())
+
+
+def _add(found: list[Span], text: str, start: int, end: int) -> None:
+    part = text[start:end]
+    left = start + len(part) - len(part.lstrip())
+    right = start + len(part.rstrip())
+    if left < right:
+        found.append((left, right))
+
+
+def span_at(spans: Sequence[Span], position: int) -> int:
+    """Return the index of the last span that begins at or before a position; -1 if there is none."""
+    return bisect_right(spans, position, key=lambda span: span[0]) - 1
+
+
+def name_spans(text: str, names: Iterable[str]) -> list[Span]:
+    """Return the places where a text has one of the names as whole words, in order and without overlaps.
+
+    A name of one word matches in the same case only.
+
+    >>> name_spans("The grey petrel sank.", ["Grey Petrel"])
+    [(4, 15)]
+    """
+    return merged_spans(span for name in names for span in _find_name(text, name))
+
+
+def contains_name(text: str, names: Iterable[str]) -> bool:
+    """Return whether a text has one of the names as whole words.
+
+    >>> contains_name("Petrels are birds.", ["Petrel"])
+    False
+    """
+    return any(True for name in names for _ in _find_name(text, name))
+
+
+def value_spans(text: str, value: Value, names: Iterable[str] = ()) -> list[Span]:
+    """Return the places where a text states a value; none of a truth value, which a text states as a whole.
+
+    :param names: all names of an entity, if it is one.
+
+    >>> value_spans("The captain was Ilsa Venn.", EntityValue("Ilsa Venn"))
+    [(16, 25)]
+    """
+    match value:
+        case EntityValue():
+            return name_spans(text, {value.name, *names})
+        case TextValue():
+            return merged_spans(_find_name(text, value.text, any_case=True))
+        case NumberValue():
+            return list(_number_spans(text, value))
+        case DateValue():
+            return _date_spans(text, value)
+        case ListValue():
+            return merged_spans(span for item in value.items for span in value_spans(text, item))
+        case BoolValue():
+            return []
+
+
+def _find_name(text: str, name: str, *, any_case: bool = False) -> Iterator[Span]:
+    pattern, word = _pattern(name, any_case)
+    if pattern is None or (word and word not in text):
+        return
+    for found in pattern.finditer(text):
+        yield found.span()
+
+
+@lru_cache(maxsize=4096)
+def _pattern(name: str, any_case: bool) -> tuple[re.Pattern[str] | None, str]:
+    """Return the pattern of a name, and a word that a text must contain to match."""
+    words = re.findall(r"\w+", name)
+    if not words:
+        return None, ""
+    body = r"[\W_]{1,3}".join(map(re.escape, words))
+    if not _UNSPACED.search(name):
+        body = rf"(?<!\w){body}(?!\w)"
+    exact = len(words) == 1 and not any_case
+    return re.compile(body, 0 if exact else re.IGNORECASE), words[0] if exact else ""
+
+
+def _number_spans(text: str, value: NumberValue) -> Iterator[Span]:
+    for found in _NUMBER.finditer(text):
+        written = found[0]
+        for candidate in (written, f"{written} {value.unit}".strip()):
+            read = parse_value(candidate, ValueKind.NUMBER, value.unit)
+            if isinstance(read, NumberValue) and read.amount == value.amount:
+                yield found.span()
+                break
+
+
+def _date_spans(text: str, value: DateValue) -> list[Span]:
+    return [
+        (found.start, found.end)
+        for found in find_dates(_SPACES.sub(" ", text))
+        if found.year == value.year
+        and (not found.month or not value.month or found.month == value.month)
+        and (not found.day or not value.day or found.day == value.day)
+    ]
+
+
+def merged_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return spans in order, with overlapping ones joined."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
