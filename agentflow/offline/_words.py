@@ -61,7 +61,7 @@ _IRREGULAR_STEMS = paired(
     "arrived:arrive retired:retire closed:close merged:merge ceased:cease"
 )
 _PARTICIPLES = listed(
-    "born broken built cast cut dug drawn fought found given held hung kept laid lost made opened put "
+    "born begun broken built cast cut dug drawn fought found given held hung kept laid lost made opened put "
     "read sealed set shown sold spun sunk sung taken taught won written"
 )
 DONE = rf"(?:{'|'.join(_PARTICIPLES)}|[a-z]{{2,}}ed)"
@@ -121,7 +121,7 @@ MAKERS = {past_of(verb): agent for verb, agent in AGENTS.items()}
 EVENTS = paired(
     "born:birth broken_up:breaking_up built:construction burned:burning cast:casting climbed:ascent "
     "completed:completion composed:composition created:creation designed:design discovered:discovery died:death "
-    "began:start established:establishment first_climbed:first_ascent founded:foundation invented:invention "
+    "began:start begun:start established:establishment first_climbed:first_ascent founded:foundation invented:invention "
     "launched:launch lost:loss made:making opened:opening published:publication sank:sinking sealed:sealing "
     "signed:signing sold:sale first_held:first_celebration settled:settlement failed:failure written:writing"
 )

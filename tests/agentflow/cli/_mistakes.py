@@ -205,7 +205,7 @@ MISTAKES: Sequence[Case] = (
 USES: Sequence[Case] = (
     Case(("--version",), "agentflow ", 0),
     Case(("init", "new"), "next: cd new && agentflow check config.yaml", 0),
-    Case(("check",), "85 documents of the bundled corpus", 0),
+    Case(("check",), "91 documents of the bundled corpus", 0),
     Case(("check", "benchmark_name=gaia"), "reward    gaia: 1 for the reference answer", 0),
     Case(("preview", "max_depth=1", "min_depth=1", "--number", "1"), "Starting point: ", 0),
     Case(("synth", "--print-config"), "max_depth:", 0),

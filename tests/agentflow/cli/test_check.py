@@ -186,7 +186,7 @@ def test_a_preview_of_a_rollout_shows_answers_and_keeps_nothing(capsys: pytest.C
     assert main(["preview", "run.yaml", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["status"], len(shown["results"])) == (0, 2)
-    assert shown["notes"] == ["rag: 85 documents of the bundled corpus"]
+    assert shown["notes"] == ["rag: 91 documents of the bundled corpus"]
     assert not Path("mine").exists()
     Path("train.yaml").write_text("policy: {model: m}")
     assert main(["preview", "train.yaml"]) == 2

@@ -90,4 +90,4 @@ async def test_documents_that_cannot_be_read_at_all_are_refused(tmp_path: Path) 
 @pytest.mark.promise("rag:formats")
 async def test_the_bundled_corpus_says_that_it_is_one() -> None:
     async with library() as opened:
-        assert (await opened.data("stats"))["summary"] == "85 documents of the bundled corpus"
+        assert (await opened.data("stats"))["summary"] == "91 documents of the bundled corpus"
