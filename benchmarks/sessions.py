@@ -191,10 +191,12 @@ def pss_mib(instances: int) -> float:
     host_monitor = next(p for p in psutil.Process().children() if "_host_monitor" in " ".join(p.cmdline()))
     mount_helper = host_monitor.children()[0]
     sandbox_init = mount_helper.children()[0]
-    zygote = min(sandbox_init.children(), key=lambda p: -p.memory_info().rss)
-    trusted = {host_monitor.pid, mount_helper.pid, sandbox_init.pid, zygote.pid}
+    others = sandbox_init.children(recursive=True)
+    # The zygote is the parent of all sessions, and a child of the zygote starter.
+    zygote = max(others, key=lambda p: len(p.children()))
+    trusted = {zygote.pid, zygote.ppid()}
     total = 0
-    for process in sandbox_init.children(recursive=True):
+    for process in others:
         if process.pid not in trusted:
             lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
             total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

@@ -41,6 +41,7 @@ _FIRST_USE = {"pandas": "import pandas\npandas.DataFrame({'a': [1, 2, 3]})['a'].
 _ROOT_BYTES = 64 << 20
 _ROOT_FILES = 10_000
 _LOWEST_FD = _session_loop.CONTROL_FD + 1
+_MT19937_WORDS = 624
 _OWN = ("runtimes", "agentflow", "mcp_servers")
 
 
@@ -153,7 +154,9 @@ def reseed() -> None:
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        numpy_random.seed()
+        # Unlike `seed`, this touches few of the pages that sessions share: it saves 0.2 MiB of each.
+        key = memoryview(os.urandom(4 * _MT19937_WORDS)).cast("I")
+        numpy_random.set_state(("MT19937", key, _MT19937_WORDS))
 
 
 def forget_own_modules() -> None:
