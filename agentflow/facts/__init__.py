@@ -17,6 +17,9 @@ from agentflow.facts._building import (
     merge_aliases,
 )
 from agentflow.facts._chunks import TextChunk, chunks_of
+from agentflow.facts._descriptions import describe_program
+from agentflow.facts._enumeration import enumerate_skeletons, select_questions, skeleton_of
+from agentflow.facts._evaluation import DerivedAnswer, ProgramResult, answer_of, evaluate
 from agentflow.facts._facts import KIND, ClosedSet, Fact, FactSpan
 from agentflow.facts._hiding import HIDDEN, hide_facts, stating_spans
 from agentflow.facts._locating import FactFault, FaultKind, locate, locate_set
@@ -45,6 +48,7 @@ from agentflow.facts._requests import (
 )
 from agentflow.facts._skeletons import Description, QuestionKind, Skeleton
 from agentflow.facts._store import FactStore
+from agentflow.facts._support import closed_sets, minimal_support, needed_facts, relates_to_seed
 from agentflow.facts._tables import TableFacts, read_tables
 from agentflow.facts._values import (
     BoolValue,
@@ -75,6 +79,7 @@ __all__ = [
     "ClosedSet",
     "Comparison",
     "DateValue",
+    "DerivedAnswer",
     "Description",
     "EntityValue",
     "EvidenceAnswer",
@@ -95,6 +100,7 @@ __all__ = [
     "PassagePiece",
     "Program",
     "ProgramInput",
+    "ProgramResult",
     "ProgramStep",
     "QuestionKind",
     "ReaderPassage",
@@ -113,19 +119,29 @@ __all__ = [
     "Wording",
     "WordingRequest",
     "answer_agrees",
+    "answer_of",
     "build_store",
     "chunks_of",
+    "closed_sets",
+    "describe_program",
+    "enumerate_skeletons",
+    "evaluate",
     "hide_facts",
     "kind_of",
     "locate",
     "locate_set",
     "merge_aliases",
+    "minimal_support",
+    "needed_facts",
     "normalise_name",
     "parse_value",
     "passages_for",
     "read_answer",
     "read_tables",
+    "relates_to_seed",
+    "select_questions",
     "show_value",
+    "skeleton_of",
     "stating_spans",
     "values_agree",
 ]

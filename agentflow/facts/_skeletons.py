@@ -14,7 +14,7 @@ class QuestionKind(StrEnum):
     BRIDGE = "bridge"
     """A chain of relations over hidden entities."""
     COMPARISON = "comparison"
-    """Which of several named or described things is the greatest, latest, …"""
+    """Choice of the greatest, latest, … of several named or described things."""
     INTERSECTION = "intersection"
     """The one thing that meets several conditions."""
     AGGREGATE = "aggregate"

@@ -1,4 +1,4 @@
-"""Test utilities: virtual time, faulty actors, an event recorder, a fake model endpoint, a tiny model."""
+"""Test utilities: virtual time, faulty actors, an event recorder, a fake model endpoint, a tiny model, worlds of facts."""
 
 from pathlib import Path
 
@@ -13,12 +13,14 @@ from agentflow.testing._actors import (
     VirtualTimeLoop,
     VirtualTimer,
 )
+from agentflow.testing._fact_worlds import FactWorld, WorldDocument, fact_world
 from agentflow.testing._tiny_model import tiny_tokenizer
 from agentflow.testing.endpoint import fake_endpoint
 
 __all__ = [
     "TINY_MODEL",
     "EventRecorder",
+    "FactWorld",
     "Fault",
     "FaultyActor",
     "FaultyChild",
@@ -27,6 +29,8 @@ __all__ = [
     "VirtualClock",
     "VirtualTimeLoop",
     "VirtualTimer",
+    "WorldDocument",
+    "fact_world",
     "fake_endpoint",
     "tiny_tokenizer",
 ]

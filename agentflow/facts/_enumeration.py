@@ -1,0 +1,226 @@
+"""Enumeration of question skeletons over a store, and the choice of those that become questions."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from agentflow.facts._candidates import MAX_LISTED, MAX_MEMBERS, Candidate, Candidates
+from agentflow.facts._evaluation import answer_of, evaluate
+from agentflow.facts._programs import Operator, Program, ProgramStep
+from agentflow.facts._skeletons import QuestionKind, Skeleton
+from agentflow.facts._store import FactStore
+from agentflow.facts._support import (
+    closed_sets,
+    is_needed,
+    minimal_support,
+    seed_distances,
+    support_distance,
+)
+from agentflow.facts._values import BoolValue, EntityValue, ListValue, Value
+from agentflow.trajectory import digest
+
+MAX_FACTS: Final = MAX_MEMBERS + 2
+"""Most facts that an answer rests on."""
+KIND_SHARE: Final = 0.25
+"""Largest share of a kind, if there are enough questions of others."""
+
+
+def enumerate_skeletons(
+    store: FactStore,
+    seed_names: Iterable[str],
+    *,
+    per_kind: int = 12,
+    per_relation: int = 4,
+    tried: int = 40,
+) -> list[Skeleton]:
+    """Return skeletons of all kinds over a store, the best first.
+
+    Each has one answer, which needs each of its facts (at least two) and each of its conditions, and is connected with
+    the seed by at most three facts. Counts, lists, sums and superlatives are asked about closed sets only. The order
+    is that of `select_questions` without a limit on shared facts, except that no kind ends early.
+
+    See docs/facts.md for examples.
+
+    :param seed_names: names of the seed's entities, or texts that mention them.
+    :param per_kind: most skeletons of a kind.
+    :param per_relation: most skeletons of a kind that end with the same relation.
+    :param tried: most candidates of a kind that are checked.
+    """
+    distances = seed_distances(store, seed_names)
+    if not distances:
+        return []
+    candidates = Candidates(store, distances)
+    best: list[_Scored] = []
+    for kind in QuestionKind:
+        scored: dict[str, _Scored] = {}
+        for candidate in islice(candidates.of(kind), tried):
+            if (skeleton := _checked(candidate, store)) is not None:
+                one = _Scored(_score(skeleton, store, distances), skeleton)
+                scored.setdefault(skeleton.id, one)
+        best += _limited(sorted(scored.values(), key=_Scored.rank), per_kind, per_relation)
+    return [one.skeleton for one in sorted(best, key=_Scored.rank)]
+
+
+def select_questions(skeletons: Iterable[Skeleton], limit: int, *, shared: float = 0.5) -> list[Skeleton]:
+    """Return skeletons that become questions: kinds in turns, and no two that share too many of their facts.
+
+    The order of the skeletons decides between those of a kind. No kind has more than a quarter of the questions, if
+    there are enough others.
+
+    See docs/facts.md for examples.
+
+    :param limit: most questions.
+    :param shared: largest share of a question's facts that another one rests on, too.
+    """
+    waiting = list(skeletons)
+    chosen: list[Skeleton] = []
+    kinds: Counter[QuestionKind] = Counter()
+    relations: Counter[str] = Counter()
+    truths: Counter[bool] = Counter()
+    while len(chosen) < limit:
+        waiting = [one for one in waiting if not any(overlaps(one, other, shared) for other in chosen)]
+        if not waiting:
+            break
+
+        def turn(one: Skeleton) -> tuple[int, int, int]:
+            truth = truths[one.answer.truth] if isinstance(one.answer, BoolValue) else 0
+            return kinds[one.kind], truth, relations[last_relation(one.program)]
+
+        best = min(waiting, key=turn)
+        waiting.remove(best)
+        chosen.append(best)
+        kinds[best.kind] += 1
+        relations[last_relation(best.program)] += 1
+        if isinstance(best.answer, BoolValue):
+            truths[best.answer.truth] += 1
+    return _balanced(chosen, kinds)
+
+
+def overlaps(one: Skeleton, other: Skeleton, shared: float) -> bool:
+    """Return whether more than a share of the facts of either skeleton are facts of the other."""
+    common = len(set(one.facts) & set(other.facts))
+    return common > shared * min(len(set(one.facts)), len(set(other.facts)))
+
+
+def last_relation(program: Program) -> str:
+    """Return the relation that a program ends with, empty if it has none."""
+    return next((step.relation for step in reversed(program) if step.relation), "")
+
+
+def skeleton_of(
+    kind: QuestionKind, program: Program, store: FactStore, hidden: Iterable[str] = ()
+) -> Skeleton | None:
+    """Return the skeleton of a program, `None` if its answer is not unique.
+
+    See docs/facts.md for examples.
+
+    :param hidden: entities on the way to the answer.
+    """
+    answers = evaluate(program, store).answers
+    if len(answers) != 1:
+        return None
+    answer = answers[0]
+    given = tuple(
+        dict.fromkeys(one.name for step in program for one in step.inputs if isinstance(one, EntityValue))
+    )
+    secret = dict.fromkeys([*hidden, *_names(answer.value)])
+    return Skeleton(
+        id=digest([kind, program, 0]),
+        kind=kind,
+        program=program,
+        given=given,
+        hidden=tuple(name for name in secret if name not in given),
+        facts=answer.facts,
+        answer=answer.value,
+    )
+
+
+def without_condition(program: Program) -> Iterator[Program]:
+    """Return the program without each of its conditions: inputs of `and`, and `where` steps."""
+    for number, step in enumerate(program):
+        if step.operator is Operator.WHERE:
+            yield (*program[:number], ProgramStep(Operator.OR, step.inputs[:1]), *program[number + 1 :])
+        if step.operator is Operator.AND and len(step.inputs) > 1:
+            for place in range(len(step.inputs)):
+                left = step.inputs[:place] + step.inputs[place + 1 :]
+                yield (*program[:number], ProgramStep(Operator.AND, left), *program[number + 1 :])
+
+
+class _Scored(NamedTuple):
+    score: float
+    skeleton: Skeleton
+
+    def rank(self) -> tuple[float, str]:
+        return -self.score, self.skeleton.id
+
+
+def _checked(candidate: Candidate, store: FactStore) -> Skeleton | None:
+    """Return the skeleton of a candidate that can become a question, else `None`."""
+    skeleton = skeleton_of(candidate.kind, candidate.program, store, candidate.hidden)
+    if skeleton is None or not 2 <= len(skeleton.facts) <= MAX_FACTS:
+        return None
+    answer = skeleton.answer
+    if candidate.wanted is not None and answer != BoolValue(candidate.wanted):
+        return None
+    if isinstance(answer, ListValue) and not 2 <= len(answer.items) <= MAX_LISTED:
+        return None
+    if skeleton.kind not in {QuestionKind.COMPARISON, QuestionKind.TEMPORAL} and set(_names(answer)) & set(
+        skeleton.given
+    ):
+        return None
+    if any(answer_of(shorter, store) == answer for shorter in without_condition(skeleton.program)):
+        return None
+    if not all(is_needed(fact, skeleton.program, answer, store) for fact in skeleton.facts):
+        return None
+    return skeleton
+
+
+def _names(value: Value) -> list[str]:
+    items = value.items if isinstance(value, ListValue) else (value,)
+    return [item.name for item in items if isinstance(item, EntityValue)]
+
+
+def _score(skeleton: Skeleton, store: FactStore, distances: Mapping[str, int]) -> float:
+    """Return how good a question a skeleton promises to become."""
+    distance = support_distance(skeleton.facts, distances, store)
+    near = 3.0 - (3 if distance is None else distance)
+    nodes = len(minimal_support(skeleton.facts, store, closed_sets(skeleton.program)))
+    relations = [step.relation for step in skeleton.program if step.relation]
+    long = sum(max(0, len(relation.split()) - 3) for relation in relations)
+    size = {2: 1.0, 3: 1.5, 4: 1.5}.get(len(skeleton.facts), 1.0)
+    hidden = 0.5 if set(skeleton.hidden) - set(_names(skeleton.answer)) else 0.0
+    return near + size + hidden + 0.5 * min(nodes, 3) - 0.2 * long
+
+
+def _limited(ranked: Sequence[_Scored], per_kind: int, per_relation: int) -> list[_Scored]:
+    """Return the best ones, not too many with one last relation, and as many with `yes` as with `no`."""
+    relations: Counter[str] = Counter()
+    left: list[_Scored] = []
+    for one in ranked:
+        relation = last_relation(one.skeleton.program)
+        if relations[relation] < per_relation:
+            relations[relation] += 1
+            left.append(one)
+    yes = [one for one in left if one.skeleton.answer == BoolValue(True)]
+    no = [one for one in left if one.skeleton.answer == BoolValue(False)]
+    if yes or no:
+        few = min(len(yes), len(no))
+        left = sorted([*yes[: few or 1], *no[: few or 1]], key=_Scored.rank)
+    return left[:per_kind]
+
+
+def _balanced(chosen: Sequence[Skeleton], kinds: Mapping[QuestionKind, int]) -> list[Skeleton]:
+    """Return the chosen ones without the last of kinds that have too large a share, if the others can make it up."""
+    left = list(chosen)
+    if len(kinds) * KIND_SHARE < 1:
+        return left
+    while left:
+        counts = Counter(one.kind for one in left)
+        kind, most = counts.most_common(1)[0]
+        if most <= max(1, KIND_SHARE * len(left)):
+            break
+        left.reverse()
+        left.remove(next(one for one in left if one.kind is kind))
+        left.reverse()
+    return left
