@@ -33,6 +33,7 @@ from agentflow.offline._solving import (
     solve,
     summarise,
 )
+from agentflow.offline._table_tasks import answer_table_request
 from agentflow.offline._translation import translate
 from agentflow.offline._wording import word
 from agentflow.offline._writer import write
@@ -43,6 +44,8 @@ from agentflow.trajectory import (
     AnswerRequest,
     CommandRequest,
     DecisionRequest,
+    IndependentSolutionRequest,
+    InstructionRequest,
     Judgement,
     JudgementRequest,
     Look,
@@ -53,6 +56,7 @@ from agentflow.trajectory import (
     Proposal,
     Request,
     SolutionRequest,
+    SolutionsRequest,
     SummaryRequest,
     ToolCard,
     Usage,
@@ -92,6 +96,8 @@ def answer(request: Request[Any]) -> Struct:
         case LookRequest():
             # The engine has no vision.
             return Look(shows=False)
+        case SolutionsRequest() | InstructionRequest() | IndependentSolutionRequest():
+            return answer_table_request(request)
         case AnalysisRequest():
             return analyse(request)
         case NextStepRequest():

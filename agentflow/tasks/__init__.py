@@ -26,16 +26,20 @@ from agentflow.tasks._contract import (
     relation_holds,
     task_id,
 )
+from agentflow.tasks._derivation import DerivationSettings, TaskGenerator
+from agentflow.tasks._text2sql import Text2Sql, open_text2sql
 
 __all__ = [
     "GOLD",
     "INITIAL",
     "NO_OP",
+    "DerivationSettings",
     "DerivedTasks",
     "RejectedTask",
     "TaskAttempt",
     "TaskCheck",
     "TaskFinding",
+    "TaskGenerator",
     "TaskKind",
     "TaskPredicate",
     "TaskProblem",
@@ -43,8 +47,10 @@ __all__ = [
     "TaskSetup",
     "TaskTrial",
     "TaskVerdict",
+    "Text2Sql",
     "VerifiableTask",
     "check_task",
+    "open_text2sql",
     "relation_holds",
     "task_id",
 ]

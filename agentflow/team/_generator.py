@@ -14,18 +14,29 @@ from agentflow.team._observations import ObservationLimits
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._rendering import episode_images
 from agentflow.team._schemas import draft_schema
+from agentflow.team._task_messages import (
+    independent_messages,
+    instruction_messages,
+    solutions_messages,
+)
 from agentflow.trajectory import (
     Answer,
     AnswerRequest,
     Draft,
     Failure,
+    IndependentSolution,
+    IndependentSolutionRequest,
+    InstructionRequest,
     Look,
     LookRequest,
+    ProposedSolutions,
     Reply,
     Solution,
     SolutionRequest,
+    SolutionsRequest,
     Summary,
     SummaryRequest,
+    TaskInstruction,
     WriteRequest,
 )
 
@@ -87,3 +98,21 @@ class Generator(Role):
         return await answer_request(
             self._model, request, Summary, summary_messages(request), role="generator"
         )
+
+    @in_worker
+    async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
+        """Propose queries or programs from which tasks are made."""
+        messages = solutions_messages(request)
+        return await answer_request(self._model, request, ProposedSolutions, messages, role="generator")
+
+    @in_worker
+    async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
+        """Write the instruction that a solution answers."""
+        messages = instruction_messages(request)
+        return await answer_request(self._model, request, TaskInstruction, messages, role="generator")
+
+    @in_worker
+    async def solve_again(self, request: IndependentSolutionRequest) -> Reply[IndependentSolution]:
+        """Solve an instruction without the solution that it was written from."""
+        messages = independent_messages(request)
+        return await answer_request(self._model, request, IndependentSolution, messages, role="generator")

@@ -17,7 +17,10 @@ Images = Mapping[str, bytes]
 _PROMPTS = PromptFiles(Path(__file__).parent / "prompts")
 prompt = _PROMPTS.fill
 _JSON = msgspec.json.Encoder()
-_MARK = re.compile(r"<(?=/?(?:observation|question|seed|claim)\b)", re.IGNORECASE)
+_MARK = re.compile(
+    r"<(?=/?(?:observation|question|seed|claim|tables|environment|solution|result|instruction)\b)",
+    re.IGNORECASE,
+)
 
 
 def prompt_versions() -> Mapping[str, str]:

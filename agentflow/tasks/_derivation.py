@@ -1,0 +1,182 @@
+"""Parts that all kinds of derived tasks share: settings, journalled model calls, and instructions."""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
+
+from agentflow.journal import Page
+from agentflow.tasks._contract import RejectedTask, TaskFinding, TaskProblem
+from agentflow.text import contains_phrase, tokens, word_count
+from agentflow.trajectory import (
+    Answer,
+    AnswerRequest,
+    Example,
+    IndependentSolution,
+    IndependentSolutionRequest,
+    InstructionRequest,
+    ProposedSolutions,
+    Reply,
+    SolutionsRequest,
+    TaskInstruction,
+    Usage,
+)
+
+T = TypeVar("T")
+
+MAX_INSTRUCTIONS: Final = 2
+"""Maximum number of instructions written for a solution; the second one gets the reason of the first one's rejection."""
+_MAX_WORDS: Final = 85
+_MIN_ANSWER: Final = 3
+"""Shortest answer that is searched in an instruction: single digits occur by chance."""
+_FENCE: Final = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
+
+
+class TaskGenerator(Protocol):
+    """Write solutions and instructions, and solve again. A failed call is a reply, not an exception."""
+
+    async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
+        """Propose queries or programs from which tasks are made."""
+        ...
+
+    async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
+        """Write the instruction that a solution answers."""
+        ...
+
+    async def solve_again(self, request: IndependentSolutionRequest) -> Reply[IndependentSolution]:
+        """Solve an instruction without its solution."""
+        ...
+
+    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
+        """Answer from the model's own knowledge; empty if it does not know."""
+        ...
+
+
+class DerivationSettings(Struct, frozen=True, kw_only=True):
+    """Settings of derived tasks."""
+
+    max_tasks: int = 3
+    """Maximum number of tasks per tree and kind."""
+    samples: int = 2
+    """Number of independent solutions that must agree; after a disagreement one more decides."""
+    tips: str = ""
+    """The user's guidance for questions."""
+    seed_description: str = ""
+    """Description of the seeds."""
+    examples: tuple[Example, ...] = ()
+    """Examples of the wanted style."""
+
+
+class TaskCalls:
+    """Model calls for the tasks of one kind in one tree, each made once and counted."""
+
+    def __init__(self, page: Page, kind: str) -> None:
+        self.usage = Usage()
+        """Their usage."""
+        self._page = page
+        self._kind = kind
+
+    async def ask(self, key: str, reply: type[Reply[T]], call: Callable[[], Awaitable[Reply[T]]]) -> Reply[T]:
+        """Return the recorded reply, or make the call and record it."""
+        answered = await self._page.once(f"task/{self._kind}/{key}", reply, call)
+        self.usage += answered.usage
+        return answered
+
+    async def once(self, key: str, kind: type[T], make: Callable[[], Awaitable[T]]) -> T:
+        """Return the recorded result of another effect, or record it."""
+        return await self._page.once(f"task/{self._kind}/{key}", kind, make)
+
+
+class IndependentVote(Struct, frozen=True):
+    """Agreement of independent solutions with the gold solution."""
+
+    agreed: int
+    """Number of solutions with the same result."""
+    samples: int
+    """Number of solutions."""
+    reason: str = ""
+    """Difference of the last one that did not agree."""
+
+    @property
+    def accepted(self) -> bool:
+        """At least two agree, and more than disagree."""
+        return self.agreed >= 2 and self.agreed > self.samples - self.agreed
+
+
+async def vote(
+    calls: TaskCalls,
+    generator: TaskGenerator,
+    request: IndependentSolutionRequest,
+    differs: Callable[[str], Awaitable[str]],
+    *,
+    samples: int,
+    key: str,
+) -> IndependentVote:
+    """Solve an instruction again and compare; after a disagreement one more solution decides.
+
+    :param differs: returns the difference of a solution's result from the gold one, or an empty text.
+    :param key: key of the instruction on the page.
+    """
+    agreed, reason, number = 0, "", 0
+    while number < samples or (number == samples and 0 < agreed < samples):
+        number += 1
+        own = IndependentSolutionRequest(
+            kind=request.kind,
+            language=request.language,
+            instruction=request.instruction,
+            tables=request.tables,
+            sample=number,
+        )
+        reply = await calls.ask(
+            f"{key}/solve/{number}", Reply[IndependentSolution], partial(generator.solve_again, own)
+        )
+        solution = "" if reply.value is None else without_fence(reply.value.solution)
+        difference = "an independent solution is empty"
+        if solution:
+            difference = await calls.once(f"{key}/differs/{number}", str, partial(differs, solution))
+        if difference:
+            reason = difference
+        else:
+            agreed += 1
+    return IndependentVote(agreed, number, reason)
+
+
+def instruction_problem(instruction: str, solution: str, answers: Sequence[str]) -> TaskFinding | None:
+    """Return the reason that an instruction can't be used, judging by its words.
+
+    :param answers: texts that give the answer away.
+    """
+    words = word_count(instruction)
+    if words < 3:
+        return TaskFinding(TaskProblem.BAD_INSTRUCTION, "the instruction has fewer than three words")
+    if words > _MAX_WORDS:
+        return TaskFinding(
+            TaskProblem.BAD_INSTRUCTION, f"the instruction has {words:.0f} words: at most {_MAX_WORDS}"
+        )
+    said, program = " ".join(tokens(instruction)), " ".join(tokens(solution))
+    if program and program in said:
+        return TaskFinding(TaskProblem.LEAK, "the instruction contains its solution")
+    for answer in answers:
+        if len(answer) >= _MIN_ANSWER and contains_phrase(instruction, answer):
+            return TaskFinding(TaskProblem.LEAK, f"the instruction contains its answer, {answer[:80]}")
+    return None
+
+
+def without_fence(text: str) -> str:
+    """Return the code in a Markdown block, or the text without a block.
+
+    >>> without_fence("```sql\\nSELECT 1\\n```")
+    'SELECT 1'
+    """
+    found = _FENCE.search(text)
+    return (found[1] if found else text).strip()
+
+
+def rejected(
+    kind: str, problem: TaskProblem | TaskFinding, reason: str = "", *, solution: str, instruction: str = ""
+) -> RejectedTask:
+    """Return a rejected candidate."""
+    finding = problem if isinstance(problem, TaskFinding) else TaskFinding(problem, reason)
+    return RejectedTask(kind=kind, instruction=instruction, solution=solution, findings=(finding,))
