@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.code._install import InstalledPackages, InstallSettings, install
@@ -33,7 +33,7 @@ from mcp_servers.core._running import (
 )
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from runtimes import Display, Outcome, OutputSink, RunResult
+from runtimes import MIB, Display, FrameError, JsonLimits, Outcome, OutputSink, RunResult, decode_untrusted
 
 TABLE_MIME = "application/vnd.agentflow.table+json"
 """MIME type of a structured table."""
@@ -41,6 +41,10 @@ TABLE_MIME = "application/vnd.agentflow.table+json"
 VARIABLES_MIME = "application/vnd.agentflow.variables+json"
 """MIME type of the list of session variables."""
 
+MAX_TABLE_BYTES = 4 * MIB
+"""Most JSON of the tables of one run; further ones are shown as text."""
+
+_LIMITS = JsonLimits(max_bytes=24 * MIB, max_values=1_000_000)
 M = TypeVar("M")
 
 
@@ -100,7 +104,7 @@ class CodeBackend(Backend):
         that raises is not a failed call: look at error.
         """
         result = await self._run(code, session, context, timeout, progress_of(context))
-        ran = self._ran(result, session, context)
+        ran = await self._ran(result, session, context)
         check_outcome("code_run", result.outcome, result.detail, ran.note, ran)
         return ran
 
@@ -125,7 +129,7 @@ class CodeBackend(Backend):
         rows = limit or session.get(CodeSettings).rows
         source = f"{_INSIDE}.sql({sendable('code_sql', query)!r}, {rows});"
         result = await self._run(source, session, context, timeout)
-        queried = self._queried(result)
+        queried = await self._queried(result)
         check_outcome("code_sql", result.outcome, result.detail, _note(result), queried)
         return queried
 
@@ -137,7 +141,7 @@ class CodeBackend(Backend):
         """
         source = f"{_INSIDE}.show_variables();"
         result = await self._run(source, session, context, None)
-        variables = VariableList(variables=_first(_variables, VARIABLES_MIME, result.displays) or [])
+        variables = VariableList(variables=await _first(_variables, VARIABLES_MIME, result.displays) or [])
         check_outcome("code_variables", result.outcome, result.detail, _note(result), variables)
         return variables
 
@@ -183,12 +187,12 @@ class CodeBackend(Backend):
             packages.known = False
         return result
 
-    def _ran(self, result: RunResult, session: Session, context: CallContext) -> CodeResult:
+    async def _ran(self, result: RunResult, session: Session, context: CallContext) -> CodeResult:
         settings = session.get(CodeSettings)
         limit = settings.output_characters
         showing = CollectedDisplays(settings, session, context)
         for display in result.displays:
-            showing.add(display)
+            await showing.add(display)
         value = result.value
         return CodeResult(
             value=None if value is None else shown(value, "value.txt", limit, session, context),
@@ -203,8 +207,8 @@ class CodeBackend(Backend):
         )
 
     @staticmethod
-    def _queried(result: RunResult) -> CodeQueryResult:
-        table, failure = _first(_table, TABLE_MIME, result.displays), _failure(result)
+    async def _queried(result: RunResult) -> CodeQueryResult:
+        table, failure = await _first(_table, TABLE_MIME, result.displays), _failure(result)
         if failure is not None:
             return CodeQueryResult(error=QueryError(type=failure.type, message=failure.message))
         if table is None:
@@ -254,16 +258,19 @@ class CollectedDisplays:
     """Images, which are shown beside the data."""
     others: list[RichOutput] = field(default_factory=list[RichOutput])
     """Other output, as text."""
+    _table_bytes: int = MAX_TABLE_BYTES
 
-    def add(self, display: Display) -> None:
+    async def add(self, display: Display) -> None:
         """Add one display."""
         if display.mime in _PICTURES:
             self._add_picture(display)
             return
-        table = _parsed(_table, display) if display.mime == TABLE_MIME else None
-        if table is not None:
-            self.tables.append(table)
-            return
+        if display.mime == TABLE_MIME and len(display.data) <= self._table_bytes:
+            self._table_bytes -= len(display.data)
+            table = await _parsed(_table, display)
+            if table is not None:
+                self.tables.append(table)
+                return
         text = display.data.decode("utf-8", "replace")
         cut = shown(text, "display.txt", self.settings.output_characters, self.session, self.context)
         self.others.append(RichOutput(mime=display.mime, text=cut))
@@ -275,14 +282,17 @@ class CollectedDisplays:
         self.images.append(ShownImage(mime=display.mime, size=len(display.data), resource=link.uri))
 
 
-def _first(adapter: TypeAdapter[M], mime: str, displays: tuple[Display, ...]) -> M | None:
+async def _first(adapter: TypeAdapter[M], mime: str, displays: tuple[Display, ...]) -> M | None:
     """Return the first valid value among the displays of that type."""
-    parsed = (_parsed(adapter, display) for display in displays if display.mime == mime)
-    return next((value for value in parsed if value is not None), None)
+    for display in displays:
+        if display.mime == mime and (value := await _parsed(adapter, display)) is not None:
+            return value
+    return None
 
 
-def _parsed(adapter: TypeAdapter[M], display: Display) -> M | None:
+async def _parsed(adapter: TypeAdapter[M], display: Display) -> M | None:
+    # A display is what the session's code makes of it.
     try:
-        return adapter.validate_json(display.data)
-    except ValidationError:
+        return await decode_untrusted(display.data, adapter.validate_json, _LIMITS)
+    except FrameError:
         return None

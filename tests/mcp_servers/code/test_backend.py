@@ -1,5 +1,6 @@
 """The code tools, on the real process runtime."""
 
+import tracemalloc
 from typing import cast
 
 import anyio
@@ -90,6 +91,7 @@ async def test_other_rich_output_is_text(live: Live) -> None:
     assert data["displays"] == [{"mime": "text/html", "text": "<b>ä</b>"}]
 
 
+@pytest.mark.promise("code:tables:bounded")
 async def test_forged_displays_are_text_and_not_tables(live: Live) -> None:
     code = (
         "class Forged:\n    def _repr_mimebundle_(self, **_):\n"
@@ -98,6 +100,29 @@ async def test_forged_displays_are_text_and_not_tables(live: Live) -> None:
     data = await live.data("code_run", code=code)
     assert data["tables"] == []
     assert len(cast("list[object]", data["displays"])) == 1
+
+
+TABLE = '{"columns": [], "rows": [%s], "total_rows": 1, "total_columns": 0}'
+
+
+@pytest.mark.promise("code:tables:bounded")
+async def test_tables_of_one_run_are_bounded_and_others_are_text(live: Live) -> None:
+    bomb, large = "'[],' * 7_000_000 + '[]'", "'[\"' + 'x' * 1_500_000 + '\"]'"
+    for rows, shown, tables in ((bomb, 1, 0), ("'[],' * 1_000_000 + '[]'", 1, 0), (large, 4, 2)):
+        code = (
+            "class Forged:\n    def _repr_mimebundle_(self, **_):\n"
+            f"        return {{'application/vnd.agentflow.table+json': {TABLE!r} % ({rows})}}\n"
+            f"for _ in range({shown}): display(Forged())"
+        )
+        tracemalloc.start()
+        try:
+            data = await live.data("code_run", code=code)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        found = [len(cast("list[object]", data[name])) for name in ("tables", "displays")]
+        assert found == [tables, shown - tables], rows
+        assert peak < 192 * 1024 * 1024, (rows, peak >> 20)
 
 
 @pytest.mark.promise("code:sql")
