@@ -50,6 +50,7 @@ from agentflow.facts._skeletons import Description, QuestionKind, Skeleton
 from agentflow.facts._store import FactStore
 from agentflow.facts._support import closed_sets, minimal_support, needed_facts, relates_to_seed
 from agentflow.facts._tables import TableFacts, read_tables
+from agentflow.facts._untyped import infer_value, texts_agree
 from agentflow.facts._values import (
     BoolValue,
     DateValue,
@@ -127,6 +128,7 @@ __all__ = [
     "enumerate_skeletons",
     "evaluate",
     "hide_facts",
+    "infer_value",
     "kind_of",
     "locate",
     "locate_set",
@@ -143,5 +145,6 @@ __all__ = [
     "show_value",
     "skeleton_of",
     "stating_spans",
+    "texts_agree",
     "values_agree",
 ]

@@ -23,6 +23,7 @@ _ABBREVIATION: Final = re.compile(
     r"(?:\b(?:[A-Za-z]|Dr|Mr|Mrs|Ms|St|Mt|Prof|Rev|Gen|Capt|Lt|Col|approx|ca|vs|Jr|Sr|Inc|Ltd|Co|Corp|cf|e\.g|i\.e))\.$",
     re.IGNORECASE,
 )
+_LIST_MARK: Final = re.compile(r"(?:^|[,;:.)\n\ue000-]\s?)\d{1,2}\.$")
 _SENTENCE_END: Final = re.compile(r"(?<!\bno)(?<!\bNo)[.!?…]+[\"')\]]*(?=\s|$)|[.!?…]+(?=$|\s\D)|\n+|;")
 _CLAUSE_END: Final = re.compile(
     r",(?!\d)|[:()\[\]]|\s-+\s|--+"
@@ -36,7 +37,9 @@ _NEGATION: Final = re.compile(
     r"|rather\s+than|instead\s+of|as\s+opposed\s+to|other\s+than|far\s+from|ruled\s+out|contrary\s+to|anything\s+but)\b|n't\b",
     re.IGNORECASE,
 )
-_CARRIED: Final = re.compile(r"(?:\b(?:not|never|neither|nor|cannot|without|unlike)|n't)\W*$", re.IGNORECASE)
+_CARRIED: Final = re.compile(
+    r"(?:\b(?:not|never|neither|nor|cannot|without|unlike)|n't)[^\w\ue000]*$", re.IGNORECASE
+)
 _UNCERTAIN: Final = re.compile(
     r"\b(?:maybe|perhaps|possibl[ey]|probabl[ey]|likely|unlikely|presumably|apparently|supposedly|allegedly|seemingly"
     r"|might|unclear|uncertain|unknown|unsure|undetermined|indeterminate|ambiguous|disputed|debated|insufficient|alternatively|conceivably"
@@ -45,7 +48,7 @@ _UNCERTAIN: Final = re.compile(
     r"|do(?:es)?(?:\s+not|n't)\s+(?:know|say|state|specify|mention)|i\s+(?:think|guess|suppose|believe|assume|suspect)"
     r"|(?:seems?|appears?)\s+(?:to|that|like|as)|(?:sources|accounts|records|documents|reports)\s+(?:differ|disagree|vary|conflict|contradict)"
     r"|no\s+(?:information|answer|evidence|data|idea|mention|record)|one\s+of|depend(?:s|ing)\s+on|not\s+only|best\s+guess|if\s+i\s+had\s+to"
-    r"|no,?\s+wait|correction|i\s+mean|on\s+second\s+thoughts?|scratch\s+that|others\s+say|some\s+(?:say|sources)|multiple\s+answers|several\s+answers)\b"
+    r"|(?:any|every|no)(?:one|thing|body)\s+but|all\s+but|no,?\s+wait|correction|i\s+mean|on\s+second\s+thoughts?|scratch\s+that|others\s+say|some\s+(?:say|sources)|multiple\s+answers|several\s+answers)\b"
     r"|\bwait\b(?=[,.!:;-])|\b(?:hmm+|n/a)\b|\?\?",
     re.IGNORECASE,
 )
@@ -80,11 +83,17 @@ def sentences(masked: str) -> list[Span]:
     ends = [
         found.end()
         for found in _SENTENCE_END.finditer(masked)
-        if found[0][0] != "." or not _ABBREVIATION.search(masked, max(0, found.end() - 8), found.end())
+        if found[0][0] != "." or not _inside_sentence(masked, found.end())
     ]
     return [
         (start, end) for start, end in pairwise([0, *ends, len(masked)]) if masked[start:end].strip(" \n.;")
     ]
+
+
+def _inside_sentence(masked: str, end: int) -> bool:
+    """Return whether a full stop is that of an abbreviation, or of a mark such as `2.` in an enumeration."""
+    start = max(0, end - 8)
+    return any(pattern.search(masked, start, end) for pattern in (_ABBREVIATION, _LIST_MARK))
 
 
 def clauses(masked: str, sentence: Span) -> list[Span]:

@@ -25,11 +25,14 @@ _FUNCTION_WORDS: Final = frozenset(["a", "about", "according", "across", "after"
 _VERBS: Final = frozenset(["am", "are", "be", "became", "become", "becomes", "been", "began", "came", "could", "did", "do", "does", "drew", "fell", "found", "gave", "get", "gets", "got", "grew", "had", "has", "have", "held", "is", "keep", "keeps", "kept", "leads", "led", "left", "lit", "lost", "made", "make", "makes", "may", "must", "owned", "owns", "ran", "rose", "saw", "sold", "spent", "stands", "stood", "took", "was", "were", "went", "will", "won", "would", "wrote", "built"])  # fmt: skip
 _EXTENDING: Final = frozenset(["north", "south", "east", "west", "northern", "southern", "eastern", "western", "northeast", "northwest", "southeast", "southwest", "upper", "lower", "new", "old", "anti", "non", "inner", "outer", "central", "greater", "former", "ex", "late", "pre", "post"])  # fmt: skip
 """Words that make another name of the name after them."""
-_CONNECTING: Final = _FUNCTION_WORDS | _VERBS
+CONNECTING: Final = _FUNCTION_WORDS | _VERBS
+"""Words that are no part of a name, and count nothing."""
 _CONJUNCTIONS: Final = frozenset({"and", "or", "nor", "plus"})
+_LISTING: Final = _ARTICLES | _CONJUNCTIONS | {"then", "first", "second", "third", "finally", "lastly"}
 _COPULAS: Final = frozenset(
     {"is", "was", "are", "were", "be", "been", "being", "called", "named", "namely", "became", "its"}
 )
+_SUBJECTS: Final = frozenset({"they", "he", "she", "it", "we", "you", "i", "who", "which", "that"})
 _RANKS: Final = frozenset(
     [
         "captain",
@@ -48,7 +51,7 @@ _RANKS: Final = frozenset(
     ]
 )
 _COMMON: Final = (
-    _CONNECTING | _TITLES | frozenset(name.lower()[:length] for name in MONTHS for length in (3, len(name)))
+    CONNECTING | _TITLES | frozenset(name.lower()[:length] for name in MONTHS for length in (3, len(name)))
 )
 """Words that have a capital without being part of a name."""
 _ADJACENT: Final = frozenset({" ", "-", ""})
@@ -161,13 +164,28 @@ class NameReader:
         first = next(sentence for sentence in sentences(masked) if within(names[0], [sentence]))
         earlier = [span for span in stated if span[1] <= first[0]]
         here = [span for span in stated if within(span, [first])]
-        if any(self._rivals(span, found) for span in earlier):
+        if any(self._rivals(span, found) for span in earlier) or any(
+            self._is_other_name(span) for span in stated if span[0] >= first[1]
+        ):
             return False
         for name in names:
             clause = next((span for span in here if within(name, [span])), None)
             if clause and self._is_prominent(name[0], clause):
                 return not any(self._opens_with_rival(span) for span in here if span != clause)
         return not any(self._rivals(span, found) for span in here)
+
+    def opens_with_item(self, span: Span, *, proper: bool, first: bool) -> bool:
+        """Return whether the words of a span are an item of a list: a name, or a noun if the items are no names.
+
+        :param first: the span begins a sentence, where any word has a capital.
+        """
+        places = (place for place in self._places(span) if self.words[place].form not in _LISTING)
+        place = next(places, None)
+        if place is None:
+            return False
+        if proper and self._cased:
+            return self._starts_rival(place) if first else self._is_rival(place)
+        return self.words[place].form not in CONNECTING | self._asked
 
     def _find(self, wanted: Sequence[str], *, proper: bool, initials: str) -> Iterator[Span]:
         count = len(wanted)
@@ -192,7 +210,11 @@ class NameReader:
             return False
         if before.form in _TITLES:
             return count > 1
-        return before.form in _CONNECTING or (proper and self._cased and not before.capital)
+        if proper and self._cased:
+            return before.form in CONNECTING or not before.capital
+        # "They mined copper", and not "refined copper".
+        mined = before.form.endswith("ed") and first > 1 and self.words[first - 2].form in _SUBJECTS
+        return before.form in CONNECTING or mined
 
     def _ends_right(self, first: int, last: int, *, proper: bool) -> bool:
         """Return whether the word after a name does not belong to it."""
@@ -200,9 +222,9 @@ class NameReader:
         if gap not in _ADJACENT:
             return True
         after = self.words[last + 1]
-        if gap == "-" or (after.form == "of" and proper and self._is_rival(last + 2)):
+        if gap == "-" or (after.form in {"of", "the"} and proper and self._is_rival(last + 2)):
             return False
-        if after.form in _CONNECTING or after.form.endswith("ed"):
+        if after.form in CONNECTING or after.form.endswith("ed"):
             return True
         # A verb in the present, if the name opens the clause: "Norway exports most".
         opens = self._gap(first - 1) not in _ADJACENT or self.words[first - 1].form in _ARTICLES
@@ -238,6 +260,11 @@ class NameReader:
             self._starts_rival(place) and not within((self.words[place].start, self.words[place].end), found)
             for place in self._places(span)
         )
+
+    def _is_other_name(self, span: Span) -> bool:
+        """Return whether a clause consists of another name."""
+        places = self._places(span)
+        return bool(places) and all(map(self._is_rival, places))
 
     def _opens_with_rival(self, span: Span) -> bool:
         """Return whether a clause begins with another name."""
@@ -280,5 +307,5 @@ class NameReader:
             left > 0
             and self.words[left].form in _CONJUNCTIONS
             and self._gap(left) == " "
-            and (self._is_rival(left - 1) or not (self._cased or self.words[left - 1].form in _CONNECTING))
+            and (self._is_rival(left - 1) or not (self._cased or self.words[left - 1].form in CONNECTING))
         )

@@ -18,6 +18,7 @@ from agentflow.facts._clauses import (
     within,
 )
 from agentflow.facts._dates import find_dates
+from agentflow.facts._names import CONNECTING
 from agentflow.facts._numbers import plain_numbers, same_number, stated_number
 from agentflow.facts._values import NumberValue
 from agentflow.text import Quantity, find_quantities, quantity_of, singular
@@ -56,7 +57,18 @@ class NumberMention(NamedTuple):
 
 
 def read_number_answer(answer: str, like: NumberValue, question: str = "") -> NumberValue | None:
-    """Return the number that an answer states, with the unit of the expected one if it states none.
+    """Return the number that an answer states, if it is only one, with the expected unit if it states none."""
+    values = read_numbers(answer, like, question)
+    first = next(iter(values), None)
+    if first is None or not all(
+        same_number((first.amount, first.unit), (each.amount, each.unit)) for each in values
+    ):
+        return None
+    return first
+
+
+def read_numbers(answer: str, like: NumberValue, question: str = "") -> list[NumberValue]:
+    """Return the numbers that an answer states and that measure what the expected one does; none if it hedges.
 
     Numbers in the expected unit come before others of the same kind, then those without a unit.
     """
@@ -65,8 +77,8 @@ def read_number_answer(answer: str, like: NumberValue, question: str = "") -> Nu
         plain = plain_numbers(source)
         if mentions := find_numbers(plain):
             kept = _answering(plain, mentions)
-            return None if kept is None else _select(kept, like, question)
-    return None
+            return [] if kept is None else _select(kept, like, question)
+    return []
 
 
 def find_numbers(plain: str) -> list[NumberMention]:
@@ -74,10 +86,12 @@ def find_numbers(plain: str) -> list[NumberMention]:
     dates = [(each.start, each.end) for each in find_dates(plain) if not each.bare]
     found: list[NumberMention] = []
     for first, last, quantity in find_quantities(plain):
+        if quantity.kind == "ordinal" or not quantity.amount.is_finite():
+            continue
         start = last - len(plain[first:last].lstrip())
-        end = last if quantity.known or not quantity.unit else plain.rindex(quantity.unit, start, last)
-        end = start + len(plain[start:end].rstrip(" -"))
-        if quantity.kind == "ordinal" or not quantity.amount.is_finite() or _overlaps((start, end), dates):
+        written = plain[start:last].removesuffix("" if quantity.known else quantity.unit)
+        end = start + len(written.rstrip(" -"))
+        if _overlaps((start, end), dates):
             continue
         after = _NEXT_WORDS.match(plain, end)
         words = (after[0] if after else "").replace("-", " ").split()
@@ -87,7 +101,7 @@ def find_numbers(plain: str) -> list[NumberMention]:
     return _with_shared_units(plain, found)
 
 
-def select_mentions(mentions: Sequence[NumberMention], like: NumberValue) -> list[NumberMention]:
+def _fitting(mentions: Sequence[NumberMention], like: NumberValue) -> list[NumberMention]:
     """Return the numbers that measure the same thing as the expected one, as far as the text tells."""
     wanted = quantity_of(like.amount, like.unit)
     ranks = [_rank(each, wanted, _noun(like)) for each in mentions]
@@ -128,19 +142,16 @@ def _answering(plain: str, mentions: list[NumberMention]) -> list[NumberMention]
     return [each for each in mentions if within((each.start, each.end), stated)]
 
 
-def _select(mentions: list[NumberMention], like: NumberValue, question: str) -> NumberValue | None:
+def _select(mentions: list[NumberMention], like: NumberValue, question: str) -> list[NumberValue]:
     given = {each.quantity.amount for each in find_numbers(plain_numbers(question))}
     others = [each for each in mentions if each.quantity.amount not in given]
-    chosen = select_mentions(others, like) or select_mentions(mentions, like)
-    values = [value for each in chosen if (value := number_value(each, like)) is not None]
-    if not values or any(each.vague for each in chosen):
-        return None
-    first = values[0]
-    same = all(same_number((first.amount, first.unit), (each.amount, each.unit)) for each in values)
-    return first if same else None
+    chosen = _fitting(others or mentions, like)
+    if any(each.vague for each in chosen):
+        return []
+    return [value for each in chosen if (value := _number_value(each, like)) is not None]
 
 
-def number_value(mention: NumberMention, like: NumberValue) -> NumberValue | None:
+def _number_value(mention: NumberMention, like: NumberValue) -> NumberValue | None:
     """Return a number with its unit; with the expected unit if it states none."""
     quantity = mention.quantity
     if not quantity.known and (not _measures(quantity) or _noun(like) in mention.nouns):
@@ -167,7 +178,8 @@ def _with_shared_units(plain: str, found: list[NumberMention]) -> list[NumberMen
 
 def _measures(quantity: Quantity) -> bool:
     """Return whether a number has a unit or counts something: the word after it is a unit or a plural."""
-    return quantity.known or (bool(quantity.unit) and singular(quantity.unit) != quantity.unit)
+    unit = quantity.unit
+    return quantity.known or (singular(unit) != unit and unit.lower() not in CONNECTING)
 
 
 def _overlaps(span: Span, others: Sequence[Span]) -> bool:

@@ -39,7 +39,7 @@ _SHOWN: Final[Mapping[str, str]] = {
 
 def plain_numbers(text: str) -> str:
     """Return a text with numbers in digits, without separators of thousands, for `find_quantities`."""
-    joined = _APOSTROPHES.sub("", text)
+    joined = _SPACED.sub(lambda found: found[0].replace(" ", ""), _APOSTROPHES.sub("", text))
     joined = _DOTTED.sub(lambda found: found[0].replace(".", ""), joined)
     return plain_quantities(_DECIMAL_COMMA.sub(r"\1.\2", joined), numerals=True)
 
@@ -49,8 +49,7 @@ def read_number(said: str, unit: str = "") -> tuple[Decimal, str] | None:
 
     :param unit: unit of a number without one.
     """
-    spaced = _SPACED.sub(lambda found: found[0].replace(" ", ""), said)
-    plain = plain_numbers(spaced).strip(" .!")
+    plain = plain_numbers(said).strip(" .!")
     lead = _LEAD.match(plain)
     start = lead.end() if lead else 0
     found = next(find_quantities(plain[start:]), None)

@@ -1,11 +1,10 @@
 """Typed reading of a model's answer in prose, and its comparison with the expected value."""
 
 import re
-from decimal import Decimal
+from functools import partial
 from typing import Final
 
 from agentflow.facts._clauses import (
-    MASK,
     asserted,
     has_alternatives,
     is_denied,
@@ -13,9 +12,9 @@ from agentflow.facts._clauses import (
     mask,
     plain_text,
     sentences,
-    within,
 )
-from agentflow.facts._dates import DateMention, find_dates
+from agentflow.facts._date_reading import read_date_answer
+from agentflow.facts._list_reading import read_list_answer
 from agentflow.facts._names import NameReader
 from agentflow.facts._number_reading import read_number_answer
 from agentflow.facts._values import (
@@ -24,12 +23,12 @@ from agentflow.facts._values import (
     EntityValue,
     ListValue,
     NumberValue,
+    ScalarValue,
     TextValue,
     Value,
     bare_text,
     values_agree,
 )
-from agentflow.text import quantity_of
 
 _MARK: Final = re.compile(
     r"\b(?:final answer|answer)\b\W{0,3}(?:(?:is|was)\b:?|:)\s?|(?:^|(?<=[.!?\n] )|(?<=\n))(?:therefore|thus|hence|so)\b,?\s",
@@ -40,14 +39,6 @@ _LEAD: Final = re.compile(
     r"(?:(?:it|this|that|he|she|they|these|those)(?:'s| is| was| are| were) )?(?:called |named |known as )?",
     re.IGNORECASE,
 )
-_VAGUE_DATE: Final = re.compile(
-    r"(?:\b(?:circa|ca|c|about|around|approximately|roughly|before|after|by|until|till|early|late|mid|middle of|spring|summer|autumn"
-    r"|winter|fall|end of|beginning of|start of|prior to|than|between|nearly|decade of|century|some ?time in)\b\.?(?: in| of)?|~|≈|-)\s*(?:the |year )*$",
-    re.IGNORECASE,
-)
-_NEAR: Final = 28
-"""Characters before a date in which a word makes it vague."""
-_NEXT_WORD: Final = re.compile(r" ?-?([^\W\d_]+)")
 _TRUE: Final = "yes|true|correct|right|yeah|yep|indeed|certainly|absolutely|definitely|affirmative|of course"
 _FALSE: Final = (
     "no|false|incorrect|wrong|nope|never|negative|untrue|not (?:true|correct|right|really|at all|so|the case)"
@@ -67,9 +58,6 @@ _OPPOSITE: Final = {
     True: re.compile(r"\bno\b(?=[.,;!]|\W*$)|\bfalse\b", re.IGNORECASE),
     False: re.compile(r"\byes\b|\btrue\b(?=\W*$)", re.IGNORECASE),
 }
-_EARLY: Final = 1000
-_FAR: Final = 3000
-_BARE: Final = re.compile(rf"[\W_{MASK}]*")
 _MOST_WORDS: Final = 12
 """Words of the longest name that is read without knowing it."""
 
@@ -77,8 +65,7 @@ _MOST_WORDS: Final = 12
 def read_answer(said: str, like: Value, *, question: str = "", surname: bool = False) -> Value | None:
     """Return the value that an answer states; `None` if it states none of that type, hedges, or gives alternatives.
 
-    >>> from decimal import Decimal
-    >>> read_answer("It was 34 m tall.", NumberValue(Decimal(30), "metres"))
+    >>>     >>> read_answer("It was 34 m tall.", NumberValue(Decimal(30), "metres"))
     NumberValue(amount=Decimal('34'), unit='metres')
     >>> read_answer("No, it was not.", BoolValue(True))
     BoolValue(truth=False)
@@ -87,23 +74,11 @@ def read_answer(said: str, like: Value, *, question: str = "", surname: bool = F
     :param question: the question. Its names and numbers are no answers.
     :param surname: the last word of a name is enough. Right only if no other candidate has it.
     """
-    text = plain_text(said)
-    answer = _marked(text)
-    match like:
-        case BoolValue():
-            return None if is_uncertain(text) else _read_truth(answer)
-        case NumberValue():
-            return read_number_answer(answer, like, question)
-        case DateValue():
-            return _read_date(answer, like, question)
-        case EntityValue(name):
-            read = _read_name(answer, name, question, surname=surname)
-            return None if read is None else EntityValue(read)
-        case TextValue(wanted):
-            read = _read_name(answer, wanted, question, surname=False)
-            return None if read is None else TextValue(read)
-        case ListValue():
-            return None
+    answer = _marked(plain_text(said))
+    read = partial(_read_scalar, surname=surname)
+    if isinstance(like, ListValue):
+        return read_list_answer(answer, like, question, read)
+    return read(answer, like, question)
 
 
 def answer_agrees(expected: Value, said: str, *, question: str = "", surname: bool = False) -> bool:
@@ -129,6 +104,22 @@ def _marked(text: str) -> str:
     return text
 
 
+def _read_scalar(answer: str, like: ScalarValue, question: str, *, surname: bool) -> ScalarValue | None:
+    match like:
+        case BoolValue():
+            return None if is_uncertain(answer) else _read_truth(answer)
+        case NumberValue():
+            return read_number_answer(answer, like, question)
+        case DateValue():
+            return read_date_answer(answer, like, question)
+        case EntityValue(name):
+            read = _read_name(answer, name, question, surname=surname)
+            return None if read is None else EntityValue(read)
+        case TextValue(wanted):
+            read = _read_name(answer, wanted, question, surname=False)
+            return None if read is None else TextValue(read)
+
+
 def _read_truth(answer: str) -> BoolValue | None:
     """Return the truth of an answer that begins or ends with yes or no, or consists of "It was not."."""
     first = answer[slice(*next(iter(sentences(answer)), (0, 0)))].lstrip()
@@ -143,46 +134,6 @@ def _read_truth(answer: str) -> BoolValue | None:
         return BoolValue(not (short["negated"] or short["neither"]))
     final = _FINAL_TRUTH.search(answer)
     return BoolValue(final["truth"].lower() == "yes") if final else None
-
-
-def _read_date(answer: str, like: DateValue, question: str) -> DateValue | None:
-    """Return the date that an answer states; one that contains another, more precise one does not count."""
-    line = answer.replace("\n", " ; ")
-    found = [each for each in find_dates(line) if not each.bare or _may_be_year(line, each, like)]
-    masked = mask(line, [(each.start, each.end) for each in found])
-    if is_uncertain(masked) or is_denied(masked) or has_alternatives(masked):
-        return None
-    stated = asserted(masked)
-    asked = {_date(each) for each in find_dates(" ".join(question.split()))}
-    exact = [
-        each
-        for each in found
-        if within((each.start, each.end), stated)
-        and not _VAGUE_DATE.search(line, max(0, each.start - _NEAR), each.start)
-    ]
-    first = next(iter(sentences(masked)), (0, 0))
-    if exact and _BARE.fullmatch(masked, *first):
-        exact = [each for each in exact if each.end <= first[1]]
-    dates = {_date(each) for each in exact}
-    dates = (dates - asked) or dates
-    precise = {each for each in dates if not any(each != other and _contains(each, other) for other in dates)}
-    return precise.pop() if len(precise) == 1 else None
-
-
-def _may_be_year(line: str, mention: DateMention, like: DateValue) -> bool:
-    """Return whether a bare number is a year: no unit follows it, and it has as many digits as the expected one."""
-    word = _NEXT_WORD.match(line, mention.end)
-    measured = word is not None and quantity_of(Decimal(1), word[1]).known
-    return not measured and (mention.year < _FAR) and (mention.year >= _EARLY or abs(like.year) < _EARLY)
-
-
-def _date(mention: DateMention) -> DateValue:
-    return DateValue(mention.year, mention.month, mention.day)
-
-
-def _contains(one: DateValue, other: DateValue) -> bool:
-    """Return whether a date is a year or month that contains the other date."""
-    return one.year == other.year and (not one.month or (one.month == other.month and not one.day))
 
 
 def _read_name(answer: str, name: str, question: str, *, surname: bool) -> str | None:

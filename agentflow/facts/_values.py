@@ -282,7 +282,7 @@ def _same_words(text: str, other: str) -> bool:
 
 
 def _same_lists(items: Sequence[ScalarValue], others: Sequence[ScalarValue], *, ordered: bool) -> bool:
-    mine, theirs = _records(items), _records(others)
+    mine, theirs = records_of(items), records_of(others)
     if ordered:
         return len(mine) == len(theirs) and all(map(_same_records, mine, theirs))
     # A set: an item that is repeated counts once.
@@ -291,7 +291,7 @@ def _same_lists(items: Sequence[ScalarValue], others: Sequence[ScalarValue], *, 
     )
 
 
-def _records(items: Sequence[ScalarValue]) -> list[list[ScalarValue]]:
+def records_of(items: Sequence[ScalarValue]) -> list[list[ScalarValue]]:
     """Return items of one kind each as a record; items of several kinds by the kind that begins a record."""
     if len({type(item) for item in items}) == 1:
         return [[item] for item in items]

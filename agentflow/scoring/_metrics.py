@@ -30,6 +30,7 @@ from agentflow.scoring._text_rules import (
     is_unanswerable,
     likeness,
     numeric_match,
+    typed_match,
 )
 from agentflow.settings import import_object
 from agentflow.text import without_reasoning
@@ -46,6 +47,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "f1_score": f1_score,
     "contains_answer": contains_answer,
     "numeric_match": numeric_match,
+    "typed_match": typed_match,
     "similarity": likeness,
     "math": math_match,
     "game24": game24,

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from rapidfuzz.distance import Levenshtein
 
+from agentflow.facts import ValueKind, answer_agrees, infer_value, parse_value, texts_agree
 from agentflow.text import Quantity, normalise_squad, quantities, whole_tokens
 
 AnswerFormat = Literal["Str", "Int", "Float", "List", "None"]
@@ -202,6 +203,25 @@ def _counts_as(predicted: Quantity, expected: Quantity, tolerance: float, *, per
         pairs = [(predicted.value, expected.value)]
     nothing = 1e-6 if tolerance else 0.0
     return any(isclose(mine, theirs, rel_tol=tolerance, abs_tol=nothing) for mine, theirs in pairs)
+
+
+def typed_match(
+    prediction: str, references: Sequence[str], *, question: str = "", answer_kind: ValueKind | None = None
+) -> float:
+    """Return 1 if the prediction states the value of a reference and no other one, by its type.
+
+    :param question: the question. Its names and numbers are no answers.
+    :param answer_kind: type of the answer; `None` infers it from the reference.
+    """
+    return float(any(_states(prediction, each, question, answer_kind) for each in references))
+
+
+def _states(prediction: str, reference: str, question: str, kind: ValueKind | None) -> bool:
+    value = parse_value(reference, kind) if kind else None
+    value = value or infer_value(reference)
+    return answer_agrees(value, prediction, question=question) or (
+        kind is None and texts_agree(reference, prediction)
+    )
 
 
 def anls(prediction: str, references: Sequence[str], *, threshold: float = 0.5) -> float:

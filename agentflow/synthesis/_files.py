@@ -8,12 +8,13 @@ from typing import Final, Protocol
 
 import msgspec
 
+from agentflow.facts import texts_agree
 from agentflow.runs import AtomicFiles
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
 from agentflow.synthesis._trajectory_node import TrajectoryNode
-from agentflow.text import texts_agree, tokens
+from agentflow.text import tokens
 from agentflow.trajectory import Seed, Tree
 
 PAIRS: Final = "synthesized_qa.jsonl"

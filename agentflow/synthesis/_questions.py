@@ -8,6 +8,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from agentflow.actors import together
+from agentflow.facts import texts_agree
 from agentflow.journal import Page
 from agentflow.synthesis._checks import Check, CheckedDraft, Finding, Quoted, check, words_of
 from agentflow.synthesis._config import SynthesisConfig
@@ -21,7 +22,6 @@ from agentflow.synthesis._seed_result import (
     Trajectory,
 )
 from agentflow.synthesis._selection import EvidencePath, Score, select
-from agentflow.text import texts_agree
 from agentflow.trajectory import (
     Answer,
     AnswerRequest,

@@ -9,7 +9,7 @@ Numbers are compared by one implementation, so that scoring and grounding can't 
     assert distance and same_distance and same_quantity(distance, same_distance)
 """
 
-from agentflow.text._matching import contains_phrase, find_quote, texts_agree
+from agentflow.text._matching import contains_phrase, find_quote
 from agentflow.text._normalise import normalise, normalise_squad
 from agentflow.text._prompts import PromptFiles
 from agentflow.text._quantities import (
@@ -76,7 +76,6 @@ __all__ = [
     "show_windows",
     "singular",
     "split_reasoning",
-    "texts_agree",
     "tokens",
     "whole_tokens",
     "without_reasoning",

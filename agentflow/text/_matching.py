@@ -1,15 +1,8 @@
-"""Search for phrases and quotes in a text, and comparison of short answers."""
+"""Search for phrases and quotes in a text."""
 
 import unicodedata
-from collections import Counter
-from typing import Final
 
 from agentflow.text._normalise import ANY_UNSPACED, MARKS, normalise
-from agentflow.text._quantities import quantity, same_quantity
-from agentflow.text._words import tokens
-
-_AGREEMENT: Final = 0.8
-"""F1 of words from which two answers agree."""
 
 
 def contains_phrase(text: str, phrase: str) -> bool:
@@ -36,24 +29,6 @@ def find_quote(text: str, quote: str) -> tuple[int, int] | None:
     needle = _reduced(quote)[0].strip()
     start = _find(haystack, needle)
     return None if start < 0 else (origins[start], origins[start + len(needle) - 1] + 1)
-
-
-def texts_agree(answer: str, other: str) -> bool:
-    """Return whether two answers are the same words, the same quantity, or nearly the same words.
-
-    >>> texts_agree("about 5 km", "5 kilometres")
-    True
-    """
-    mine, theirs = tokens(answer), tokens(other)
-    if not mine or not theirs:
-        return False
-    if mine == theirs:
-        return True
-    number, another = quantity(answer), quantity(other)
-    if number is not None and another is not None:
-        return same_quantity(number, another)
-    common = sum((Counter(mine) & Counter(theirs)).values())
-    return 2 * common / (len(mine) + len(theirs)) >= _AGREEMENT
 
 
 def _reduced(text: str) -> tuple[str, list[int]]:

@@ -158,6 +158,8 @@ def quantity_of(amount: Decimal, unit: str = "") -> Quantity:
     Decimal('5000')
     """
     known = kind_of_unit(unit)
+    if known is None and not (unit.isalnum() and unit.isascii()):
+        known = kind_of_unit(plain_quantities(unit))
     factor, kind = (Fraction(1), counted(unit)) if known is None else (known.factor, known.kind)
     return Quantity(float(amount), factor, kind, known is not None, amount, unit)
 

@@ -38,6 +38,7 @@ SHOWN: list[tuple[Value, str]] = [
 ]
 
 
+@pytest.mark.promise("facts:values:shown")
 @pytest.mark.parametrize(("value", "shown"), SHOWN)
 def test_a_value_is_shown_as_short_text_and_read_again(value: Value, shown: str) -> None:
     assert show_value(value) == shown
@@ -50,6 +51,7 @@ def test_a_value_survives_json(value: Value, _shown: str) -> None:
     assert msgspec.json.decode(msgspec.json.encode(value), type=Value) == value
 
 
+@pytest.mark.promise("facts:values:read")
 @pytest.mark.parametrize(
     "text", ["the 1830s", "circa 1841", "early 1841", "1834-35", "31 February 1841", "05/06/1841", ""]
 )
@@ -57,6 +59,7 @@ def test_a_vague_or_impossible_date_is_none(text: str) -> None:
     assert parse_value(text, ValueKind.DATE) is None
 
 
+@pytest.mark.promise("facts:values:agree")
 def test_values_agree_by_type() -> None:
     assert values_agree(NumberValue(Decimal("0.05")), NumberValue(Decimal(5), "%"))
     assert not values_agree(NumberValue(Decimal("0.05")), NumberValue(Decimal(5)))

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentflow.facts import texts_agree
 from agentflow.text import (
     contains_phrase,
     content_word_pairs,
@@ -11,7 +12,6 @@ from agentflow.text import (
     quantities,
     quantity,
     same_quantity,
-    texts_agree,
     word_count,
 )
 
