@@ -17,7 +17,7 @@ from agentflow.facts import (
 )
 from agentflow.offline._language import NAME, TopicPassage, bare, passages
 from agentflow.offline._statements import Statement, read_passage
-from agentflow.offline._words import COUNTS
+from agentflow.offline._words import COUNTS, KINDS
 
 _LIST = re.compile(
     rf"[Tt]he (?P<count>[a-z]+|\d{{1,2}}) (?P<noun>[a-z][a-z'’\-]*(?: [a-z'’\-]+){{0,4}}?)"
@@ -26,7 +26,6 @@ _LIST = re.compile(
 )
 _BETWEEN = re.compile(r", (?:and )?(?:the )?| and (?:the )?")
 _YEAR = re.compile(r"[12]\d{3}")
-_PERIOD = re.compile(r"[Tt]he [A-Z]")
 
 
 def extract(request: ExtractionRequest) -> Extraction:
@@ -57,7 +56,9 @@ def _facts(passage: TopicPassage) -> Iterator[ExtractedFact]:
     for name, class_ in reading.classes.items():
         sentence = reading.introductions[name]
         quote = sentence[: sentence.index(class_) + len(class_)] if class_ in sentence else sentence
-        yield ExtractedFact(name, KIND, class_, ValueKind.TEXT, quote, aliases=_aliases(name, title))
+        head = class_.rpartition(" ")[2]
+        kind = head if head in KINDS else class_
+        yield ExtractedFact(name, KIND, kind, ValueKind.TEXT, quote, aliases=_aliases(name, title))
     for statement in reading.facts:
         # `She discovered the comet` doesn't hold the name of the discoverer.
         stated = statement.relation and statement.value != statement.subject

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from agentflow.facts import KIND, Comparison, Operator
 from agentflow.offline._expressions import Expression
-from agentflow.offline._relations import BE, SITES, RelationWords, Verb, words_of
+from agentflow.offline._relations import BE, RelationWords, Verb, site_of, words_of
 
 _START = re.compile(r"(?:How|Which|Who|What|Where|When|In|By|After|Was|Were|Is|Are|Did|Do|Does|For|Of)\b")
 _NAME = re.compile(r"(?:[Tt]he )?(?P<name>(?:[^\W\d_a-z]|\d)[^?]*)")
 _NOT_NAME = re.compile(
     r" (?:that|who|which|whose|where|was|were|is|are|did|does|do|and|or|than|before|after)\b|, | in \d{3,4}$"
 )
+_NOUN = r"[a-z](?:(?! (?:of|that|who|which|whose|where) )[a-z'’\- ])*"
 _LONGEST_NAME = 10
 _GENERIC = frozenset({"one", "people", "person", "place", "ship", "thing"})
 """Nouns that are no condition."""
@@ -84,11 +85,13 @@ class PhraseParser:
     def related(self, text: str) -> Expression | None:
         if not text.startswith("the "):
             return None
-        for relation, done in SITES.items():
-            place = regex(rf"the [a-z][a-z'’\- ]* where (?P<e>.+) (?:is|are|was|were) {done}").fullmatch(text)
-            if place is not None and relation in self.relations:
-                return self.follow(place["e"], relation)
         for relation, _ in self.known:
+            if (site := site_of(relation)) is not None:
+                done, part = site
+                owner = f"the {part} of (?P<e>.+)" if part else "(?P<e>.+)"
+                place = regex(rf"the {_NOUN} where {owner} (?:is|are|was|were) {done}").fullmatch(text)
+                if place is not None:
+                    return self.follow(place["e"], relation)
             lead = f"the {relation} of "
             if text.startswith(lead) and (found := self.follow(text[len(lead) :], relation)) is not None:
                 return found
@@ -114,12 +117,15 @@ class PhraseParser:
 
     def _described(self, text: str) -> Expression | None:
         whose = regex(
-            r"the [a-z][a-z'’\- ]*? whose (?P<role>[a-z'’\- ]+?) (?:is|are|was|were) (?P<value>.+)"
+            rf"the {_NOUN} whose (?P<role>[a-z'’\- ]+?) (?:is|are|was|were) (?P<value>.+)"
         ).fullmatch(text)
         if whose is not None and whose["role"] in self.relations:
             value = self.thing(whose["value"])
             return None if value is None else Expression(Operator.FIND, (value,), whose["role"])
-        found = regex(rf"the (?P<noun>[a-z][a-z'’\- ]*?) {OF} (?P<clause>.+)").fullmatch(text)
+        best = regex(r"the one with (?P<rest>.+)").fullmatch(text)
+        if best is not None and self.front is not None:
+            return self.limited((self.front,), f"has {best['rest']}")
+        found = regex(rf"the (?P<noun>{_NOUN}) {OF} (?P<clause>.+)").fullmatch(text)
         if found is None:
             return None
         base = self.front if found["noun"] == "one" else None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agentflow.facts import Comparison, Operator, WordingRequest
 from agentflow.offline._expressions import Expression, nested
-from agentflow.offline._relations import BE, SITES, RelationWords, Verb, words_of
+from agentflow.offline._relations import BE, HAVE, RelationWords, Verb, site_of, words_of
 from agentflow.offline._words import PERSONS, PLURALS
 
 _SETS = frozenset({Operator.MEMBERS, Operator.WHERE, Operator.FIND, Operator.AND, Operator.OR})
@@ -82,8 +82,7 @@ class PhraseWriter:
             case Operator.GREATEST | Operator.LEAST:
                 return self._best(part)
             case Operator.FIND | Operator.AND | Operator.WHERE:
-                head, clause = self._described(part)
-                return f"{head} {clause}"
+                return " ".join(self._described(part))
             case Operator.COUNT:
                 return f"the number of {self.things(part.inputs[0])}"
             case _:
@@ -97,7 +96,7 @@ class PhraseWriter:
         if part.relation == "kind":
             raise Unspeakable
         if (split := self.split(part)) is not None:
-            return " ".join(split)
+            return " ".join(filter(None, split))
         return f"the {part.relation} of {owner}"
 
     def _described(self, part: Expression) -> tuple[str, str]:
@@ -107,7 +106,9 @@ class PhraseWriter:
             raise Unspeakable
         if found.group:
             return f"the one of {found.group}", f"that {joined(found.clauses)}"
-        noun = found.noun or "thing"
+        noun = found.noun
+        if not noun:
+            raise Unspeakable
         role = _AS_ROLE.fullmatch(found.clauses[0].rest) if len(found.clauses) == 1 else None
         if role is not None:
             be = BE.finite(past=found.clauses[0].past, plural=False)
@@ -216,7 +217,7 @@ class PhraseWriter:
         said = self.name(bound)
         if _PERIOD.fullmatch(bound) and not bound.startswith("the "):
             said = f"the {bound}"
-        if words.unit and part.relation == f"number of {words.unit}":
+        if words.counted:
             said = said.removesuffix(f" {words.unit}")
         return self.clause(words, pattern, said, part.relation), words.noun
 
@@ -278,17 +279,20 @@ class PhraseWriter:
         """Return noun and relative clause of a phrase that has one."""
         if part.operator in {Operator.FIND, Operator.AND, Operator.WHERE}:
             return self._described(part)
-        if part.operator is Operator.FOLLOW and part.relation in SITES:
+        if part.operator is Operator.FOLLOW and (site := site_of(part.relation)) is not None:
+            done, piece = site
             owner = self.thing(part.inputs[0])
-            be = "were" if is_plural(owner) else "was"
-            if part.relation == "location":
-                be = "are" if is_plural(owner) else "is"
-            return f"the {self.nouns.get(part) or 'place'}", f"where {owner} {be} {SITES[part.relation]}"
+            owner = f"the {piece} of {owner}" if piece else owner
+            plural = piece.endswith("s") or (not piece and is_plural(owner))
+            be = BE.finite(past=done != "located", plural=plural)
+            return f"the {self.nouns.get(part) or 'place'}", f"where {owner} {be} {done}"
         if part.operator in {Operator.GREATEST, Operator.LEAST} and not self.front:
             clause = self.extreme(part)
             group = self.group(part.inputs)
             if group and not (clause.verb is BE and clause.rest.startswith("the ")):
                 self.front = group
+                if clause.verb is HAVE:
+                    return f"the one with {clause.rest}", ""
                 return "the one", f"that {clause.said()}"
         return None
 

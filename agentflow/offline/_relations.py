@@ -93,6 +93,8 @@ class RelationWords(NamedTuple):
     """Part of the subject that the words are about."""
     numeric: bool = False
     """The values are numbers."""
+    counted: bool = False
+    """The unit is the name of what is counted."""
 
 
 _HOLDERS = {
@@ -143,9 +145,18 @@ _DONE = {event.replace("_", " "): verb.replace("_", " ") for verb, event in EVEN
 _INTRANSITIVE = {"died": "die", "sank": "sink", "began": "begin", "failed": "fail"}
 SITES = {"place of construction": "built", "location": "located", "place of signing": "signed"}
 """Relations to places, with the participle of `the place where it was …`."""
+_SITED = re.compile(r"location of the (?P<part>[a-z][a-z'’ \-]*)")
 YEAR_IN = "the year in which "
 """Start of a clause that stands for a year."""
 _OF_PART = re.compile(r"(?P<relation>.+) of the (?P<part>[a-z][a-z'’ \-]*)")
+
+
+def site_of(relation: str) -> tuple[str, str] | None:
+    """Return participle and part of a relation to a place: `located`, `hall` for the location of the hall."""
+    if relation in SITES:
+        return SITES[relation], ""
+    found = _SITED.fullmatch(relation)
+    return None if found is None else ("located", found["part"])
 
 
 @lru_cache(maxsize=1024)
@@ -154,6 +165,8 @@ def words_of(relation: str, unit: str = "") -> RelationWords:
     event = relation.removeprefix("year of ")
     if event != relation and event in _DONE:
         return _event(event)
+    if relation == "population":
+        return _count("inhabitants")
     if relation.startswith("number of "):
         return _count(relation.removeprefix("number of "))
     if relation in _ADJECTIVES:
@@ -211,6 +224,7 @@ def _count(unit: str) -> RelationWords:
         noun=_SUBJECTS.get(unit, ""),
         unit=unit,
         numeric=True,
+        counted=True,
     )
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from agentflow.offline._language import NAME, NUMBER, TopicPassage, bare, passages
 from agentflow.offline._words import (
     AGENTS,
+    COUNTS,
     DONE,
     EXTENTS,
     HOLDING,
@@ -16,6 +17,7 @@ from agentflow.offline._words import (
     MEASURES,
     PERSONS,
     PLACES,
+    ROLES,
     VAGUE,
     VERBS,
     WHOLES,
@@ -177,7 +179,7 @@ def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Statement]:
         if not sentence.endswith((".", "!", '."', ".”")):
             continue
         role = _ROLE_OF.match(sentence)
-        if role is not None:
+        if role is not None and role["role"].split(" ")[0] not in COUNTS:
             yield _role_statement(role, sentence)
             continue
         match = _SUBJECT.match(sentence)
@@ -198,6 +200,9 @@ def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Statement]:
             yield from _predicate(_Subject(name, said), predicate, sentence, reading)
         elif naming and (clear or match["owner"]):
             subject = _referred(match, topic, shown, naming, reading.classes.get(topic, ""))
+            if match["owner"] == "The" and match["part"] in KINDS and topic not in reading.classes:
+                reading.classes[topic] = match["part"]
+                reading.introductions[topic] = sentence
             clear = clear and not subject.part
             yield from _predicate(subject, predicate, sentence, reading)
 
@@ -250,8 +255,9 @@ def _predicate(subject: _Subject, predicate: str, sentence: str, reading: Readin
     if is_a is not None and not subject.part:
         class_ = is_a["class"].strip()
         kind = class_ if is_a[0].split(" ")[1] != "the" else class_.split(" ")[-1]
-        reading.classes.setdefault(subject.name, kind)
-        reading.introductions.setdefault(subject.name, sentence)
+        if kind not in ROLES:
+            reading.classes.setdefault(subject.name, kind)
+            reading.introductions.setdefault(subject.name, sentence)
     yield from _passive(subject, predicate, sentence)
     yield from _copula(subject, predicate, sentence)
     yield from _active(subject, predicate, sentence)
@@ -418,7 +424,6 @@ def _quantity(subject: _Subject, predicate: str, sentence: str) -> Iterator[Stat
     elif (way := _DIRECTION.match(rest)) and stem:
         other = f"{'the ' if way['article'] else ''}{bare(way['name'])}"
         ask = f"How far {way['way']} of {other} {stem[0]} {slot} {stem[1]}?"
-        relation = f"distance from {other}"
         end += way.end()
     elif stem and stem[1] == "weigh":
         ask, relation = f"How much {stem[0]} {slot} weigh?", "weight"

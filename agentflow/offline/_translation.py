@@ -218,7 +218,7 @@ class _QuestionParser(PhraseParser):
         if rest:
             rest = f" {re.escape(rest)}"
             moved = regex(
-                rf"{start}(?P<head>the [a-z'’\- ]+?){rest} (?P<clause>(?:{OF}|where) .+)"
+                rf"{start}(?P<head>the [a-z'’\- ]+?){rest} (?P<clause>(?:{OF}|where|whose) .+)"
             ).fullmatch(text)
             if moved is not None:
                 return self.follow(f"{moved['head']} {moved['clause']}", relation)

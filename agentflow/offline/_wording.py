@@ -82,14 +82,16 @@ class _QuestionWriter(PhraseWriter):
     def _of_described(self, words: RelationWords, described: tuple[str, str], relation: str) -> str:
         """Return a question about a thing with a relative clause, which goes to the end."""
         head, clause = described
+        whole = f"{head} {clause}".strip()
         past = self.past(words, relation)
         if words.asks:
-            be = BE.finite(past=past, plural=False)
-            return words.asks.format(e=f"{head} {clause}", **{"is": be})
+            return words.asks.format(e=whole, **{"is": BE.finite(past=past, plural=False)})
         if not words.ask:
             unit = f", in {self.unit}" if self.unit else ""
-            return f"what {'was' if past else 'is'} the {relation} of {head} {clause}{unit}?"
-        return f"{words.ask} {Clause(words.verb, words.asked, past).asked(head)} {clause}?"
+            return f"what {'was' if past else 'is'} the {relation} of {whole}{unit}?"
+        if words.asked and words.asked in clause:
+            raise Unspeakable  # `in which year was the ship launched that was launched by …`
+        return f"{words.ask} {Clause(words.verb, words.asked, past).asked(head)} {clause}".rstrip() + "?"
 
     def _which(self, whole: Expression, *, plural: bool) -> str:
         found = self.conditions(whole)
@@ -154,7 +156,7 @@ class _QuestionWriter(PhraseWriter):
         else:
             owners = series([self.thing(each.inputs[0]) for each in parts])
             together = "together"
-        if relation.startswith("number of ") and not words.part:
+        if words.counted:
             start = words.verb.auxiliary(past=self.past(words, relation), plural=True)
             return f"{words.ask} {start} {owners} {words.verb.stem} {together}?"
         unit = f", in {self.unit}" if self.unit else ""
@@ -168,7 +170,7 @@ class _QuestionWriter(PhraseWriter):
         if first.relation != second.relation or words.event or other.event:
             raise Unspeakable
         one, two = self.thing(first.inputs[0]), self.thing(second.inputs[0])
-        if first.relation.startswith("number of ") or words.part or not self.unit:
+        if words.counted or words.part or not self.unit:
             return f"what is the difference between the {first.relation} of {one} and that of {two}?"
         return f"by how many {self.unit} do {one} and {two} differ in {first.relation}?"
 
@@ -198,9 +200,7 @@ class _QuestionWriter(PhraseWriter):
             pattern = words.less if whole.operator is Operator.BEFORE else words.more
             if not pattern:
                 raise Unspeakable
-            said = (
-                second.removesuffix(f" {words.unit}") if first.relation.startswith("number of ") else second
-            )
+            said = second.removesuffix(f" {words.unit}") if words.counted else second
             return f"{self.clause(words, pattern, said, first.relation).asked(subject)}?"
         if second.operator is not Operator.FOLLOW:
             raise Unspeakable
@@ -253,7 +253,7 @@ class _QuestionWriter(PhraseWriter):
             return f"{be} {self.thing(first)} also {self.thing(second)}?"
         if words.value and "{is}" not in words.asks:
             said = self.name(second)
-            if first.relation.startswith("number of "):
+            if words.counted:
                 said = said.removesuffix(f" {words.unit}")
             return f"{self.clause(words, words.value, said, first.relation).asked(subject)}?"
         be = BE.finite(past=self.past(words, first.relation), plural=False)

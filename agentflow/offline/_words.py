@@ -22,7 +22,7 @@ AGENTS = paired(
 KINDS = frozenset(
     listed(
         "association book bridge building city club company country film guild house institute island machine museum "
-        "novel organisation organization poem river ship society song station team town university vessel village work"
+        "lighthouse captain clock garden mountain lake canal library observatory harbour compass novel organisation organization poem river ship society song station team town university vessel village work"
     )
 )
 """Class nouns: in a passage about a town, `the town` is that town."""
@@ -147,6 +147,9 @@ HOLDING = frozenset(listed("have carry hold employ count keep contain grow sell 
 
 WHOLES = paired("tower:lighthouse building:hall canal:waterway")
 """Classes whose parts stand for the whole: the tower of a lighthouse is the lighthouse."""
+
+ROLES = frozenset(listed("capital centre seat home part end main largest end site name"))
+"""Nouns after `is the` that are no class."""
 
 VAGUE = frozenset(listed("different new other main big small great"))
 """Words that say little about the things counted."""

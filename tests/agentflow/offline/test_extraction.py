@@ -33,11 +33,9 @@ SENTENCES = {
         ("Fern Light", "first keeper", "Ida Holt", "", "The first keeper of Fern Light was Ida Holt"),
     },
     "Fern Light is a white lighthouse.": {
-        ("Fern Light", "kind", "white lighthouse", "", "Fern Light is a white lighthouse"),
+        ("Fern Light", "kind", "lighthouse", "", "Fern Light is a white lighthouse"),
     },
-    "Quill lies 8 leagues west of Alba.": {
-        ("Quill", "distance from Alba", "8", "leagues", "Quill lies 8 leagues west of Alba"),
-    },
+    "Quill lies 8 leagues west of Alba.": set[tuple[str, ...]](),
     "She discovered the Lantern Comet.": set[tuple[str, ...]](),
     "The captain of the ship was old.": set[tuple[str, ...]](),
     "Nobody was founded.": set[tuple[str, ...]](),

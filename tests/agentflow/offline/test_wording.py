@@ -97,7 +97,7 @@ QUESTIONS = {
         made(Operator.GREATEST, ISLANDS, relation="number of inhabitants"),
         "",
     ),
-    "Of the six inhabited islands of the Varrow Isles, what is the main town of the one that has the most inhabitants?": (
+    "Of the six inhabited islands of the Varrow Isles, what is the main town of the one with the most inhabitants?": (
         follow(made(Operator.GREATEST, ISLANDS, relation="number of inhabitants"), "main town"),
         "",
     ),
