@@ -55,7 +55,8 @@ def _facts(passage: TopicPassage) -> Iterator[ExtractedFact]:
     title = bare(passage.topic)
     for name, class_ in reading.classes.items():
         sentence = reading.introductions[name]
-        quote = sentence[: sentence.index(class_) + len(class_)] if class_ in sentence else sentence
+        place = sentence.find(class_, sentence.find(name) + len(name) if name in sentence else 0)
+        quote = sentence[: place + len(class_)] if place >= 0 else sentence
         head = class_.rpartition(" ")[2]
         kind = head if head in KINDS else class_
         yield ExtractedFact(name, KIND, kind, ValueKind.TEXT, quote, aliases=_aliases(name, title))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from agentflow.facts import KIND, Comparison, Operator
 from agentflow.offline._expressions import Expression
-from agentflow.offline._relations import BE, RelationWords, Verb, site_of, words_of
+from agentflow.offline._relations import BE, RelationWords, Verb, cues_of, site_of, words_of
 
 _START = re.compile(r"(?:How|Which|Who|What|Where|When|In|By|After|Was|Were|Is|Are|Did|Do|Does|For|Of)\b")
 _NAME = re.compile(r"(?:[Tt]he )?(?P<name>(?:[^\W\d_a-z]|\d)[^?]*)")
@@ -71,8 +71,14 @@ def known_relations(relations: tuple[str, ...]) -> tuple[KnownRelation, ...]:
 class PhraseParser:
     """Parser of phrases about some relations and sets."""
 
-    def __init__(self, relations: tuple[str, ...], sets: tuple[str, ...]) -> None:
-        self.known = known_relations(relations)
+    def __init__(self, relations: tuple[str, ...], sets: tuple[str, ...], text: str) -> None:
+        """Parse phrases of a text with some of these relations."""
+        asked = frozenset(re.findall(r"[a-z]{3,}", text.lower()))
+        self.known = tuple(
+            each
+            for each in known_relations(relations)
+            if not (cues := cues_of(each.relation)) or not cues.isdisjoint(asked)
+        )
         self.relations = frozenset(relations)
         self.front: Expression | None = None
         self.sets = {each.lower().removeprefix("the "): each for each in sets}

@@ -182,6 +182,8 @@ class PhraseWriter:
         if not words.value:
             raise Unspeakable
         said = self.thing(value)
+        if words.counted:
+            said = said.removesuffix(f" {words.unit}")
         return Conditions((self.clause(words, words.value, said, part.relation),), noun=noun or words.noun)
 
     def _role_of(self, part: Expression) -> Conditions:
@@ -284,7 +286,7 @@ class PhraseWriter:
             owner = self.thing(part.inputs[0])
             owner = f"the {piece} of {owner}" if piece else owner
             plural = piece.endswith("s") or (not piece and is_plural(owner))
-            be = BE.finite(past=done != "located", plural=plural)
+            be = BE.finite(past=done in {"built", "signed"}, plural=plural)
             return f"the {self.nouns.get(part) or 'place'}", f"where {owner} {be} {done}"
         if part.operator in {Operator.GREATEST, Operator.LEAST} and not self.front:
             clause = self.extreme(part)

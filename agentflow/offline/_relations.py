@@ -143,12 +143,65 @@ _DEEDS = {agent: verb for verb, agent in AGENTS.items()}
 _DONE = {event.replace("_", " "): verb.replace("_", " ") for verb, event in EVENTS.items()}
 """Past participles, or the simple past, by event."""
 _INTRANSITIVE = {"died": "die", "sank": "sink", "began": "begin", "failed": "fail"}
-SITES = {"place of construction": "built", "location": "located", "place of signing": "signed"}
+SITES = {
+    "place of construction": "built",
+    "place of signing": "signed",
+    "place of sale": "sold",
+    "place of sorting": "sorted",
+    "location": "located",
+}
 """Relations to places, with the participle of `the place where it was …`."""
 _SITED = re.compile(r"location of the (?P<part>[a-z][a-z'’ \-]*)")
+_PAST_SITES = frozenset({"place of construction", "place of signing"})
+_COMMON = frozenset(
+    [
+        "than",
+        "more",
+        "less",
+        "fewer",
+        "fewest",
+        "most",
+        "the",
+        "for",
+        "time",
+        "earlier",
+        "later",
+        "first",
+        "last",
+        "before",
+        "after",
+        "year",
+        "number",
+        "which",
+        "how",
+        "many",
+        "much",
+        "where",
+        "who",
+        "whom",
+        "what",
+        "was",
+        "has",
+        "had",
+        "and",
+        "its",
+        "place",
+    ]
+)
+"""Words that questions about many relations have."""
 YEAR_IN = "the year in which "
 """Start of a clause that stands for a year."""
 _OF_PART = re.compile(r"(?P<relation>.+) of the (?P<part>[a-z][a-z'’ \-]*)")
+
+
+@lru_cache(maxsize=1024)
+def cues_of(relation: str) -> frozenset[str]:
+    """Return words of which a question about a relation has at least one; none if it may have any words."""
+    words = words_of(relation)
+    verb = words.verb if words.verb not in (BE, HAVE) else ()
+    told = (*words[2:], *verb, relation)
+    found = {word for text in told if isinstance(text, str) for word in re.findall(r"[a-z]{3,}", text)}
+    return frozenset(found - _COMMON)
 
 
 def site_of(relation: str) -> tuple[str, str] | None:
@@ -251,12 +304,10 @@ def _special(relation: str, unit: str) -> RelationWords | None:
     match relation:
         case "birthplace":
             return RelationWords(BE, True, ask="Where", asked="born", value="born in {v}", noun="person")
-        case "place of construction":
-            return RelationWords(BE, True, ask="Where", asked="built", value="built {at} {v}")
-        case "place of signing":
-            return RelationWords(BE, True, ask="Where", asked="signed", value="signed {at} {v}")
-        case "location":
-            return RelationWords(BE, False, ask="Where", value="located {at} {v}", asked="located")
+        case _ if relation in SITES:
+            done = SITES[relation]
+            past = relation in _PAST_SITES
+            return RelationWords(BE, past, ask="Where", asked=done, value=f"{done} {{at}} {{v}}")
         case "namesake":
             return RelationWords(BE, False, ask="After whom or what", asked="named", value="named after {v}")
         case "weight":

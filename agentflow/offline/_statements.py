@@ -183,6 +183,11 @@ def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Statement]:
             yield _role_statement(role, sentence)
             continue
         match = _SUBJECT.match(sentence)
+        if (predicate := _after_topic(topic, sentence)) and (match is None or match["name"]):
+            # A heading is a name, also with small letters: `Tollen amber`.
+            naming, clear = sentence, True
+            yield from _predicate(_Subject(topic, shown), predicate, sentence, reading)
+            continue
         if match is None:
             clear = False
             continue
@@ -205,6 +210,13 @@ def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Statement]:
                 reading.introductions[topic] = sentence
             clear = clear and not subject.part
             yield from _predicate(subject, predicate, sentence, reading)
+
+
+def _after_topic(topic: str, sentence: str) -> str:
+    """Return the predicate of a sentence about the topic itself, if that is no capitalised name."""
+    rest = sentence.removeprefix(f"{topic} ")
+    known = topic and rest != sentence and topic.rpartition(" ")[2].islower()
+    return rest if known and rest.split(" ", 1)[0] in VERBS else ""
 
 
 def _said(match: re.Match[str], name: str) -> str:
@@ -358,7 +370,8 @@ def _linked(
 def _copula(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
     """Read `was the captain of the Grey Petrel`; of a part, `was Ilsa Venn`."""
     role = _IS_ROLE.match(predicate)
-    if role is not None and not subject.part and " and " not in role["role"]:
+    named = role is not None and role["role"].endswith(subject.name.rpartition(" ")[2])
+    if role is not None and not named and not subject.part and " and " not in role["role"]:
         other = bare(role["name"])
         shown = f"the {other}" if role["article"] else other
         fact = _role(other, shown, role["role"], role["be"], subject.name, sentence, subject.naming)

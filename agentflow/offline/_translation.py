@@ -47,7 +47,7 @@ def expression_of(question: str, relations: Sequence[str], sets: Sequence[str]) 
         return None
     if _START.match(text):
         text = text[0].lower() + text[1:]
-    return _QuestionParser(tuple(relations), tuple(sets)).question(text)
+    return _QuestionParser(tuple(relations), tuple(sets), text).question(text)
 
 
 class _QuestionParser(PhraseParser):

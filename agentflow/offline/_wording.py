@@ -89,6 +89,8 @@ class _QuestionWriter(PhraseWriter):
         if not words.ask:
             unit = f", in {self.unit}" if self.unit else ""
             return f"what {'was' if past else 'is'} the {relation} of {whole}{unit}?"
+        if words.verb is not BE:
+            return f"{words.ask} {Clause(words.verb, words.asked, past).asked(whole)}?"
         if words.asked and words.asked in clause:
             raise Unspeakable  # `in which year was the ship launched that was launched by …`
         return f"{words.ask} {Clause(words.verb, words.asked, past).asked(head)} {clause}".rstrip() + "?"
@@ -100,7 +102,7 @@ class _QuestionWriter(PhraseWriter):
         said = joined(found.clauses, plural=plural)
         if found.group:
             return f"which of {found.group} {said}?"
-        if is_person(found.noun):
+        if found.noun == "person":
             return f"which people {said}?" if plural else f"who {said}?"
         if not found.noun:
             return f"what {joined(found.clauses)}?"

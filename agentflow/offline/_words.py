@@ -131,6 +131,8 @@ PLACES = {
     "born": "birthplace",
     "built": "place of construction",
     "kept": "location",
+    "sold": "place of sale",
+    "sorted": "place of sorting",
     "signed": "place of signing",
     "buried": "burial place",
 }
