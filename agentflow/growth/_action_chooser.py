@@ -14,7 +14,18 @@ from agentflow.growth._settings import GrowthSettings, PlannerPort
 from agentflow.journal import Page
 from agentflow.sandbox import Tool
 from agentflow.team import card_of, fixed_arguments
-from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, Usage, canonical
+from agentflow.trajectory import (
+    Action,
+    Plan,
+    PlanRequest,
+    Proposal,
+    Reply,
+    Seed,
+    Step,
+    Usage,
+    Verdict,
+    canonical,
+)
 
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"\w+")
@@ -172,7 +183,8 @@ class ActionChooser:
         if self._settings.merge_duplicates:
             self._merge(node, plan)
             return
-        path = [step.action for step in node.path]
+        # A failed search may be tried again with other words, however similar.
+        path = [step.action for step in node.path if step.verdict not in (Verdict.ERROR, Verdict.EMPTY)]
         for proposal in plan.proposals:
             if len(node.choices) == node.wanted:
                 return

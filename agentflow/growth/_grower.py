@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.actors import together
+from agentflow.errors import ErrorKind
 from agentflow.growth._action_chooser import ActionChooser, ChosenAction, NodeChoices
 from agentflow.growth._branch_sandboxes import (
     ActionRunner,
@@ -18,7 +19,7 @@ from agentflow.growth._branch_sandboxes import (
     BranchState,
     TreeSandboxes,
 )
-from agentflow.growth._records import VerdictRecord, diverged_nodes, path_key
+from agentflow.growth._records import ActionRecord, VerdictRecord, diverged_nodes, path_key
 from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, VerifierPort
 from agentflow.journal import Page
 from agentflow.trajectory import (
@@ -37,6 +38,8 @@ from agentflow.trajectory import (
     tree_id,
 )
 
+_REPAIRABLE = (Verdict.ERROR, Verdict.EMPTY)
+"""Verdicts after which a recovery child may follow."""
 MIN_REPEATED_CHARS = 80
 """Length from which equal output of two programs is not a coincidence."""
 
@@ -56,6 +59,8 @@ class OpenNode(Struct):
     """Steps from the root, as shown to the roles."""
     state: BranchState
     """State in which its children act, including one claim."""
+    failed: bool = False
+    """Its action failed or returned nothing, and may be repaired by a recovery child."""
 
 
 class _Child(NamedTuple):
@@ -123,6 +128,7 @@ class _TreeGrowth:
         self._drawn: dict[str, int] = {}
         self._reasoning: dict[str, str] = {}
         self._seen: set[bytes] = set()
+        self._recoveries = settings.recoveries
         self._verifier_usage = Usage()
 
     async def grow(self) -> Tree:
@@ -139,9 +145,10 @@ class _TreeGrowth:
         self._add(root)
         level = [OpenNode((), root, (), BranchState())]
         while level:
-            level = await self._next_level(level)
-            await self._sandboxes.release(*(each.state for each in level if not self._grows(each.node)))
-            level = [each for each in level if self._grows(each.node)]
+            children = await self._next_level(level)
+            level = [each for each in children if self._grows(each)]
+            growing = {each.path for each in level}
+            await self._sandboxes.release(*(each.state for each in children if each.path not in growing))
         return Tree(
             id=self._id,
             seed=self._seed,
@@ -154,16 +161,24 @@ class _TreeGrowth:
             reasoning=self._reasoning,
         )
 
-    def _grows(self, node: Node) -> bool:
-        return node.verdict is Verdict.NEW and self._grower.settings.children(node.depth) > 0
+    def _grows(self, each: OpenNode) -> bool:
+        """Tell whether children are grown. The nodes of a complete level ask in path order: recoveries are limited."""
+        if self._grower.settings.children(each.node.depth) == 0:
+            return False
+        if each.node.verdict is Verdict.NEW:
+            return True
+        if not each.failed or self._recoveries == 0:
+            return False
+        self._recoveries -= 1
+        return True
+
+    def _wanted(self, each: OpenNode) -> int:
+        return 1 if each.failed else self._grower.settings.children(each.node.depth)
 
     async def _next_level(self, level: Sequence[OpenNode]) -> list[OpenNode]:
         """Grow the children of a level, in path order."""
         chosen = [
-            NodeChoices(
-                path_key(each.path), each.steps, self._grower.settings.children(each.node.depth), [], [], []
-            )
-            for each in level
+            NodeChoices(path_key(each.path), each.steps, self._wanted(each), [], [], []) for each in level
         ]
         await self._chooser.choose(chosen)
         for parent, choices in zip(level, chosen, strict=True):
@@ -252,12 +267,23 @@ class _TreeGrowth:
         if child.choice.drawn > 1:
             self._drawn[node.id] = child.choice.drawn
         self._verifier_usage += verdict.usage
-        judged = replace(step, verdict=verdict.verdict)
-        return OpenNode(child.path, node, (*child.parent.steps, judged), child.result.state)
+        unjudged = verdict.failure is not None
+        failed = verdict.verdict in _REPAIRABLE and not (
+            unjudged or child.parent.failed or _is_refused(record)
+        )
+        reason = step.failure or (verdict.reason if verdict.verdict is Verdict.ERROR else "")
+        judged = replace(step, verdict=verdict.verdict, failure=reason)
+        return OpenNode(child.path, node, (*child.parent.steps, judged), child.result.state, failed)
 
     def _add(self, node: Node) -> None:
         self._nodes.append(node)
         self._grower.observer(self._seed, node)
+
+
+def _is_refused(record: ActionRecord) -> bool:
+    """Tell whether the action was not tried: its path cannot be replayed, so nothing can follow it."""
+    failure = record.outcome.failure
+    return failure is not None and failure.kind == ErrorKind.CANNOT_FORK
 
 
 def _reason(outcome: ActionOutcome) -> str:

@@ -70,6 +70,9 @@ class GrowthSettings(Struct, frozen=True, kw_only=True):
     corrected."""
     on_unforkable: Unforkable = Unforkable.CHAIN
     """Policy for branches that cannot be isolated."""
+    recovery_share: float = 0.2
+    """Share of the nodes of a full tree that may be recovery children: the only child of a failed or empty node, which sees
+    the failure and continues from the state after it. 0 disables them."""
     tips: str = ""
     """The user's guidance for exploration."""
     seed_description: str = ""
@@ -82,6 +85,15 @@ class GrowthSettings(Struct, frozen=True, kw_only=True):
         if depth >= self.max_depth:
             return 0
         return self.branching_factor if depth < self.depth_threshold else 1
+
+    @property
+    def recoveries(self) -> int:
+        """Maximum number of recovery children of a tree."""
+        size, width = 0, 1
+        for depth in range(self.max_depth):
+            width *= self.children(depth)
+            size += width
+        return int(self.recovery_share * size)
 
     @property
     def width(self) -> int:

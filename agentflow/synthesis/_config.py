@@ -22,7 +22,7 @@ Role = Literal["planner", "verifier", "generator"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-_ADDED: Final = ("max_observation_chars", "max_evidence_chars")
+_ADDED: Final = ("recovery_share", "max_observation_chars", "max_evidence_chars")
 """Settings that runs of earlier versions do not have; they resume with the defaults."""
 
 
@@ -69,6 +69,8 @@ class SynthesisConfig(RunConfig):
     max_planner_calls: int = Field(default=3, ge=1)
     """Maximum number of planner calls per node to get enough new actions."""
 
+    recovery_share: Share = 0.2
+    """Share of a full tree's nodes that may be recovery children: the only child of a failed or empty node; 0 disables them."""
     max_observation_chars: int = Field(default=12_000, ge=500)
     """Maximum characters of an observation in a prompt; of a longer one the passages are shown that fit the path."""
     max_evidence_chars: int = Field(default=24_000, ge=1_000)
@@ -160,6 +162,7 @@ class SynthesisConfig(RunConfig):
             action_similarity=self.action_similarity,
             max_asks=self.max_planner_calls,
             on_unforkable=Unforkable(self.on_unforkable),
+            recovery_share=self.recovery_share,
             tips=self.sampling_tips,
             seed_description=self.seed_description,
         )

@@ -46,6 +46,8 @@ class TrajectoryNode(Struct, frozen=True, omit_defaults=True):
     """Repeating the path to this node gave another observation."""
     reasoning: str = ""
     """Reasoning of the planner's model about the next actions."""
+    trainable: bool = True
+    """False for an action that failed or gave nothing new: it is context for its repair, and no model is trained to make it."""
 
     @classmethod
     def of(cls, tree: Tree, node: Node) -> "TrajectoryNode":
@@ -67,4 +69,5 @@ class TrajectoryNode(Struct, frozen=True, omit_defaults=True):
             images=images or None,
             diverged=node.id in tree.diverged,
             reasoning=tree.reasoning.get(node.id, ""),
+            trainable=action is None or node.verdict is Verdict.NEW,
         )

@@ -139,16 +139,21 @@ def lessons_of(
 ) -> list[Lesson]:
     """Return the lessons of a conversation: one for each message of that role, with everything before it as the prompt.
 
-    Prompts are rendered exactly as at inference time; special tokens in the messages are escaped. See docs/backbones.md.
+    Prompts are rendered exactly as at inference time; special tokens in the messages are escaped. A message with
+    `"trainable": False` is context only. See docs/backbones.md.
 
     :raises ConfigurationError: if the chat template changes the prompt once the message is added.
     """
     lessons = list[Lesson]()
     own = _special_tokens(tokenizer)
-    messages = [_escaped(message, own) for message in messages]
+    context = [message.get("trainable") is False for message in messages]
+    messages = [
+        _escaped({name: entry for name, entry in message.items() if name != "trainable"}, own)
+        for message in messages
+    ]
     template |= {name: _escaped(template[name], own) for name in _DATA if name in template}
     for place, message in enumerate(messages):
-        if message["role"] != role:
+        if message["role"] != role or context[place]:
             continue
         prompt = _text(tokenizer, messages[:place], add_generation_prompt=True, **template)
         whole = _text(tokenizer, messages[: place + 1], **template)

@@ -7,6 +7,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentflow.actors import together
 from agentflow.errors import RunStopped, StopCause
@@ -160,7 +161,8 @@ async def test_only_new_nodes_grow() -> None:
         return next(verdicts)
 
     verdicts = iter([Verdict.NEW, Verdict.REPEATS, Verdict.EMPTY, Verdict.OFF_TOPIC, *[Verdict.NEW] * 9])
-    async with grower(PlanBy(stateful_plan), settings=SMALL, verifier=JudgeBy(judge)) as growing:
+    settings = replace(SMALL, recovery_share=0)
+    async with grower(PlanBy(stateful_plan), settings=settings, verifier=JudgeBy(judge)) as growing:
         tree = await growing.grow(SEED, fresh_page())
     assert [(node.depth, node.verdict.value) for node in tree.nodes] == [
         (0, "new"), (1, "new"), (1, "repeats"), (2, "empty"), (2, "off_topic"),

@@ -40,7 +40,7 @@ OTHERWISE: dict[str, object] = {
     "planner_model": {"temperature": 0.1}, "verifier_model": {"temperature": 0.2},
     "generator_model": {"temperature": 0.3}, "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0,
     "sampling_tips": "dig", "max_depth": 4, "branching_factor": 3, "depth_threshold": 1, "verifier": "off",
-    "on_unforkable": "refuse", "action_similarity": 0.5, "max_planner_calls": 1, "max_observation_chars": 900,
+    "on_unforkable": "refuse", "action_similarity": 0.5, "max_planner_calls": 1, "recovery_share": 0.5, "max_observation_chars": 900,
     "max_evidence_chars": 9000, "min_depth": 3, "max_selected_traj": 1,
     "path_similarity_threshold": 0.2, "selection_strategy": "diverse", "synthesis_tips": "ask why",
     "qa_examples": [{"question": "Who?", "answer": "Ada"}], "min_reasoning_steps": 4, "max_drafts": 2,

@@ -1,0 +1,123 @@
+"""Conversations for fine-tuning, made from the files of a synthesis."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agentflow.errors import ConfigurationError
+from agentflow.growth import GrowthSettings
+from agentflow.learner.data import read_conversations
+from agentflow.learner.local import lessons_of
+from agentflow.synthesis import SynthesisConfig
+from agentflow.synthesis._files import trajectory_record
+from agentflow.synthesis._seed_result import Trajectory
+from agentflow.synthesis._selection import select
+from agentflow.trajectory import JudgementRequest, Proposal, Seed, Verdict
+from tests.agentflow._families import FAMILIES, tokenizer_of
+from tests.agentflow.growth._functions import JudgeBy, PlanBy, fresh_page, grower
+
+PAIR = {"question": "When was the first keeper born?", "answer": "1841", "trajectory_id": "traj_1"}
+NODES = [
+    {"observation": "Starting point: ports", "intent": "Initialize exploration", "action": None},
+    {
+        "observation": "x" * 9_000,
+        "intent": "Look.",
+        "action": {"tool": "rag_search", "args": {"query": "ports"}},
+    },
+]
+
+
+def judge(request: JudgementRequest) -> Verdict:
+    return Verdict.ERROR if request.trouble else Verdict.NEW
+
+
+@pytest.mark.promise("growth:recovery:training")
+async def test_an_injected_failure_yields_a_kept_path_whose_failure_is_masked_and_whose_repair_is_trained(
+    tmp_path: Path,
+) -> None:
+    commands = [
+        "echo 'The first keeper of the light of Brenn was Ada Holm.' | tee keepers",
+        "cat keeper-file 2>&1",
+        "echo 'Ada Holm was born in Vessel Bay in 1841.' >> keepers; tail -1 keepers",
+    ]
+    planner = PlanBy(
+        lambda request: [
+            Proposal(f"Try {len(request.path)}.", "bash_run", {"command": commands[len(request.path)]})
+        ]
+    )
+    settings = GrowthSettings(max_depth=3, branching_factor=1, depth_threshold=1, recovery_share=0.4)
+    seed = Seed(index=0, id="seed_001", content="Explore the light of Brenn")
+    page = fresh_page()
+    async with grower(
+        planner, settings=settings, verifier=JudgeBy(judge), backends=("bash",), tools=("bash_run",)
+    ) as growing:
+        tree = await growing.grow(seed, page)
+    assert [node.verdict.value for node in tree.nodes] == ["new", "new", "error", "new"]
+    config = SynthesisConfig(max_depth=3)
+    failed = tree.nodes[2]
+    ((path, score),) = select(tree, config).chosen
+    assert failed in path.nodes and failed not in path.evidence
+    kept = Trajectory(id=path.id, nodes=tuple(node.id for node in tree.nodes), score=score)
+    pair = {"question": "When was the first keeper born?", "answer": "1841", "trajectory_id": path.id}
+    (tmp_path / "trajectories.jsonl").write_bytes(msgspec.json.encode(trajectory_record(tree, kept)))
+    (tmp_path / "synthesized_qa.jsonl").write_bytes(msgspec.json.encode(pair))
+    (conversation,) = read_conversations(tmp_path)
+    assert [message["role"] for message in conversation] == ["user", *["assistant", "tool"] * 3, "assistant"]
+    assert [message.get("trainable", True) for message in conversation] == [True] * 3 + [False] + [True] * 4
+    assert "No such file" in conversation[4]["content"]
+    tokenizer = tokenizer_of(FAMILIES["ChatML"])
+    lessons = lessons_of(conversation, tokenizer)
+    trained = [tokenizer.decode(lesson.completion) for lesson in lessons]
+    read = [tokenizer.decode(lesson.prompt) for lesson in lessons]
+    assert len(lessons) == 3
+    assert ["Try 0." in trained[0], "Try 2." in trained[1], "1841" in trained[2]] == [True] * 3
+    assert not any("Try 1." in each for each in trained)
+    assert "Try 1." in read[1] and "No such file" in read[1]
+
+
+@pytest.mark.promise("training:conversations")
+def test_each_pair_is_a_conversation_whose_long_results_are_windows(tmp_path: Path) -> None:
+    failed = {
+        **NODES[1],
+        "observation": "",
+        "failure": {"kind": "timeout", "message": "too slow"},
+        "trainable": False,
+    }
+    path = {"trajectory_id": "traj_1", "nodes": [NODES[0], failed, NODES[1]], "score": 1}
+    (tmp_path / "trajectories.jsonl").write_text(json.dumps(path), encoding="utf-8")
+    (tmp_path / "synthesized_qa.jsonl").write_text(json.dumps(PAIR), encoding="utf-8")
+    ((asked, call, result, again, found, answer),) = read_conversations(tmp_path, max_result_chars=500)
+    assert (asked["content"], answer["content"]) == (PAIR["question"], "1841")
+    function = {"name": "rag_search", "arguments": {"query": "ports"}}
+    assert call["tool_calls"] == [{"id": "call_1", "type": "function", "function": function}]
+    assert (call["trainable"], result["content"]) == (False, "The call failed: timeout: too slow")
+    assert "trainable" not in again and found["tool_call_id"] == "call_2"
+    assert len(found["content"]) <= 500 and "characters …" in found["content"]
+
+
+@pytest.mark.promise("training:conversations")
+@pytest.mark.parametrize(
+    ("pairs", "paths", "message"),
+    [
+        (
+            None,
+            "",
+            r"synthesized_qa\.jsonl: can't be read: No such file or directory; name the output directory",
+        ),
+        ("{", "", r"synthesized_qa\.jsonl:1: .*; name files of a synthesis"),
+        ('{"question": "Who?"}', "", r"synthesized_qa\.jsonl:1: .*answer"),
+        (json.dumps(PAIR), "", r"synthesized_qa\.jsonl:1: trajectory traj_1 is not in trajectories\.jsonl"),
+        (json.dumps(PAIR), '{"trajectory_id": 3}', r"trajectories\.jsonl:1: .*trajectory_id"),
+    ],
+)
+def test_what_cannot_be_read_is_named_in_one_line(
+    tmp_path: Path, pairs: str | None, paths: str, message: str
+) -> None:
+    (tmp_path / "trajectories.jsonl").write_text(paths, encoding="utf-8")
+    if pairs is not None:
+        (tmp_path / "synthesized_qa.jsonl").write_text(pairs, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=message) as error:
+        read_conversations(tmp_path)
+    assert "\n" not in str(error.value)
