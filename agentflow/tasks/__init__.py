@@ -26,6 +26,7 @@ from agentflow.tasks._contract import (
     relation_holds,
     task_id,
 )
+from agentflow.tasks._data_analysis import DataAnalysis, open_data_analysis
 from agentflow.tasks._derivation import DerivationSettings, TaskGenerator
 from agentflow.tasks._text2sql import Text2Sql, open_text2sql
 
@@ -33,6 +34,7 @@ __all__ = [
     "GOLD",
     "INITIAL",
     "NO_OP",
+    "DataAnalysis",
     "DerivationSettings",
     "DerivedTasks",
     "RejectedTask",
@@ -50,6 +52,7 @@ __all__ = [
     "Text2Sql",
     "VerifiableTask",
     "check_task",
+    "open_data_analysis",
     "open_text2sql",
     "relation_holds",
     "task_id",

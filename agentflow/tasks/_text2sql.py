@@ -204,7 +204,7 @@ class _Text2SqlWriter:
             for node in _queries(tree)
             if node.action is not None
         ]
-        self._answers: list[SqlResult] = []
+        self._golds: list[_Gold] = []
 
     async def work(self) -> None:
         """Try the queries of the tree, the richest first; then proposed ones until there are enough tasks."""
@@ -253,7 +253,7 @@ class _Text2SqlWriter:
             written = await self._instruct(candidate, gold, tables, earlier, f"{key}/{number}")
             if isinstance(written, VerifiableTask):
                 self.tasks.append(written)
-                self._answers.append(gold.results[0])
+                self._golds.append(gold)
                 return
             self.rejected.append(written)
             if not written.instruction:
@@ -301,8 +301,8 @@ class _Text2SqlWriter:
             )
         if all(same_rows(base.rows, other.rows, ordered=True) for other in gold.results[1:]):
             return TaskFinding(TaskProblem.CONSTANT, "the result is the same whatever the rows are")
-        if any(same_rows(base.rows, other.rows, ordered=False) for other in self._answers):
-            return TaskFinding(TaskProblem.DUPLICATE, "another task of this tree has the same result")
+        if any(_same_results(gold, other) for other in self._golds):
+            return TaskFinding(TaskProblem.DUPLICATE, "another task of this tree has the same results")
         return None
 
     def _flaw(self, query: str, base: SqlResult) -> TaskFinding | None:
@@ -454,6 +454,12 @@ class _Text2SqlWriter:
                 "samples": agreement.samples,
             },
         )
+
+
+def _same_results(one: _Gold, other: _Gold) -> bool:
+    """Tell whether two queries return the same rows on the database and on all copies."""
+    pairs = zip(one.results, other.results, strict=True)
+    return all(same_rows(first.rows, second.rows, ordered=False) for first, second in pairs)
 
 
 def orders_rows(query: str) -> bool:

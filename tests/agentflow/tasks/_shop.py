@@ -1,5 +1,6 @@
 """Seeded databases and data files of shops, and generators that answer from templates."""
 
+import csv
 import random
 import sqlite3
 from contextlib import closing
@@ -65,6 +66,24 @@ def shop_database(path: Path, seed: int = 1) -> Path:
             marks = ", ".join("?" * len(rows[0]))
             connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
     return path
+
+
+def shop_files(folder: Path, seed: int = 1) -> Path:
+    """Create a directory with CSV files of a shop."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    rows = shop_rows(seed)
+    customers = {number: (name, city) for number, name, city in rows["customers"]}
+    products = {number: (kind, price) for number, kind, price in rows["products"]}
+    with (folder / "orders.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["order_id", "city", "kind", "price", "pieces"])
+        for number, customer, product, amount in rows["orders"]:
+            writer.writerow([number, customers[customer][1], *products[product], amount])
+    with (folder / "customers.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["name", "city", "visits"])
+        writer.writerows((name, city, 3 * number % 17) for number, (name, city) in customers.items())
+    return folder
 
 
 def seed_tree(content: str = "Sales of the shop", *nodes: Node, **kwargs: str) -> Tree:

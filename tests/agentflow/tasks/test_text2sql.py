@@ -24,19 +24,13 @@ from agentflow.tasks import (
 from agentflow.trajectory import (
     Action,
     Failure,
-    IndependentSolution,
     IndependentSolutionRequest,
-    InstructionRequest,
     Node,
     Observation,
-    ProposedSolutions,
-    Reply,
-    SolutionsRequest,
-    TaskInstruction,
     Text,
-    Usage,
     Verdict,
 )
+from tests.agentflow.tasks._generators import Current, Scripted
 from tests.agentflow.tasks._shop import OfflineTasks, seed_tree, shop_database
 
 TOP = (
@@ -60,8 +54,8 @@ async def text2sql(database: Path, generator: OfflineTasks, max_tasks: int = 3) 
         yield kind
 
 
-class Scripted(OfflineTasks):
-    """Generator with one query, its question, and the queries of those who solve it again."""
+class ScriptedSql(Scripted):
+    """Generator with a query about the largest buyers."""
 
     def __init__(
         self,
@@ -71,51 +65,7 @@ class Scripted(OfflineTasks):
         *,
         ordered: bool = True,
     ) -> None:
-        super().__init__()
-        self._query = query
-        self._question = question
-        self._again = again
-        self._ordered = ordered
-
-    async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
-        """Propose the query."""
-        self.requests.append(request)
-        return Reply(ProposedSolutions((f"```sql\n{self._query};\n```",)), usage=Usage(1, 10, 1))
-
-    async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
-        """Return the question."""
-        self.requests.append(request)
-        if isinstance(self._question, Failure):
-            return Reply(failure=self._question)
-        return Reply(TaskInstruction(self._question, self._ordered), usage=Usage(1, 10, 1))
-
-    async def solve_again(self, request: IndependentSolutionRequest) -> Reply[IndependentSolution]:
-        """Return the next query; the last one is repeated."""
-        self.requests.append(request)
-        return Reply(
-            IndependentSolution(self._again[min(request.sample, len(self._again)) - 1]),
-            usage=Usage(1, 10, 1),
-        )
-
-
-class Current(OfflineTasks):
-    """Generator that another one answers for, so that many of them share the copies of a database."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator: OfflineTasks = self
-
-    async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
-        """Propose solutions."""
-        return await self.generator.propose(request)
-
-    async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
-        """Write an instruction."""
-        return await self.generator.instruct(request)
-
-    async def solve_again(self, request: IndependentSolutionRequest) -> Reply[IndependentSolution]:
-        """Solve an instruction."""
-        return await self.generator.solve_again(request)
+        super().__init__(query, question, again, ordered=ordered)
 
 
 @asynccontextmanager
@@ -161,7 +111,7 @@ async def test_forty_generated_tasks_accept_their_solution_and_nothing_else(tmp_
 
 @pytest.mark.promise("tasks:text2sql:perturbed")
 async def test_the_right_rows_for_the_wrong_reason_fail_on_a_perturbed_copy(tmp_path: Path) -> None:
-    async with text2sql(shop_database(tmp_path / "shop.db"), Scripted()) as kind:
+    async with text2sql(shop_database(tmp_path / "shop.db"), ScriptedSql()) as kind:
         (task,) = (await kind.derive(seed_tree(), Page())).tasks
         assert len(task.verifier) == 4
         constant = next(attempt for attempt in task.wrong if attempt.name == "constant")
@@ -187,7 +137,7 @@ async def test_the_right_rows_for_the_wrong_reason_fail_on_a_perturbed_copy(tmp_
 @pytest.mark.promise("tasks:text2sql:constraints")
 async def test_changes_keep_the_constraints_of_the_database(tmp_path: Path) -> None:
     database = shop_database(tmp_path / "shop.db")
-    async with text2sql(database, Scripted()) as kind:
+    async with text2sql(database, ScriptedSql()) as kind:
         (task,) = (await kind.derive(seed_tree(), Page())).tasks
     for predicate in task.verifier[1:]:
         with closing(sqlite3.connect(":memory:")) as copy:
@@ -206,20 +156,20 @@ async def test_changes_keep_the_constraints_of_the_database(tmp_path: Path) -> N
 @pytest.mark.promise("tasks:text2sql:rejected")
 async def test_a_query_without_a_good_question_is_rejected_with_the_reason(tmp_path: Path) -> None:
     cases = [
-        (Scripted("SELECT name FROM customers WHERE id > 99"), TaskProblem.EMPTY_RESULT),
-        (Scripted("SELECT MAX(id) FROM customers WHERE id > 99"), TaskProblem.EMPTY_RESULT),
-        (Scripted("SELECT * FROM customers"), TaskProblem.WHOLE_TABLE),
-        (Scripted("SELECT name FROM customers"), TaskProblem.WHOLE_TABLE),
-        (Scripted("SELECT a.id FROM orders a JOIN orders b WHERE a.id > 0"), TaskProblem.WHOLE_TABLE),
-        (Scripted("SELECT 7 FROM orders WHERE id > 0 LIMIT 1"), TaskProblem.CONSTANT),
-        (Scripted("SELECT nme FROM customers WHERE id > 3"), TaskProblem.NO_GOLD),
-        (Scripted("DROP TABLE customers"), TaskProblem.NO_GOLD),
-        (Scripted(question="Sales?"), TaskProblem.BAD_INSTRUCTION),
-        (Scripted(question=f"What does {TOP} return?"), TaskProblem.LEAK),
-        (Scripted(again=(TOP.replace("> 5", "> 6"),)), TaskProblem.AMBIGUOUS),
-        (Scripted(again=("",)), TaskProblem.AMBIGUOUS),
-        (Scripted(again=(TOP, "SELECT 1", "SELECT 2")), TaskProblem.AMBIGUOUS),
-        (Scripted(question=Failure(ModelFailureKind.BAD_REQUEST, "no")), TaskProblem.MODEL_FAILED),
+        (ScriptedSql("SELECT name FROM customers WHERE id > 99"), TaskProblem.EMPTY_RESULT),
+        (ScriptedSql("SELECT MAX(id) FROM customers WHERE id > 99"), TaskProblem.EMPTY_RESULT),
+        (ScriptedSql("SELECT * FROM customers"), TaskProblem.WHOLE_TABLE),
+        (ScriptedSql("SELECT name FROM customers"), TaskProblem.WHOLE_TABLE),
+        (ScriptedSql("SELECT a.id FROM orders a JOIN orders b WHERE a.id > 0"), TaskProblem.WHOLE_TABLE),
+        (ScriptedSql("SELECT 7 FROM orders WHERE id > 0 LIMIT 1"), TaskProblem.CONSTANT),
+        (ScriptedSql("SELECT nme FROM customers WHERE id > 3"), TaskProblem.NO_GOLD),
+        (ScriptedSql("DROP TABLE customers"), TaskProblem.NO_GOLD),
+        (ScriptedSql(question="Sales?"), TaskProblem.BAD_INSTRUCTION),
+        (ScriptedSql(question=f"What does {TOP} return?"), TaskProblem.LEAK),
+        (ScriptedSql(again=(TOP.replace("> 5", "> 6"),)), TaskProblem.AMBIGUOUS),
+        (ScriptedSql(again=("",)), TaskProblem.AMBIGUOUS),
+        (ScriptedSql(again=(TOP, "SELECT 1", "SELECT 2")), TaskProblem.AMBIGUOUS),
+        (ScriptedSql(question=Failure(ModelFailureKind.BAD_REQUEST, "no")), TaskProblem.MODEL_FAILED),
     ]
     async with shop(tmp_path) as derive:
         for generator, problem in cases:
@@ -231,7 +181,7 @@ async def test_a_query_without_a_good_question_is_rejected_with_the_reason(tmp_p
 @pytest.mark.promise("tasks:text2sql:rejected")
 async def test_a_third_solution_decides_after_a_disagreement(tmp_path: Path) -> None:
     async with shop(tmp_path) as derive:
-        derived = await derive(Scripted(again=("SELECT 1", TOP, TOP)))
+        derived = await derive(ScriptedSql(again=("SELECT 1", TOP, TOP)))
     assert [task.metadata["samples"] for task in derived.tasks] == [3]
     assert [task.metadata["agreed"] for task in derived.tasks] == [2]
 
@@ -240,14 +190,14 @@ async def test_a_third_solution_decides_after_a_disagreement(tmp_path: Path) -> 
 async def test_order_counts_only_if_the_question_asks_for_it(tmp_path: Path) -> None:
     shuffled = f"SELECT * FROM ({TOP}) ORDER BY 1"
     async with shop(tmp_path) as derive:
-        assert (await derive(Scripted(again=(shuffled,)))).tasks == ()
-        (task,) = (await derive(Scripted(again=(shuffled,), ordered=False))).tasks
+        assert (await derive(ScriptedSql(again=(shuffled,)))).tasks == ()
+        (task,) = (await derive(ScriptedSql(again=(shuffled,), ordered=False))).tasks
     assert {predicate.relation for predicate in task.verifier} == {TaskRelation.SAME_ROWS}
 
 
 @pytest.mark.promise("tasks:text2sql:blind")
 async def test_who_solves_again_sees_neither_the_query_nor_its_result(tmp_path: Path) -> None:
-    generator = Scripted()
+    generator = ScriptedSql()
     async with shop(tmp_path) as derive:
         (task,) = (await derive(generator)).tasks
     blind = [one for one in generator.requests if isinstance(one, IndependentSolutionRequest)]
@@ -283,7 +233,7 @@ async def test_queries_of_the_tree_come_first_and_their_siblings_must_fail(tmp_p
         ran(4, sibling),
     )
     async with shop(tmp_path) as derive:
-        (task,) = (await derive(Scripted(), *nodes)).tasks
+        (task,) = (await derive(ScriptedSql(), *nodes)).tasks
     assert task.gold.answer == TOP
     assert task.sources == ("node_2",)
     assert {"sibling/node_1", "sibling/node_4"} <= {attempt.name for attempt in task.wrong}

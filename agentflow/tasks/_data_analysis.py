@@ -1,0 +1,434 @@
+"""Data-analysis tasks: a program first, then its question; the answer is a typed value that depends on the data."""
+
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.errors import ToolFailure
+from agentflow.facts import (
+    Value,
+    answer_agrees,
+    show_value,
+    values_agree,
+)
+from agentflow.journal import Page
+from agentflow.sandbox import Sandbox
+from agentflow.tasks._contract import (
+    GOLD,
+    NO_OP,
+    DerivedTasks,
+    RejectedTask,
+    TaskAttempt,
+    TaskFinding,
+    TaskPredicate,
+    TaskProblem,
+    TaskRelation,
+    TaskSetup,
+    TaskVerdict,
+    VerifiableTask,
+    task_id,
+)
+from agentflow.tasks._data_programs import COPIES, DataFolder, DataPrograms, ProgramRun
+from agentflow.tasks._derivation import (
+    MAX_INSTRUCTIONS,
+    DerivationSettings,
+    IndependentVote,
+    TaskCalls,
+    TaskGenerator,
+    instruction_problem,
+    rejected,
+    vote,
+    without_fence,
+)
+from agentflow.tasks._printed_values import MAX_DECIMALS, same_output, too_precise, value_of
+from agentflow.trajectory import (
+    Action,
+    Answer,
+    AnswerRequest,
+    IndependentSolutionRequest,
+    InstructionRequest,
+    ProposedSolutions,
+    Reply,
+    SolutionsRequest,
+    TaskInstruction,
+    Tree,
+    Verdict,
+    digest,
+)
+
+Json: TypeAlias = Any
+"""A JSON value."""
+
+KIND: Final = "data_analysis"
+"""Name of the kind."""
+TOOL: Final = "data_run"
+"""Tool that the tasks are about."""
+
+_LANGUAGE: Final = "Python"
+_MAX_TABLES: Final = 30
+_MAX_EXPLORED: Final = 4
+_MAX_MISTAKES: Final = 4
+_GUESSES: Final = 2
+_SWAPS: Final = (
+    ("other_extreme", r"\bmax\b", "min"),
+    ("other_extreme", r"\bmin\b", "max"),
+    ("other_extreme", r"\bidxmax\b", "idxmin"),
+    ("other_extreme", r"\bnlargest\b", "nsmallest"),
+    ("flipped_order", r"ascending\s*=\s*False", "ascending=True"),
+    ("flipped_order", r"reverse\s*=\s*True", "reverse=False"),
+    ("other_aggregate", r"\.mean\(\)", ".median()"),
+    ("other_aggregate", r"\.sum\(\)", ".mean()"),
+    ("other_aggregate", r"\bsum\((?=\w+\))", "len("),
+    ("flipped_comparison", r"(?<![<>=!-])>=?(?!=)", "<"),
+    ("flipped_comparison", r"(?<![<>=!])<=?(?!=)", ">"),
+    ("negated", r"==", "!="),
+)
+
+
+class _Candidate(Struct, frozen=True):
+    """A program that may become a task."""
+
+    source: str
+    node: str = ""
+    """Id of the node that ran it; empty for a proposed one."""
+
+
+class DataAnalysis:
+    """Tasks whose answer a program computes from data files. See docs/tasks.md."""
+
+    name = KIND
+    """Name of the kind."""
+
+    def __init__(
+        self, programs: DataPrograms, generator: TaskGenerator, settings: DerivationSettings
+    ) -> None:
+        """Describe the kind; `open_data_analysis` makes one."""
+        self._programs = programs
+        self._generator = generator
+        self._settings = settings
+
+    async def derive(self, tree: Tree, page: Page) -> DerivedTasks:
+        """Derive tasks from the programs of a tree, then from programs that the generator proposes."""
+        calls = TaskCalls(page, KIND)
+        try:
+            folder = await calls.once("folder", DataFolder, self._programs.folder)
+            writer = _DataAnalysisWriter(tree, folder, calls, self._programs, self._generator, self._settings)
+            await writer.work()
+        except ToolFailure as failure:
+            problem = TaskFinding(TaskProblem.UNVERIFIABLE, failure.message)
+            return DerivedTasks(rejected=(rejected(KIND, problem, solution=""),), usage=calls.usage)
+        return DerivedTasks(tasks=tuple(writer.tasks), rejected=tuple(writer.rejected), usage=calls.usage)
+
+    async def verify(
+        self, task: VerifiableTask, attempt: TaskAttempt, session: Sandbox | None = None
+    ) -> TaskVerdict:
+        """Compare the answer of an attempt, or what its program prints; the session is not needed."""
+        answer = attempt.answer
+        if not answer and attempt.actions:
+            source = str(attempt.actions[-1].arguments.get("code", ""))
+            try:
+                (ran,) = await self._programs.run(source, task.metadata["folder"], 0)
+            except ToolFailure as failure:
+                return TaskVerdict(passed=False, error=failure.message)
+            if ran.error:
+                return TaskVerdict(passed=False, reasons=(f"the program fails: {ran.error}",))
+            answer = ran.output
+        if not answer.strip():
+            return TaskVerdict(passed=False, reasons=("there is no answer",))
+        question = str(task.metadata["question"])
+        failed = [
+            each.says
+            for each in task.verifier
+            if not answer_agrees(_decoded(each.expected), answer, question=question)
+        ]
+        return TaskVerdict(passed=not failed, reasons=tuple(failed))
+
+
+@asynccontextmanager
+async def open_data_analysis(
+    sandbox: Sandbox, generator: TaskGenerator, settings: DerivationSettings
+) -> AsyncGenerator[DataAnalysis]:
+    """Open the kind, and close its session at the end.
+
+    See docs/tasks.md for an example.
+
+    :param sandbox: sandbox with the `data` backend and a data directory.
+    """
+    programs = DataPrograms(sandbox)
+    try:
+        yield DataAnalysis(programs, generator, settings)
+    finally:
+        await programs.close()
+
+
+def _decoded(expected: Json) -> Value:
+    return msgspec.convert(expected, Value)
+
+
+class _DataAnalysisWriter:
+    """Makes the tasks of one tree."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        folder: DataFolder,
+        calls: TaskCalls,
+        programs: DataPrograms,
+        generator: TaskGenerator,
+        settings: DerivationSettings,
+    ) -> None:
+        self.tasks: list[VerifiableTask] = []
+        self.rejected: list[RejectedTask] = []
+        self._tree = tree
+        self._folder = folder
+        self._calls = calls
+        self._programs = programs
+        self._generator = generator
+        self._settings = settings
+        self._sources: set[str] = set()
+        self._results: list[tuple[ProgramRun, ...]] = []
+
+    async def work(self) -> None:
+        """Try programs of the tree that work on their own, then proposed ones, until there are enough tasks."""
+        for candidate in list(self._explored())[:_MAX_EXPLORED]:
+            if len(self.tasks) < self._settings.max_tasks:
+                await self._try(candidate)
+        missing = self._settings.max_tasks - len(self.tasks)
+        if missing:
+            for source in await self._proposed(missing):
+                if len(self.tasks) < self._settings.max_tasks:
+                    await self._try(_Candidate(source))
+
+    def _explored(self) -> Iterator[_Candidate]:
+        """Yield the programs of the tree that print something and read the data themselves."""
+        for node in self._tree.nodes:
+            if node.action is None or node.action.tool != TOOL or node.verdict is not Verdict.NEW:
+                continue
+            source = str(node.action.arguments.get("code", ""))
+            if "print(" in source and self._folder.folder in source:
+                yield _Candidate(source, node.id)
+
+    async def _proposed(self, missing: int) -> Sequence[str]:
+        request = SolutionsRequest(
+            kind=KIND,
+            language=_LANGUAGE,
+            seed=self._tree.seed.content,
+            seed_description=self._settings.seed_description,
+            tips=self._settings.tips,
+            tables=self._folder.tables[:_MAX_TABLES],
+            known=tuple(sorted(self._sources)),
+            count=missing + 1,
+        )
+        reply = await self._calls.ask(
+            "propose", Reply[ProposedSolutions], partial(self._generator.propose, request)
+        )
+        if reply.value is None:
+            reason = "no answer" if reply.failure is None else reply.failure.message
+            self.rejected.append(rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution=""))
+            return ()
+        programs = dict.fromkeys(without_fence(one) for one in reply.value.solutions)
+        return [source for source in programs if source and source not in self._sources]
+
+    async def _try(self, candidate: _Candidate) -> None:
+        self._sources.add(candidate.source)
+        key = digest(candidate.source)
+        runs = await self._calls.once(
+            f"{key}/gold", tuple[ProgramRun, ...], partial(self._run, candidate.source, COPIES)
+        )
+        if problem := self._problem(runs):
+            self.rejected.append(rejected(KIND, problem, solution=candidate.source))
+            return
+        earlier: tuple[tuple[str, str], ...] = ()
+        for number in range(1, MAX_INSTRUCTIONS + 1):
+            written = await self._instruct(candidate, runs, earlier, f"{key}/{number}")
+            if isinstance(written, VerifiableTask):
+                self.tasks.append(written)
+                self._results.append(runs)
+                return
+            self.rejected.append(written)
+            if not written.instruction:
+                return
+            earlier = (*earlier, (written.instruction, written.findings[0].reason))
+
+    async def _run(self, source: str, copies: int) -> tuple[ProgramRun, ...]:
+        return await self._programs.run(source, self._folder.folder, copies)
+
+    def _problem(self, runs: Sequence[ProgramRun]) -> TaskFinding | None:
+        """Return the reason that a program is worth no question."""
+        base, *copies = runs
+        if base.error:
+            return TaskFinding(TaskProblem.NO_GOLD, base.error)
+        value = value_of(base.output)
+        if value is None:
+            reason = (
+                f"the program prints no single value, name or short list: {base.output[:80] or 'nothing'}"
+            )
+            return TaskFinding(TaskProblem.EMPTY_RESULT, reason)
+        if too_precise(value):
+            reason = f"the result has more than {MAX_DECIMALS} decimals; round it: {base.output[:80]}"
+            return TaskFinding(TaskProblem.NO_GOLD, reason)
+        if all(one.error or same_output(base, one) for one in copies):
+            return TaskFinding(TaskProblem.CONSTANT, "the result does not change with the data")
+        if any(all(map(same_output, runs, other)) for other in self._results):
+            return TaskFinding(TaskProblem.DUPLICATE, "another task of this tree has the same results")
+        return None
+
+    async def _instruct(
+        self,
+        candidate: _Candidate,
+        runs: tuple[ProgramRun, ...],
+        earlier: tuple[tuple[str, str], ...],
+        key: str,
+    ) -> VerifiableTask | RejectedTask:
+        """Have the question written from a program, and answered again without it and without the data."""
+        reply = await self._calls.ask(
+            f"{key}/instruct",
+            Reply[TaskInstruction],
+            partial(self._generator.instruct, self._instruction(candidate, runs[0], earlier)),
+        )
+        if reply.value is None:
+            reason = "no answer" if reply.failure is None else reply.failure.message
+            return rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution=candidate.source)
+        question = reply.value.instruction.strip()
+        expected = value_of(runs[0].output, ordered=reply.value.ordered)
+        assert expected is not None, "a program without a value is no candidate"
+        problem = instruction_problem(question, candidate.source, [show_value(expected)])
+        if problem is None:
+            agreement = await self._agreement(question, runs, key, ordered=reply.value.ordered)
+            if not agreement.accepted:
+                problem = TaskFinding(TaskProblem.AMBIGUOUS, agreement.reason)
+            else:
+                guesses = await self._guesses(question, key)
+                if any(answer_agrees(expected, guess, question=question) for guess in guesses):
+                    problem = TaskFinding(TaskProblem.CLOSED_BOOK, "a model answers it without the data")
+                else:
+                    wrong = await self._wrong(candidate, runs, guesses, expected, f"{key}/wrong")
+                    return self._task(candidate, question, expected, wrong, agreement)
+        return rejected(KIND, problem, solution=candidate.source, instruction=question or "(empty)")
+
+    def _instruction(
+        self, candidate: _Candidate, base: ProgramRun, earlier: tuple[tuple[str, str], ...]
+    ) -> InstructionRequest:
+        return InstructionRequest(
+            kind=KIND,
+            language=_LANGUAGE,
+            seed=self._tree.seed.content,
+            tips=self._settings.tips,
+            examples=self._settings.examples,
+            tables=self._folder.tables[:_MAX_TABLES],
+            solution=candidate.source,
+            result=base.output,
+            rejected=earlier,
+        )
+
+    async def _agreement(
+        self, question: str, runs: tuple[ProgramRun, ...], key: str, *, ordered: bool
+    ) -> IndependentVote:
+        """Have the question answered by programs of others, over the data and its copies."""
+        request = IndependentSolutionRequest(
+            kind=KIND, language=_LANGUAGE, instruction=question, tables=self._folder.tables[:_MAX_TABLES]
+        )
+
+        async def differs(source: str) -> str:
+            for number, (expected, found) in enumerate(
+                zip(runs, await self._run(source, COPIES), strict=True)
+            ):
+                if expected.error:
+                    continue
+                place = "the data" if number == 0 else f"perturbed copy {number}"
+                if found.error:
+                    return f"an independent program fails on {place}: {found.error}"
+                if not same_output(expected, found, ordered=ordered):
+                    return (
+                        f"an independent program prints something else on {place}: "
+                        f"{found.output[:80]} instead of {expected.output[:80]}"
+                    )
+            return ""
+
+        return await vote(
+            self._calls, self._generator, request, differs, samples=self._settings.samples, key=key
+        )
+
+    async def _guesses(self, question: str, key: str) -> list[str]:
+        """Return answers of a model that sees no data."""
+        guesses: list[str] = []
+        for number in range(1, _GUESSES + 1):
+            guess = partial(self._generator.answer, AnswerRequest(question=question))
+            reply = await self._calls.ask(f"{key}/closed/{number}", Reply[Answer], guess)
+            if reply.value is not None and reply.value.answer.strip():
+                guesses.append(reply.value.answer.strip())
+        return list(dict.fromkeys(guesses))
+
+    async def _wrong(
+        self,
+        candidate: _Candidate,
+        runs: Sequence[ProgramRun],
+        guesses: Sequence[str],
+        expected: Value,
+        key: str,
+    ) -> tuple[TaskAttempt, ...]:
+        """Return attempts that must fail: no program, other data, guesses, and typical mistakes."""
+        nothing = Action(TOOL, {"code": "pass"})
+        wrong = {"": TaskAttempt(name=NO_OP, actions=(nothing,))}
+        answers = [(f"other_data/{number}", run.output) for number, run in enumerate(runs[1:], 1)]
+        answers += [(f"closed_book/{number}", guess) for number, guess in enumerate(guesses, 1)]
+        answers += await self._calls.once(
+            key, list[tuple[str, str]], partial(self._mistakes, candidate.source)
+        )
+        for name, answer in answers:
+            value = value_of(answer)
+            if value is not None and not values_agree(value, expected):
+                wrong.setdefault(answer, TaskAttempt(name=name, answer=answer))
+        return tuple(wrong.values())
+
+    async def _mistakes(self, source: str) -> list[tuple[str, str]]:
+        """Return what programs with a typical mistake print."""
+        found: dict[str, str] = {}
+        for name, pattern, instead in _SWAPS:
+            changed = re.sub(pattern, instead, source)
+            if changed != source and name not in found and len(found) < _MAX_MISTAKES:
+                (ran,) = await self._run(changed, 0)
+                if ran.output:
+                    found[name] = ran.output
+        return list(found.items())
+
+    def _task(
+        self,
+        candidate: _Candidate,
+        question: str,
+        expected: Value,
+        wrong: tuple[TaskAttempt, ...],
+        agreement: IndependentVote,
+    ) -> VerifiableTask:
+        setup = TaskSetup(tools=("data_inspect", "data_read", TOOL))
+        gold = TaskAttempt(name=GOLD, actions=(Action(TOOL, {"code": candidate.source}),))
+        return VerifiableTask(
+            id=task_id(self._tree.id, KIND, gold, setup),
+            kind=KIND,
+            instruction=f"{question}\n\nThe data files are in {self._folder.folder}. Answer with the value alone.",
+            setup=setup,
+            gold=gold,
+            verifier=(
+                TaskPredicate(
+                    says="the answer is the value that the program computes",
+                    relation=TaskRelation.AGREES,
+                    expected=msgspec.to_builtins(expected),
+                ),
+            ),
+            wrong=wrong,
+            tree_id=self._tree.id,
+            source_id=self._tree.seed.id,
+            sources=(candidate.node,) if candidate.node else (),
+            metadata={
+                "question": question,
+                "answer": show_value(expected),
+                "folder": self._folder.folder,
+                "agreed": agreement.agreed,
+                "samples": agreement.samples,
+            },
+        )

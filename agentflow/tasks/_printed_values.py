@@ -1,0 +1,93 @@
+"""Typed values that programs print: one number, name, date or truth, or a short list."""
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from agentflow.facts import (
+    BoolValue,
+    ListValue,
+    NumberValue,
+    Value,
+    ValueKind,
+    parse_value,
+    values_agree,
+)
+from agentflow.tasks._data_programs import ProgramRun
+
+Json: TypeAlias = Any
+"""A JSON value."""
+
+MAX_DECIMALS: Final = 4
+"""Maximum decimals of a number that is an answer."""
+_MAX_ITEMS: Final = 20
+_MAX_WORDS: Final = 12
+_REPR: Final = re.compile(r"[\[\]{}<>]|^\w+\(|\bdtype\b")
+"""Text of an object rather than a name."""
+
+
+def value_of(output: str, *, ordered: bool = False) -> Value | None:
+    """Return the value that a program printed, or `None` if it is none.
+
+    >>> value_of("[3, 5]")
+    ListValue(items=(NumberValue(amount=Decimal('3'), unit=''), NumberValue(amount=Decimal('5'), unit='')), ordered=False)
+    >>> value_of("nan") is None
+    True
+    """
+    said = output.strip()
+    if not said or said.lower() in ("nan", "none", "null", "inf", "-inf", "[]"):
+        return None
+    try:
+        found: Json = msgspec.json.decode(said.replace("'", '"') if said.startswith("[") else said)
+    except msgspec.DecodeError:
+        return _scalar({"True": True, "False": False}.get(said, said))
+    match found:
+        case [*items]:
+            scalars = [_scalar(item) for item in items]
+            whole = tuple(one for one in scalars if one is not None and not isinstance(one, ListValue))
+            complete = 0 < len(whole) == len(scalars) <= _MAX_ITEMS
+            return ListValue(whole, ordered) if complete else None
+        case {**_rest}:
+            return None
+        case _:
+            return _scalar(found)
+
+
+def _scalar(found: Json) -> Value | None:
+    match found:
+        case bool():
+            return BoolValue(found)
+        case int() | float():
+            return _number(repr(found))
+        case str() if found.strip() and not _REPR.search(found):
+            date = parse_value(found, ValueKind.DATE) if re.search(r"\d{4}-\d\d", found) else None
+            if date is not None:
+                return date
+            return parse_value(found, ValueKind.ENTITY) if len(found.split()) <= _MAX_WORDS else None
+        case _:
+            return None
+
+
+def _number(text: str) -> NumberValue | None:
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        return None
+    return NumberValue(amount) if amount.is_finite() else None
+
+
+def too_precise(value: Value) -> bool:
+    """Tell whether a number has more decimals than an answer would state."""
+    items = value.items if isinstance(value, ListValue) else (value,)
+    exponents = [one.amount.as_tuple().exponent for one in items if isinstance(one, NumberValue)]
+    return any(isinstance(one, int) and -one > MAX_DECIMALS for one in exponents)
+
+
+def same_output(one: ProgramRun, other: ProgramRun, *, ordered: bool = False) -> bool:
+    """Tell whether two runs printed the same value."""
+    first, second = value_of(one.output, ordered=ordered), value_of(other.output, ordered=ordered)
+    if first is None or second is None:
+        return first is None and second is None and one.output == other.output
+    return values_agree(first, second)
