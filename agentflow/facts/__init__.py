@@ -17,6 +17,7 @@ from agentflow.facts._building import (
     merge_aliases,
 )
 from agentflow.facts._chunks import TextChunk, chunks_of
+from agentflow.facts._contradictions import contradictions
 from agentflow.facts._descriptions import describe_program
 from agentflow.facts._enumeration import enumerate_skeletons, select_questions, skeleton_of
 from agentflow.facts._evaluation import DerivedAnswer, ProgramResult, answer_of, evaluate
@@ -49,7 +50,7 @@ from agentflow.facts._requests import (
 from agentflow.facts._skeletons import Description, QuestionKind, Skeleton
 from agentflow.facts._store import FactStore
 from agentflow.facts._support import closed_sets, minimal_support, needed_facts, relates_to_seed
-from agentflow.facts._tables import TableFacts, read_tables
+from agentflow.facts._tables import TableReading, read_tables
 from agentflow.facts._untyped import infer_value, texts_agree
 from agentflow.facts._values import (
     BoolValue,
@@ -109,7 +110,7 @@ __all__ = [
     "ScalarValue",
     "Skeleton",
     "StoreBuild",
-    "TableFacts",
+    "TableReading",
     "TextChunk",
     "TextValue",
     "Translation",
@@ -124,6 +125,7 @@ __all__ = [
     "build_store",
     "chunks_of",
     "closed_sets",
+    "contradictions",
     "describe_program",
     "enumerate_skeletons",
     "evaluate",

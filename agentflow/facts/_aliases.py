@@ -265,10 +265,21 @@ class _Linking:
                 continue
             words = key.split()
             parts = {" ".join(words[:cut]) for cut in range(1, min(len(words), 6))}
-            parts |= {" ".join(words[-cut:]) for cut in range(1, min(len(words), 6))}
+            # The end of "Great Chart of the Varrow Isles" names something else.
+            parts |= {
+                " ".join(words[-cut:])
+                for cut in range(1, min(len(words), 6))
+                if words[-cut - 1] not in _SMALL
+            }
             for part in sorted((parts | {"".join(words)}) - {key}):
                 if part in self._names:
                     holders[part].append(key)
+        for key, kinds in self._kinds.items():
+            # Brenn lighthouse may be Brenn Light if that is a lighthouse.
+            for kind in sorted(kinds):
+                other = " ".join([*key.split()[:-1], kind])
+                if other in self._names:
+                    self._doubt(self._names[other], self._names[key])
         for part, keys in holders.items():
             persons = [key for key in keys if key in self._persons and key.split()[-1] == part]
             here = set(self._nodes[part])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from agentflow.facts._chunks import TextChunk
 from agentflow.facts._facts import ClosedSet, Fact, FactSpan
 from agentflow.facts._mentions import PRONOUN, Span, contains_name, value_spans
-from agentflow.facts._normal_forms import bare_name, name_key, relation_name
+from agentflow.facts._normal_forms import bare_name, name_key, relation_name, set_name
 from agentflow.facts._requests import ExtractedFact, ExtractedSet
 from agentflow.facts._values import (
     BoolValue,
@@ -144,7 +144,7 @@ def locate_set(extracted: ExtractedSet, chunk: TextChunk, node: Node) -> ClosedS
 
     members = tuple(dict.fromkeys(bare_name(name) for name in extracted.members))
     texts = (extracted.description, *members)
-    if not extracted.description.strip() or len(members) < 2 or not all(map(name_key, members)):
+    if not set_name(extracted.description) or len(members) < 2 or not all(map(name_key, members)):
         return fault(FaultKind.EMPTY)
     if len(members) > _MAX_MEMBERS or any(len(text) > _MAX_NAME for text in texts):
         return fault(FaultKind.TOO_LONG)
@@ -193,7 +193,7 @@ def new_set(description: str, members: tuple[str, ...], spans: tuple[FactSpan, .
 
     See docs/facts.md.
     """
-    plain = " ".join(description.split()).strip(" .:")
+    plain = set_name(description)
     return ClosedSet(id=f"set_{digest([plain, members])}", description=plain, members=members, spans=spans)
 
 

@@ -34,6 +34,10 @@ _SYNONYMS: Final = {
     "capital city": "capital",
 }  # fmt: skip
 """Relations that mean the same, by the form in which they are kept."""
+_COUNTED: Final = re.compile(
+    r"(?:\d{1,4}|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\s+(?=\S)", re.IGNORECASE
+)
+"""Number of the members before their name."""
 _EVENTS: Final = {
     "born": "birth", "birth": "birth", "died": "death", "death": "death", "founded": "foundation",
     "founding": "foundation", "established": "foundation", "built": "construction", "constructed": "construction",
@@ -83,6 +87,15 @@ def relation_name(relation: str, kind: ValueKind = ValueKind.TEXT) -> str:
         return event
     plain = _SYNONYMS.get(plain) or _OF.sub("", plain)
     return _SYNONYMS.get(plain, plain)
+
+
+def set_name(description: str) -> str:
+    """Return the description of a closed set without an article and the number of its members.
+
+    >>> set_name("The five islands of the group")
+    'islands of the group'
+    """
+    return _COUNTED.sub("", bare_name(description).strip(" .:"), count=1)
 
 
 def _event(plain: str, kind: ValueKind) -> str:

@@ -33,7 +33,7 @@ _PLACE: Final = re.compile(r"^\S+ \[[\w.]+\]\s*|,? page \d+$|^(?:table|tab\.) [\
 _JSON_TOKEN: Final = re.compile(
     r'(?P<text>"(?:[^"\\]|\\.)*")|(?P<mark>[\[\]{}:,])|(?P<scalar>[^\s\[\]{}:,"]+)', re.DOTALL
 )
-_JSON_START: Final = re.compile(r"^[ \t]*(?:[\w ]+: )?(?=[\[{]\s*[\[{\"])", re.MULTILINE)
+_JSON_START: Final = re.compile(r"^[ \t]{0,99}(?:\w[\w ]{0,60}: )?(?=[\[{]\s{0,99}[\[{\"])", re.MULTILINE)
 
 
 class TableCell(NamedTuple):
@@ -163,19 +163,7 @@ def _cells(line: TextLine, delimiter: str) -> tuple[TableCell, ...]:
     text = line.text
     if delimiter == "  ":
         return tuple(_cell(text, *found.span(), line.start) for found in _GAP.finditer(text))
-    edges: list[int] = [-1]
-    index = 0
-    while index < len(text):
-        if delimiter in ",;" and text[index] == '"' and index == edges[-1] + 1:
-            quoted = _QUOTED.match(text, index)
-            index = quoted.end() if quoted else index + 1
-            continue
-        if text[index] == "\\" and delimiter == "|":
-            index += 1
-        elif text[index] == delimiter:
-            edges.append(index)
-        index += 1
-    edges.append(len(text))
+    edges = _edges(text, delimiter)
     spans = [(left + 1, right) for left, right in pairwise(edges)]
     if delimiter == "|" and len(spans) > 2:
         if not text[slice(*spans[0])].strip():
@@ -183,6 +171,24 @@ def _cells(line: TextLine, delimiter: str) -> tuple[TableCell, ...]:
         if not text[slice(*spans[-1])].strip() and text.rstrip().endswith("|"):
             spans = spans[:-1]
     return tuple(_cell(text, left, right, line.start) for left, right in spans)
+
+
+def _edges(text: str, delimiter: str) -> list[int]:
+    """Return the indexes of the delimiters that separate cells, and of both ends."""
+    quoted = delimiter in ",;" and '"' in text
+    edges = [-1]
+    index = text.find(delimiter)
+    while index >= 0:
+        start = edges[-1] + 1
+        quote = _QUOTED.match(text, start) if quoted else None
+        if quote and index < quote.end():
+            index = text.find(delimiter, quote.end())
+            continue
+        if delimiter != "|" or text[index - 1 : index] != "\\":
+            edges.append(index)
+        index = text.find(delimiter, index + 1)
+    edges.append(len(text))
+    return edges
 
 
 def _cell(text: str, left: int, right: int, offset: int) -> TableCell:

@@ -30,6 +30,11 @@ _DATED: Final = re.compile(
 _UNIT: Final = re.compile(
     r"\s*(?:[(\[](?P<inside>[^()\[\]]{1,30})[)\]]|,\s*(?P<after>[^\s,]{1,12})|\s+in\s+(?P<word>\w+))$"
 )
+_LIST_OF: Final = re.compile(
+    r"(?:all|(?:the )?(?:complete |full )?(?:list|table|register|overview) of(?: all)?)(?: the)? (?=\S)",
+    re.IGNORECASE,
+)
+"""Words before the plural noun in a caption."""
 _CALL: Final = re.compile(r"\w\(|\*|[<>=]")
 _NUMBERED: Final = re.compile(r"[\d.,%$€£ -]+")
 _QUERY_LIMIT: Final = re.compile(
@@ -57,7 +62,7 @@ _LISTED: Final = re.compile(
 )
 
 
-class TableFacts(NamedTuple):
+class TableReading(NamedTuple):
     """Facts and closed sets of an observation that were found by rule."""
 
     facts: tuple[Fact, ...]
@@ -75,7 +80,7 @@ class _Column(NamedTuple):
     kind: ValueKind
 
 
-def read_tables(node: Node) -> TableFacts:
+def read_tables(node: Node) -> TableReading:
     """Find the facts that the tables of an observation state, and the sets that it lists completely.
 
     The keys of a table's rows are a closed set if nothing indicates that rows are missing: no mark, no limit that was
@@ -100,7 +105,7 @@ def read_tables(node: Node) -> TableFacts:
         elif period := _period(table, key, columns):
             facts += _row_facts(table, key, [one for one in columns if one != period], period, node.id)
     sets += _enumerations(text, node.id)
-    return TableFacts(tuple(facts), tuple(sets))
+    return TableReading(tuple(facts), tuple(sets))
 
 
 def _key_column(table: ParsedTable) -> int | None:
@@ -240,6 +245,7 @@ def _description(header: str, title: str, action: Action) -> str:
         return _plural(found["table"].replace("_", " ").lower())
     name = _relation_and_unit(header)[0].casefold()
     generic = name in _GENERIC
+    title = _LIST_OF.sub("", title, count=1)
     words = [word.casefold().strip(",") for word in title.split()]
     if not generic and words and words[0] in (_plural(name), name):
         return " ".join([_plural(name), *title.split()[1:]])

@@ -230,8 +230,12 @@ def _table(data: Data) -> str:
     total = data.get("total_rows")
     shown = rows[:MAX_ROWS]
     lines = [" | ".join(names), *(" | ".join(map(_cell, row)) for row in shown)] if rows else []
-    more = isinstance(total, int) and total > len(shown)
-    return _joined(*lines, f"… {total} rows in total" if more else "", _titled("error", trouble_of(data)))
+    if isinstance(total, int):
+        more = f"… {total} rows in total" if total > len(shown) else ""
+    else:
+        cut = data.get("truncated") is True or data.get("next_offset") is not None or len(rows) > len(shown)
+        more = "… there are more rows" if cut else ""
+    return _joined(*lines, more, _titled("error", trouble_of(data)))
 
 
 def _file(data: Data) -> str:

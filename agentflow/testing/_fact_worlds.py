@@ -324,7 +324,9 @@ class _Builder:
 
 def _fill(page: _Page, filler: Iterator[str], length: int) -> None:
     while page.length < length:
-        page.add(next(filler)[: length - page.length])
+        sentence = next(filler)
+        # A sentence that is cut would join with the next one.
+        page.add(sentence if page.length + len(sentence) <= length else " " * (length - page.length))
 
 
 def _number(amount: int, unit: str) -> NumberValue:
