@@ -137,7 +137,7 @@ class ActionChooser:
         self._settings = settings
         self._planner = planner
         self._tools = tools
-        self._cards = tuple(card_of(tool, seed.kwargs) for tool in tools.values())
+        self._cards = tuple(card_of(tool, seed.kwargs, tools) for tool in tools.values())
         searches = [name for name, tool in tools.items() if tool.hints.read_only and not tool.stateful]
         self._taken = TakenActions(settings.action_similarity, searches)
         self.duplicates = 0

@@ -1,6 +1,6 @@
 """Episodes of a single agent with native tool calls."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -107,7 +107,7 @@ class _AgentEpisode:
         self._ledger = ledger
         self._settings = settings
         self._read_blob = read_blob
-        self._specs = tuple(_spec(tool, task) for tool in tools.values())
+        self._specs = tuple(_spec(tool, task, tools) for tool in tools.values())
         self._history: list[tuple[AgentAnswer, list[Turn]]] = []
         self._texts: dict[int, str] = {}
         self._system = system(prompt("agent_answer", "system", instructions=settings.instructions))
@@ -247,8 +247,8 @@ class _AgentEpisode:
         return tuple(messages)
 
 
-def _spec(tool: Tool, task: Task) -> ToolSpec:
-    card = card_of(tool, task.kwargs)
+def _spec(tool: Tool, task: Task, offered: Collection[str]) -> ToolSpec:
+    card = card_of(tool, task.kwargs, offered)
     return ToolSpec(card.name, f"{card.description}{card_notes(card)}", card.schema)
 
 

@@ -88,7 +88,8 @@ class _TeamEpisode:
         self._task = task
         self._team = team
         self._tools = {tool.name: tool for tool in tools}
-        self._cards = {tool.name: card_of(tool, task.kwargs) for tool in tools}
+        offered = self._tools.keys()
+        self._cards = {tool.name: card_of(tool, task.kwargs, offered) for tool in tools}
         self._ledger = ledger
         self._settings = settings
         self._replay = ToolReplay(sandbox, self._tools, team.executor.act, ledger.page)
