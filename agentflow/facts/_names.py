@@ -20,6 +20,10 @@ _WORD: Final = re.compile(r"[^\W_]+(?:['’‘`´][^\W_]+)*[+#]*|&")
 _TITLES: Final = frozenset(
     ["mr", "mrs", "ms", "miss", "dr", "prof", "professor", "sir", "dame", "rev", "reverend", "hon"]
 )
+_RANKS: Final = frozenset([
+    "captain", "lord", "lady", "president", "general", "admiral", "colonel", "governor", "mayor", "keeper", "engineer",
+])  # fmt: skip
+"""Ranks before a full name, which need not belong to it."""
 _ARTICLES: Final = frozenset({"a", "an", "the"})
 _FUNCTION_WORDS: Final = frozenset(["a", "about", "according", "across", "after", "against", "all", "along", "although", "am", "among", "an", "and", "answer", "any", "are", "around", "as", "at", "be", "because", "been", "before", "being", "below", "beneath", "between", "both", "but", "by", "called", "can", "could", "did", "do", "does", "during", "each", "else", "for", "from", "had", "has", "have", "he", "hence", "her", "here", "hers", "him", "his", "how", "i", "if", "in", "indeed", "instead", "into", "is", "it", "its", "just", "known", "like", "made", "maker", "namely", "named", "near", "no", "not", "now", "of", "off", "on", "once", "only", "onto", "or", "other", "our", "out", "over", "part", "per", "she", "should", "since", "so", "still", "such", "than", "that", "the", "their", "them", "then", "there", "therefore", "these", "they", "this", "those", "though", "through", "thus", "till", "to", "today", "together", "toward", "towards", "under", "until", "up", "upon", "upto", "us", "very", "via", "was", "we", "were", "what", "when", "where", "which", "while", "who", "whom", "whose", "why", "will", "with", "within", "would", "yes", "yet", "you"])  # fmt: skip
 _VERBS: Final = frozenset(["am", "are", "be", "became", "become", "becomes", "been", "began", "came", "could", "did", "do", "does", "drew", "fell", "found", "gave", "get", "gets", "got", "grew", "had", "has", "have", "held", "is", "keep", "keeps", "kept", "leads", "led", "left", "lit", "lost", "made", "make", "makes", "may", "must", "owned", "owns", "ran", "rose", "saw", "sold", "spent", "stands", "stood", "took", "was", "were", "went", "will", "won", "would", "wrote", "built"])  # fmt: skip
@@ -28,33 +32,45 @@ _EXTENDING: Final = frozenset(["north", "south", "east", "west", "northern", "so
 CONNECTING: Final = _FUNCTION_WORDS | _VERBS
 """Words that are no part of a name, and count nothing."""
 _CONJUNCTIONS: Final = frozenset({"and", "or", "nor", "plus"})
+_ADDING: Final = frozenset(
+    {
+        "with",
+        "plus",
+        "besides",
+        "alongside",
+        "along",
+        "together",
+        "as",
+        "well",
+        "also",
+        "addition",
+        "in",
+        "to",
+    }
+)
+_JOINING: Final = re.compile(r"[/|+&\\→~<>=]")
+_LOCATIVE: Final = frozenset({"in", "at", "from", "near", "on", "to"})
+_PLACE: Final = re.compile(
+    r"\bwhere\b|\b(?:in|at|from|near|on|to) (?:which|what)\b"
+    r"|\b(?:which|what) (?:\w+ )?(?:bay|town|city|village|port|harbour|island|country|region|place|county|state|parish|district|birthplace)\b",
+    re.IGNORECASE,
+)
 _LISTING: Final = _ARTICLES | _CONJUNCTIONS | {"then", "first", "second", "third", "finally", "lastly"}
 _COPULAS: Final = frozenset(
     {"is", "was", "are", "were", "be", "been", "being", "called", "named", "namely", "became", "its"}
 )
 _SUBJECTS: Final = frozenset({"they", "he", "she", "it", "we", "you", "i", "who", "which", "that"})
-_RANKS: Final = frozenset(
-    [
-        "captain",
-        "lord",
-        "lady",
-        "king",
-        "queen",
-        "president",
-        "general",
-        "admiral",
-        "father",
-        "brother",
-        "sister",
-        "saint",
-        "keeper",
-    ]
-)
 _COMMON: Final = (
-    CONNECTING | _TITLES | frozenset(name.lower()[:length] for name in MONTHS for length in (3, len(name)))
+    CONNECTING
+    | _TITLES
+    | _RANKS
+    | frozenset(name.lower()[:length] for name in MONTHS for length in (3, len(name)))
 )
 """Words that have a capital without being part of a name."""
 _ADJACENT: Final = frozenset({" ", "-", ""})
+
+
+_LONGEST_INITIALS: Final = 16
 
 
 class NameWord(NamedTuple):
@@ -72,7 +88,7 @@ def normalise_name(name: str) -> str:
     >>> normalise_name("Dr. Zoë M. Ørn") == normalise_name("zoe m orn")
     True
     """
-    return " ".join(word.form for word in _significant(name_words(name))) or name.strip().casefold()
+    return " ".join(word.form for word in _significant(name, name_words(name))) or name.strip().casefold()
 
 
 def name_words(text: str) -> list[NameWord]:
@@ -103,6 +119,8 @@ def _joins(text: str, last: NameWord, start: int, end: int) -> bool:
     """Return whether an initial follows others: single letters that are capitals or have a full stop."""
     before = text[last.start : last.end]
     letters = before.replace(".", "").replace(" ", "")
+    if len(before) > _LONGEST_INITIALS:
+        return False
     single = len(before) == 1 or len(letters) < len(before)
     dotted = text[last.end : last.end + 1] == "." and text[end : end + 1] == "."
     capitals = letters.isupper() and text[start:end].isupper()
@@ -110,9 +128,10 @@ def _joins(text: str, last: NameWord, start: int, end: int) -> bool:
     return single and letters.isalpha() and (dotted or capitals) and gap in {".", ". ", " "}
 
 
-def _significant(words: list[NameWord]) -> list[NameWord]:
+def _significant(text: str, words: list[NameWord]) -> list[NameWord]:
     start = 0
-    while len(words) - start > 1 and words[start].form in _ARTICLES:
+    # The A of "A. Holm" is an initial.
+    while len(words) - start > 1 and words[start].form in _ARTICLES and text[words[start].end] == " ":
         start += 1
     # A title before a surname alone belongs to the name: Dr Holm need not be Ada Holm.
     while len(words) - start > 2 and words[start].form in _TITLES:
@@ -135,6 +154,7 @@ class NameReader:
         self.text = text
         self.words = name_words(text)
         self._starts = [word.start for word in self.words]
+        self._asks_place = bool(_PLACE.search(question))
         self._asked = frozenset(word.form for word in name_words(question))
         self._cased = any(word.capital and word.form.isalpha() for word in self.words)
 
@@ -145,7 +165,7 @@ class NameReader:
         """
         written = name_words(name)
         proper = any(word.capital for word in written)
-        wanted = [word.form for word in _significant(written)]
+        wanted = [word.form for word in _significant(name, written)]
         found = list(self._find(wanted, proper=proper, initials=""))
         if not found and surname and len(wanted) > 1:
             initials = "".join(form[0] for form in wanted[:-1])
@@ -164,14 +184,15 @@ class NameReader:
         first = next(sentence for sentence in sentences(masked) if within(names[0], [sentence]))
         earlier = [span for span in stated if span[1] <= first[0]]
         here = [span for span in stated if within(span, [first])]
-        if any(self._rivals(span, found) for span in earlier) or any(
-            self._is_other_name(span) for span in stated if span[0] >= first[1]
-        ):
+        later = (span for span in sentences(masked) if span[0] >= first[1])
+        if any(self._rivals(span, found) for span in earlier) or any(map(self._is_other_name, later)):
             return False
         for name in names:
             clause = next((span for span in here if within(name, [span])), None)
             if clause and self._is_prominent(name[0], clause):
                 return not any(self._opens_with_rival(span) for span in here if span != clause)
+            if clause and self._is_place(name, clause, here, found):
+                return True
         return not any(self._rivals(span, found) for span in here)
 
     def opens_with_item(self, span: Span, *, proper: bool, first: bool) -> bool:
@@ -204,7 +225,9 @@ class NameReader:
         if gap not in _ADJACENT:
             return True
         before = self.words[first - 1]
-        if initials and (before.form in _TITLES | _RANKS or initials.startswith(before.form)):
+        if before.form in _RANKS and (initials or count > 1):
+            return True
+        if initials and (before.form in _TITLES or initials.startswith(before.form)):
             return True
         if gap == "-" or before.form in _EXTENDING:
             return False
@@ -262,7 +285,7 @@ class NameReader:
         )
 
     def _is_other_name(self, span: Span) -> bool:
-        """Return whether a clause consists of another name."""
+        """Return whether a sentence consists of another name."""
         places = self._places(span)
         return bool(places) and all(map(self._is_rival, places))
 
@@ -277,35 +300,50 @@ class NameReader:
     def _is_prominent(self, start: int, clause: Span) -> bool:
         """Return whether a name is the subject of its clause, or follows `is`, `was`, `called` and alike."""
         before = [self.words[place].form for place in self._places((clause[0], start))]
-        while before and before[-1] in _ARTICLES | _TITLES:
+        while before and before[-1] in _ARTICLES | _TITLES | _RANKS:
             before.pop()
         return not before or before[-1] in _COPULAS
 
+    def _is_place(self, name: Span, clause: Span, here: Sequence[Span], found: Sequence[Span]) -> bool:
+        """Return whether a name is the place at the end of an answer to a question for one: "Ada was born in Brenn."."""
+        places = self._places((clause[0], name[0]))
+        if not self._asks_place or not places or self.words[places[-1]].form not in _LOCATIVE:
+            return False
+        others = [
+            place for span in here for place in self._places(span) if self.words[place].form in _LOCATIVE
+        ]
+        last = self._places((clause[0], clause[1]))[-1]
+        own = self.words[last].end <= name[1]
+        return own and not any(
+            self._is_rival(place + 1)
+            and not within((self.words[place + 1].start, self.words[place + 1].end), found)
+            for place in others
+        )
+
     def _is_coordinated(self, name: Span) -> bool:
-        """Return whether a name is one of several: `Ada and Jorun`."""
+        """Return whether a name is one of several: `Ada and Jorun`, `Ada/Jorun`, `Ada as well as Jorun`."""
         places = self._places(name)
         left, right = places[0] - 1, places[-1] + 1
-        if "/" in f"{self._gap(left)}{self._gap(right - 1)}":
+        before, after = self._gap(left), self._gap(right - 1)
+        if _JOINING.search(f"{before or ''}\n{after or ''}"):
             return True
-        comma = "," in (self._gap(right - 1) or "")
-        if right < len(self.words) and self._gap(right - 1) not in {None, "\n"}:
-            joined = self.words[right].form in _CONJUNCTIONS
-            if comma or joined:
-                following = right + joined
-                while following < len(self.words) and comma and self.words[following].form in _ARTICLES:
-                    following += 1
-                if self._starts_rival(following):
-                    return True
-                if (
-                    joined
-                    and not comma
-                    and following < len(self.words)
-                    and self.words[following].form not in _VERBS
-                ):
-                    return True
-        return (
-            left > 0
-            and self.words[left].form in _CONJUNCTIONS
-            and self._gap(left) == " "
-            and (self._is_rival(left - 1) or not (self._cased or self.words[left - 1].form in CONNECTING))
+        if left > 0 and before == " " and self.words[left].form in _CONJUNCTIONS:
+            other = self.words[left - 1]
+            if self._is_rival(left - 1) or not (self._cased or other.form in CONNECTING):
+                return True
+        return after is not None and self._joins_another(right, comma="," in after)
+
+    def _joins_another(self, place: int, *, comma: bool) -> bool:
+        """Return whether the words after a name add another one."""
+        joins = self.words[place].form in _CONJUNCTIONS
+        if joins and not comma:
+            # "Ada and the crew", but not "Ada and was".
+            following = self.words[place + 1 : place + 2]
+            return bool(following) and following[0].form not in _VERBS
+        if not (joins or comma or self.words[place].form in _ADDING):
+            return False
+        return any(
+            self._starts_rival(each)
+            for each in range(place, min(place + 5, len(self.words)))
+            if all(word.form in _LISTING | _ADDING for word in self.words[place:each])
         )

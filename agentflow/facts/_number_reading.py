@@ -37,6 +37,8 @@ _BOUND: Final = re.compile(
 _BOUND_AFTER: Final = re.compile(
     r"\+|\s?±|\s?(?:plus\b|and (?:up|more|above|over|counting)\b)", re.IGNORECASE
 )
+_TOTAL: Final = re.compile(r" of (?:the|these|those|all|its|their) ", re.IGNORECASE)
+"""Words between a number and the total it is a part of: "3 of the 7"."""
 _JOINED: Final = re.compile(r"\s*(?:-|to|and|until|through|,|/|×|x|by)\s*", re.IGNORECASE)
 _NEXT_WORDS: Final = re.compile(r"(?:[ -][^\W\d_]+){1,4}")
 _NEAR: Final = 28
@@ -91,7 +93,7 @@ def find_numbers(plain: str) -> list[NumberMention]:
         start = last - len(plain[first:last].lstrip())
         written = plain[start:last].removesuffix("" if quantity.known else quantity.unit)
         end = start + len(written.rstrip(" -"))
-        if _overlaps((start, end), dates):
+        if _overlaps((start, end), dates) or (found and _TOTAL.fullmatch(plain, found[-1].end, start)):
             continue
         after = _NEXT_WORDS.match(plain, end)
         words = (after[0] if after else "").replace("-", " ").split()

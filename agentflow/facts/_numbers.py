@@ -78,6 +78,12 @@ def same_number(one: tuple[Decimal, str], other: tuple[Decimal, str]) -> bool:
     if {mine.kind, theirs.kind} == {"percent", ""}:
         # 0.05 is 5 %, and 5 is not.
         mine, theirs = quantity_of(mine.size), quantity_of(theirs.size)
+    if {mine.kind, theirs.kind} == {"gbp", "mass"} and "pound" in {
+        singular(mine.unit),
+        singular(theirs.unit),
+    }:
+        # Pounds are a currency, too.
+        return mine.amount == theirs.amount
     return same_quantity(mine, theirs)
 
 

@@ -46,7 +46,7 @@ _FALSE: Final = (
 _VERB: Final = "is|was|are|were|does|do|did|has|have|had|can|could|will|would"
 _TRUTH: Final = re.compile(
     rf"(?:(?:it|that|this|the (?:statement|claim))(?:'s| is| was) )?(?:(?P<true>{_TRUE})|(?P<false>{_FALSE}))"
-    r"(?=\W*$|[.,;:!-]|\s(?:it|he|she|they|this|that|these|those|there|the|we|i|both|neither|because|since|-))",
+    r"(?=\W*$|[.,;:!-]|\s(?:it|he|she|they|this|that|these|those|there|the|we|i|both|neither|because|since|-)(?!\w))",
     re.IGNORECASE,
 )
 _SHORT_TRUTH: Final = re.compile(
@@ -58,6 +58,7 @@ _OPPOSITE: Final = {
     True: re.compile(r"\bno\b(?=[.,;!]|\W*$)|\bfalse\b", re.IGNORECASE),
     False: re.compile(r"\byes\b|\btrue\b(?=\W*$)", re.IGNORECASE),
 }
+_OPENING: Final = " \n\"'({[*"
 _MOST_WORDS: Final = 12
 """Words of the longest name that is read without knowing it."""
 
@@ -122,7 +123,7 @@ def _read_scalar(answer: str, like: ScalarValue, question: str, *, surname: bool
 
 def _read_truth(answer: str) -> BoolValue | None:
     """Return the truth of an answer that begins or ends with yes or no, or consists of "It was not."."""
-    first = answer[slice(*next(iter(sentences(answer)), (0, 0)))].lstrip()
+    first = answer[slice(*next(iter(sentences(answer)), (0, 0)))].lstrip(_OPENING)
     if found := _TRUTH.match(first):
         truth = found["true"] is not None
         rest = answer[found.end() :].strip(" ,.;:!-\n")

@@ -65,6 +65,8 @@ AGREE: list[tuple[Value, str]] = [
     (HIGH, "0.034 km"), (HIGH, "Therefore, it is 34 metres."), (HIGH, "34 metres; the second tower has 12 lamps."),
     (RATE, "5 percent"), (RATE, "5.0 %"), (RATE, "5 per cent"), (RATE, "5"), (RATE, "0.05"), (RATE, "China at 5.0 %"),
     (RATE, "It grew by 5% in 2024."), (NumberValue(Decimal("0.05")), "5 %"),
+    (COUNT, "3 of the 7 lighthouses"), (COUNT, "Three: Ada (1834), Jorun (1841) and Ola (1850)."), (COUNT, "3 (three)"), (AGE, "From 1834 to 1841, i.e. 7 years"),
+    (NumberValue(Decimal(1200), "$"), "1,200 USD"), (NumberValue(Decimal(2), "%"), "2 percentage points"), (NumberValue(Decimal(5), "£"), "5 pounds"),
     (COUNT, "There are three lighthouses."), (COUNT, "3"), (COUNT, "In 2001 there were 3."), (COUNT, "three"),
     (PEOPLE, "2,300 people lived there."), (PEOPLE, "2300"), (PEOPLE, "2.3 thousand"), (PEOPLE, "2 300 inhabitants"),
     (SHIPS, "12 large ships"), (SHIPS, "In 1834 12 sank."), (SHIPS, "a dozen ships"), (SHIPS, "twelve"),
@@ -85,6 +87,9 @@ AGREE: list[tuple[Value, str]] = [
     (ADA, "Ada Holm was the first keeper of Brenn Light."), (ADA, "The first keeper of Brenn Light was Ada Holm."),
     (ADA, "It was Ada Holm, not Jorun Pike."), (ADA, "Not Jorun Pike but Ada Holm."), (ADA, "No. It was Ada Holm."),
     (ADA, "Ada Holm. She was the first keeper, before Jorun Pike."), (ADA, "The lamp was lit by Ada Holm."), (ADA, "Ada Holm (1801-1870)"),
+    (ADA, "Ada Holm\nReason: She was appointed before Jorun Pike."), (ADA, "Answer: Ada Holm\nReason: the log names her."), (ADA, "Keeper Ada Holm"),
+    (ADA, '{"answer": "Ada Holm"}'), (ADA, r"\boxed{Ada Holm}"), (ADA, "According to the Harbour Log, Ada Holm was the first keeper."),
+    (ADA, "Ada Holm (not Jorun Pike)"), (ADA, "ADA HOLM"), (ADA, "Ada Holm [1]."), (ADA, "The evidence says the first keeper was Ada Holm."),
     (ADA, "The answer is Ada Holm."), (ADA, "Ada Holm, the first keeper"), (ADA, "Ada Holm lit the lamp."), (ADA, "the keeper Ada Holm"),
     (GUILD, "The Guild of Glaziers."), (GUILD, "guild of glaziers"), (GUILD, "It was built by the Guild of Glaziers in 1841."),
     (INDIA, FASTEST), (CHINA, "China at 5.0 %"), (INDIA, "India had the fastest growth, ahead of China."), (US, "the United States"),
@@ -108,7 +113,7 @@ DISAGREE: list[tuple[Value, str]] = [
     (YES, "No"), (YES, "Yes and no."), (YES, "Probably yes."), (YES, "Yes, it was not."), (YES, "I think so, yes."), (YES, "maybe"),
     (YES, ""), (YES, "It is not true."), (YES, "Not true"), (YES, "It is unclear."), (NO, "Yes"), (NO, "There is no evidence."),
     (NO, "No ships sank."), (NO, "No information is given."), (NO, "Not false."), (NO, "No, it was."), (NO, "Ada Holm"), (YES, "Yesterday."),
-    (NO, "Norway"), (YES, "The documents do not say."), (NO, "It cannot be determined."), (YES, "Yes? No."),
+    (NO, "Norway"), (YES, "The documents do not say."), (NO, "It cannot be determined."), (YES, "Yes? No."), (YES, "Yes is wrong."), (YES, "True or false?"),
 
     (HIGH, "34 feet"), (HIGH, "34 kilometres"), (HIGH, "34 ships"), (HIGH, "between 34 and 36 metres"), (HIGH, "34 to 36 metres"), (HIGH, "34-36 metres"),
     (NumberValue(Decimal(36), "metres"), "34 to 36 metres"), (HIGH, "It was not 34 metres."), (HIGH, "over 34 metres"), (HIGH, "34 or 36 metres"),
@@ -118,7 +123,7 @@ DISAGREE: list[tuple[Value, str]] = [
     (HIGH, "34 square metres"), (HIGH, "34 m²"), (HIGH, "34 million"), (HIGH, "34 %"), (HIGH, "v34"), (HIGH, "34 ± 2 metres"), (HIGH, "nearly 34 metres"),
     (HIGH, "33.999 metres"), (HIGH, "34 metres per second"), (HIGH, "neither 34 nor 36 metres"), (HIGH, "34 or so metres"), (HIGH, "34 metres/36 metres"),
     (RATE, "5.1 %"), (RATE, "0.5"), (RATE, "500"), (NumberValue(Decimal(5)), "5 %"), (NumberValue(Decimal(5)), "0.05"), (RATE, "between 5 % and 6 %"),
-    (COUNT, "the 3rd"), (COUNT, "3 or 4"), (COUNT, "more than three"), (COUNT, "30"), (COUNT, "not three"), (COUNT, "3 of 7"),
+    (COUNT, "the 3rd"), (COUNT, "3 or 4"), (COUNT, "more than three"), (COUNT, "30"), (COUNT, "not three"), (COUNT, "3 of 7"), (NumberValue(Decimal(7)), "3 of the 7 lighthouses"),
     (PEOPLE, "2,300 houses"), (PEOPLE, "23,000"), (PEOPLE, "2.3 million inhabitants"), (GDP, "€29.17 trillion"), (GDP, "29.17 billion dollars"),
     (NumberValue(Decimal(10**9)), "1,000,000,001"), (AGE, "7 months"), (AGE, "seventy years"),
 
@@ -136,6 +141,9 @@ DISAGREE: list[tuple[Value, str]] = [
     (JORUN, "It was Ada Holm, not Jorun Pike."), (JORUN, "Ada Holm rather than Jorun Pike"), (ADA, "Ada Holm? No."), (ADA, "Ada Holm. That is wrong."),
     (ADA, "It was Jorun Pike. Ada Holm was her sister."), (ADA, "I think it was Ada Holm."), (ADA, "Perhaps Ada Holm"), (ADA, "not Ada Holm"), (ADA, ""),
     (ADA, "Anyone but Ada Holm"), (ADA, "Everyone except Ada Holm"), (ADA, "Ada Holm the Younger"), (ADA, "Ada Maria Holm"), (ADA, "Neither Ada Holm nor she"),
+    (ADA, "Ada Holm | Jorun Pike"), (ADA, "Ada Holm as well as Jorun Pike"), (ADA, "Ada Holm together with Jorun Pike"), (ADA, "Ada Holm\nJorun Pike"),
+    (ADA, "Ada Holm. Jorun Pike. Ola Brann."), (ADA, "The keeper was Jorun Pike, Ada Holm's successor"), (ADA, "Ada Holm (and later Jorun Pike)"),
+    (ADA, "Not determined"), (ADA, "Jorun Pike (not Ada Holm)"), (ADA, "Ada Holm was appointed in 1834, and Jorun Pike in 1841."), (EntityValue("A. Holm"), "Holm"),
     (ADA, "The claim that it was Ada Holm is false."), (ADA, "After Ada Holm came Jorun Pike."), (ADA, "Ada Holm was succeeded. Jorun Pike."),
     (GUILD, "not the Guild of Glaziers"), (GUILD, "the Royal Guild of Glaziers"), (GUILD, "Guild of Glaziers of Vannick"), (GUILD, "Guild"), (GUILD, "Guild of Glazier"),
     (GUILD, "the Guild of Coopers"), (GUILD, "It was the Guild of Coopers, which hated the Guild of Glaziers."), (GUILD, "Old Guild of Glaziers"),
@@ -196,6 +204,23 @@ def test_an_alternative_that_the_question_offers_is_chosen_only_where_the_answer
 ) -> None:
     question = "Which is taller, Brenn Light or Gull Tower?"
     assert answer_agrees(LIGHT, said, question=question) is agrees
+
+
+@pytest.mark.promise("facts:answers:read")
+@pytest.mark.parametrize(
+    ("said", "agrees"),
+    [
+        ("Ada Holm, the first keeper of Brenn Light, was born in Tern Bay.", True),
+        ("In Tern Bay.", True),
+        ("Ada Holm was born in Vessel Bay and died in Tern Bay.", False),
+        ("Ada Holm was born in Tern Bay in Norway.", False),
+        ("Ada Holm was born near Tern Bay, in Vessel Bay.", False),
+        ("Ada Holm was not born in Tern Bay.", False),
+    ],
+)
+def test_a_place_at_the_end_of_a_sentence_answers_a_question_for_a_place(said: str, agrees: bool) -> None:
+    question = "In which bay was the first keeper of Brenn Light born?"
+    assert answer_agrees(EntityValue("Tern Bay"), said, question=question) is agrees
 
 
 @pytest.mark.promise("facts:answers:read")
