@@ -103,7 +103,9 @@ def _table(notes: Sequence[str], status: SynthesisStatus) -> "Table":
         notes,
         seeds=f"{status.done} of {status.seeds} done, {status.active} growing",
         nodes=f"{sum(status.nodes.values())}  {verdicts}",
-        questions=f"{status.questions} accepted, {status.rejected} drafts rejected",
+        questions=f"{status.questions} accepted, {status.rejected} drafts rejected"
+        if not status.tasks
+        else f"{status.tasks} tasks accepted, {status.rejected} rejected",
     )
 
 

@@ -22,8 +22,11 @@ from agentflow.facts import (
 )
 from agentflow.offline._arguments import LOOKING, Kind, Use, kind_of, uses_of
 from agentflow.offline._extraction import extract, judge_aliases
+from agentflow.offline._household_work import world_calls
+from agentflow.offline._instructions import instruct
 from agentflow.offline._language import terms
 from agentflow.offline._leads import Leads, leads_of
+from agentflow.offline._shell_work import shell_jobs
 from agentflow.offline._solving import (
     analyse,
     command,
@@ -93,6 +96,8 @@ def answer(request: Request[Any]) -> Struct:
         case AnswerRequest():
             # The request shows no text, and the engine knows nothing else.
             return Answer("")
+        case InstructionRequest(language=""):
+            return instruct(request)
         case LookRequest():
             # The engine has no vision.
             return Look(shows=False)
@@ -160,6 +165,12 @@ def plan(request: PlanRequest) -> Plan:
 def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]:
     """Yield tool calls, each tool in turn; tools that only describe themselves come last."""
     kinds = [(tool, kind) for tool in request.tools if (kind := kind_of(tool)) is not None]
+    if acting := next((tool for tool in request.tools if tool.name.endswith("_act")), None):
+        yield from world_calls(request, acting)
+        return
+    if kinds and all(kind.name == "shell" for _, kind in kinds):
+        for job in shell_jobs(request.seed, request.path):
+            yield kinds[0][0], Use(job.intent, {kinds[0][1].main: job.command})
     ordered = _ordered(kinds, len(request.path), bool(leads.observed))
     for turns in zip_longest(*(_calls(tool, kind, leads) for tool, kind in ordered)):
         yield from filter(None, turns)

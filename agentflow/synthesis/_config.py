@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Role = Literal["planner", "verifier", "generator"]
 """Role that uses a model."""
 
+TaskName = Literal["terminal", "embodied"]
+"""Kind of tasks that can be derived from trees; see `agentflow.tasks`."""
+
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -84,6 +87,9 @@ class SynthesisConfig(RunConfig):
     """Share of common content above which a path is too similar to a selected one."""
     selection_strategy: str = "novelty"
     """Order of selection: `novelty`, `documented`, `diverse`, or `module:function`."""
+
+    tasks: TaskName | None = None
+    """Derive verified tasks of this kind from trees, instead of writing questions."""
 
     synthesis_tips: Prose = ""
     """Guidance for writing questions."""

@@ -29,6 +29,10 @@ TREES: Final = "trees.jsonl"
 """File of the whole trees."""
 
 
+TASKS: Final = "tasks.jsonl"
+"""File of the verified tasks, if the settings name a kind of tasks."""
+
+
 REPORT: Final = "report.json"
 """File of the quality report."""
 
@@ -53,7 +57,8 @@ async def write_files(
     """
     tally = ReportBuilder(config, dropped_tools)
     asked = QuestionIndex(config.question_similarity)
-    async with AtomicFiles.replace(output_dir, (PAIRS, TRAJECTORIES, TREES, REPORT)) as files:
+    names = (PAIRS, TRAJECTORIES, TREES, *((TASKS,) if config.tasks else ()), REPORT)
+    async with AtomicFiles.replace(output_dir, names) as files:
         async for seed, result in results:
             tally.add(seed, result)
             await files.write(_lines(seed, result, tally, asked))
@@ -77,8 +82,17 @@ def _lines(
         asked.add(pair.question, pair.answer, pair.id)
         tally.keep(pair)
         pairs.append(_ENCODER.encode(pair_record(seed, pair, trajectories[pair.trajectory_id])))
+    tasks: list[bytes] = []
+    for task in result.tasks:
+        if asked.before(task.instruction, "") is not None:
+            tally.drop()
+            continue
+        asked.add(task.instruction, "", task.id)
+        tally.keep_task()
+        tasks.append(_ENCODER.encode(task))
     paths = [_ENCODER.encode(trajectory_record(result.tree, one)) for one in result.trajectories]
-    return {PAIRS: pairs, TRAJECTORIES: paths, TREES: [_ENCODER.encode(tree_record(result.tree))]}
+    trees = [_ENCODER.encode(tree_record(result.tree))]
+    return {PAIRS: pairs, TRAJECTORIES: paths, TREES: trees, **({TASKS: tasks} if tasks else {})}
 
 
 def pair_record(seed: Seed, pair: Pair, trajectory: Trajectory) -> dict[str, object]:

@@ -16,6 +16,8 @@ class SynthesisStatus(RunStatus, frozen=True, kw_only=True):
     """Number of pairs that this process accepted."""
     rejected: int
     """Number of drafts that it rejected."""
+    tasks: int = 0
+    """Number of tasks that it accepted."""
 
 
 class SynthesisProgress(RunProgress):
@@ -25,6 +27,8 @@ class SynthesisProgress(RunProgress):
         super().__init__(clock)
         self.questions = 0
         """Number of accepted pairs."""
+        self.tasks = 0
+        """Number of accepted tasks."""
         self.rejected = 0
         """Number of rejected drafts."""
         self._nodes: Counter[str] = Counter()
@@ -41,4 +45,5 @@ class SynthesisProgress(RunProgress):
             nodes=dict(sorted(self._nodes.items())),
             questions=self.questions,
             rejected=self.rejected,
+            tasks=self.tasks,
         )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from agentflow.runs import cost_by_role, counts_text, report_table, role_names
 from agentflow.synthesis._checks import Check
@@ -87,7 +87,11 @@ class Report(Struct, frozen=True, kw_only=True):
     dropped_tools: dict[str, str]
     """Reasons of requested tools that could not be used, by name."""
     why_empty: str = ""
-    """Reason that there is no pair; empty if there are pairs."""
+    """Reason that there is neither a pair nor a task; empty if there are some."""
+    tasks: int = 0
+    """Tasks in the file."""
+    rejected_tasks: dict[str, int] = field(default_factory=dict[str, int])
+    """Problems of rejected tasks; a task may have several."""
 
 
 class ReportBuilder:
@@ -117,6 +121,10 @@ class ReportBuilder:
         self._group("left_out").update(result.left_out)
         self._group("model_failures").update(result.model_failures)
         self._spend(result.usage)
+        for task in result.rejected_tasks:
+            self._group("rejected_tasks").update({finding.problem for finding in task.findings})
+            for finding in task.findings:
+                self._examples.setdefault(finding.problem, finding.reason)
         for draft in result.rejected:
             checks = {finding.check for finding in draft.findings}
             self._group("rejected").update(checks)
@@ -131,6 +139,10 @@ class ReportBuilder:
         self._group("grounding")[pair.grounding] += 1
         self._group("hops")[str(pair.hops)] += 1
         self._group("tries")[str(pair.tries)] += 1
+
+    def keep_task(self) -> None:
+        """Count a task in the file."""
+        self._counts["tasks"] += 1
 
     def drop(self) -> None:
         """Count a dropped near-duplicate."""
@@ -168,7 +180,9 @@ class ReportBuilder:
             model_failures=self._sorted("model_failures"),
             tool_failures=self._sorted("tool_failures"),
             dropped_tools=self._dropped_tools,
-            why_empty="" if counts["pairs"] else self._why_empty(),
+            why_empty="" if counts["pairs"] or counts["tasks"] else self._why_empty(),
+            tasks=counts["tasks"],
+            rejected_tasks=self._sorted("rejected_tasks"),
         )
 
     def _add_tree(self, tree: Tree) -> None:
@@ -213,6 +227,7 @@ class ReportBuilder:
                 not new,
                 f"none of {counts['nodes']} observations contained anything new ({counts_text(self._sorted('verdicts'))})",
             ),
+            (bool(self._config.tasks), self._no_task()),
             (
                 not counts["trajectories"],
                 f"no path was selected ({counts_text(self._sorted('left_out'))})",
@@ -228,6 +243,15 @@ class ReportBuilder:
                 return why
         check, count = max(self._group("rejected").items(), key=lambda entry: (entry[1], entry[0]))
         return f"all {counts['drafts']} drafts were rejected, {count} by the check {check}: {self._example(check)}"
+
+    def _no_task(self) -> str:
+        if self._counts["near_duplicates"]:
+            return "every task repeats an earlier one"
+        rejected = self._group("rejected_tasks")
+        if not rejected:
+            return f"no state differs in a way that makes a task of the kind {self._config.tasks}"
+        problem, count = max(rejected.items(), key=lambda entry: (entry[1], entry[0]))
+        return f"every task was rejected, {count} as {problem}: {self._example(problem)}"
 
     def _first_failure(self) -> str:
         return self._failed[0].why if self._failed else ""
@@ -247,7 +271,7 @@ def render_report(report: Report) -> "RenderableType":
     table = report_table(_rows(report))
     if not report.why_empty:
         return table
-    return Group(table, Text(f"No pair was written: {report.why_empty}", style="bold red"))
+    return Group(table, Text(f"Nothing was written: {report.why_empty}", style="bold red"))
 
 
 def _rows(report: Report) -> list[tuple[str, str]]:
@@ -261,6 +285,11 @@ def _rows(report: Report) -> list[tuple[str, str]]:
         ("paths", f"{report.trajectories} selected; left out: {counts_text(report.left_out)}"),
         ("drafts", f"{report.drafts}; rejected: {counts_text(report.rejected)}"),
         ("pairs", f"{report.pairs} written; {report.near_duplicates} near-duplicates dropped{unsure}"),
+        *(
+            [("tasks", f"{report.tasks} written; rejected: {counts_text(report.rejected_tasks)}")]
+            if report.tasks or report.rejected_tasks
+            else []
+        ),
         ("grounding", f"{report.grounded_share:.0%} of drafts; answers {counts_text(report.grounding)}"),
         (
             "difficulty",

@@ -6,12 +6,14 @@ from typing import Protocol
 from agentflow.growth import ExecutorPort, PlannerPort, VerifierPort
 from agentflow.runs import PauseGate
 from agentflow.sandbox import Sandbox
+from agentflow.tasks import InstructionAuthor
 from agentflow.trajectory import (
     Action,
     ActionOutcome,
     Answer,
     AnswerRequest,
     Draft,
+    InstructionRequest,
     Judgement,
     JudgementRequest,
     Look,
@@ -19,6 +21,7 @@ from agentflow.trajectory import (
     Plan,
     PlanRequest,
     Reply,
+    TaskInstruction,
     WriteRequest,
 )
 
@@ -48,6 +51,7 @@ class GatedRoles:
     executor: ExecutorPort
     verifier: VerifierPort
     generator: QuestionGenerator
+    author: InstructionAuthor
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
         """See `PlannerPort`."""
@@ -76,3 +80,7 @@ class GatedRoles:
     async def answer(self, request: AnswerRequest) -> Reply[Answer]:
         """See `QuestionGenerator`."""
         return await self.gate.run(self.generator.answer, request)
+
+    async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
+        """See `InstructionAuthor`."""
+        return await self.gate.run(self.author.instruct, request)

@@ -4,6 +4,7 @@ from msgspec import Struct, field
 
 from agentflow.synthesis._checks import Finding, Grounding
 from agentflow.synthesis._selection import Score
+from agentflow.tasks import RejectedTask, VerifiableTask
 from agentflow.trajectory import Region, Tree, Usage
 
 
@@ -105,6 +106,10 @@ class SeedResult(Struct, frozen=True, kw_only=True):
     """Accepted pairs, at most one per path, in the order of the paths."""
     rejected: tuple[RejectedDraft, ...] = ()
     """Rejected drafts, by path, in the order in which they were written."""
+    tasks: tuple[VerifiableTask, ...] = ()
+    """Tasks whose check passed, instead of pairs."""
+    rejected_tasks: tuple[RejectedTask, ...] = ()
+    """Rejected tasks."""
     usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
     """Model usage of writing questions, by role; that of growing is in the tree."""
     model_failures: dict[str, int] = field(default_factory=dict[str, int])

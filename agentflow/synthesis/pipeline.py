@@ -36,6 +36,8 @@ from agentflow.synthesis._report import Report, render_report
 from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
+from agentflow.synthesis._tasks import derive_tasks, task_kind
+from agentflow.tasks import TaskKind
 from agentflow.team import ObservationLimits, Team
 from agentflow.trajectory import Seed
 
@@ -182,10 +184,10 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             )
             spec = ChildSpec(id="control", start=control, restart=Restart.TEMPORARY)
             await start_child(self._supervisor, spec)
-        worker = self._seed_worker(run, sandbox, team)
+        worker = await self._seed_worker(run, sandbox, team)
         await self._schedule(run, worker, concurrency=self.config.max_open_trees or worker.concurrency)
 
-    def _seed_worker(self, run: Run, sandbox: Sandbox, team: Team) -> "_TreeWorker":
+    async def _seed_worker(self, run: Run, sandbox: Sandbox, team: Team) -> "_TreeWorker":
         sandboxes = BranchSandboxes(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)
         roles = GatedRoles(
             gate=self._gate,
@@ -193,6 +195,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             executor=team.executor,
             verifier=team.verifier,
             generator=team.generator,
+            author=team.generator,
         )
         grower = Grower(
             replace(self.config.growth, inputs=self.chosen.inputs),
@@ -203,7 +206,8 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             sandboxes=sandboxes,
             observer=self._progress.count_node,
         )
-        return _TreeWorker(run, grower, roles, self.config, self._progress, sandboxes.stateful)
+        kind = await task_kind(self.config, sandbox, sandboxes, roles, roles)
+        return _TreeWorker(run, grower, roles, self.config, self._progress, sandboxes.stateful, kind)
 
 
 @dataclass(frozen=True)
@@ -216,6 +220,7 @@ class _TreeWorker:
     config: SynthesisConfig
     progress: SynthesisProgress
     stateful: bool
+    kind: TaskKind | None
 
     @property
     def concurrency(self) -> int:
@@ -225,9 +230,14 @@ class _TreeWorker:
         return max(1, self.config.max_sandboxes // self.grower.settings.width)
 
     async def work(self, seed: Seed) -> bytes:
-        """Grow its tree, and write questions about it."""
+        """Grow its tree, and write questions about it or derive tasks from it."""
         page = await self.run.open_page(seed)
         tree = await self.grower.grow(seed, page)
+        if self.kind is not None:
+            result = await derive_tasks(tree, self.kind, page)
+            self.progress.tasks += len(result.tasks)
+            self.progress.rejected += len(result.rejected_tasks)
+            return msgspec.json.encode(replace(result, tree=without_observations(tree)))
         result = await write_questions(tree, self.config, self.generator, page)
         self.progress.questions += len(result.pairs)
         self.progress.rejected += len(result.rejected)

@@ -28,6 +28,11 @@ from agentflow.tasks._contract import (
 )
 from agentflow.tasks._data_analysis import DataAnalysis, open_data_analysis
 from agentflow.tasks._derivation import DerivationSettings, TaskGenerator
+from agentflow.tasks._household import HouseholdState
+from agentflow.tasks._instructions import InstructionAuthor, InstructionSettings
+from agentflow.tasks._state_tasks import StateTasks, StateTaskSettings
+from agentflow.tasks._states import State, StateCondition, StateReader
+from agentflow.tasks._terminal import TerminalState
 from agentflow.tasks._text2sql import Text2Sql, open_text2sql
 
 __all__ = [
@@ -37,7 +42,15 @@ __all__ = [
     "DataAnalysis",
     "DerivationSettings",
     "DerivedTasks",
+    "HouseholdState",
+    "InstructionAuthor",
+    "InstructionSettings",
     "RejectedTask",
+    "State",
+    "StateCondition",
+    "StateReader",
+    "StateTaskSettings",
+    "StateTasks",
     "TaskAttempt",
     "TaskCheck",
     "TaskFinding",
@@ -49,6 +62,7 @@ __all__ = [
     "TaskSetup",
     "TaskTrial",
     "TaskVerdict",
+    "TerminalState",
     "Text2Sql",
     "VerifiableTask",
     "check_task",

@@ -23,6 +23,8 @@ _WORD = re.compile(r"[^\W\d_]{4,}")
 _IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
 _SENTENCE = re.compile(r"[^.!?\n]{20,300}[.!?](?=\s|$)")
 _DISTINCT = re.compile(r"\b\d[\d,.]*\d\b|\b\d+\b|\b[A-Z]\w+(?: [A-Z]\w+)*")
+_NOTED = re.compile(r"echo '([^'\n]*)' >> notes\.txt")
+_LEGAL = re.compile(r"^\s+\d+\. (\S.*)$", re.MULTILINE)
 _REGION = 100
 
 
@@ -37,6 +39,8 @@ def play(prompt: Prompt) -> str:
             answer = _draft(prompt)
         case "answer":
             answer = {"answer": "unknown"}
+        case "taskinstruction" if "<result>\n- " in prompt.text:
+            answer = _instruction(prompt)
         case "":
             return "unknown"
         case _:
@@ -88,6 +92,11 @@ def _plan(prompt: Prompt) -> dict[str, object]:
     tools = [_tool(option) for option in items.get("anyOf", [items])]
     text = prompt.newest()
     first = prompt.hash % len(tools)
+    # A world is acted in; its episode begins once.
+    if acting := [tool for tool in tools if tool[0] == "world_act" and _legal_actions(text)]:
+        tools = acting
+    elif beginning := [tool for tool in tools if tool[0] == "world_reset"]:
+        tools = beginning
     made: list[dict[str, object]] = []
     for number in range(proposals["minItems"]):
         tool, schema = tools[(first + number) % len(tools)]
@@ -95,6 +104,22 @@ def _plan(prompt: Prompt) -> dict[str, object]:
         arguments = _arguments(tool, schema, dice, text)
         made.append({"intent": f"Look further, way {number + 1}.", "tool": tool, "arguments": arguments})
     return {"proposals": made}
+
+
+def _instruction(prompt: Prompt) -> dict[str, object]:
+    """Return an instruction for a task of state: the lines that are noted, or else the conditions."""
+    result = prompt.text.rpartition("<result>")[2].partition("</result>")[0]
+    conditions = [line.removeprefix("- ") for line in result.splitlines() if line.startswith("- ")]
+    noted = _NOTED.findall(prompt.text.rpartition("<solution>")[2].partition("</solution>")[0])
+    if noted:
+        lines = ", ".join(f"`{line}`" for line in noted)
+        return {"instruction": f"Append to notes.txt, in this order, the lines {lines}.", "ordered": False}
+    return {"instruction": f"Reach this state: {'; '.join(conditions)}", "ordered": False}
+
+
+def _legal_actions(text: str) -> list[str]:
+    """Return the actions that a world lists."""
+    return _LEGAL.findall(text.partition("\nactions:")[2])
 
 
 def _tool(option: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -120,6 +145,11 @@ def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dic
             items = [*dice.words(4), dice.roll(10_000)]
             begin = "try:\n    items\nexcept NameError:\n    items = []\n"
             return {**unused, "code": f"{begin}items.append({items!r})\nprint(len(items), items[-3:])"}
+        case "world_reset":
+            return unused
+        case "world_act" if actions := _legal_actions(text):
+            # It tends to take what it can: actions on things come last in the list.
+            return {**unused, "action": actions[-1 - dice.roll(min(4, len(actions)))]}
         case _:
             return _minimal(schema, dice)
 

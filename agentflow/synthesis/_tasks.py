@@ -1,0 +1,109 @@
+"""Verified tasks from trees: derived by the kind that the settings name, and kept if their check passes."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from msgspec import Struct
+
+from agentflow.actors import together
+from agentflow.errors import ConfigurationError, ToolFailure
+from agentflow.growth import BranchSandboxes, ExecutorPort
+from agentflow.journal import Page
+from agentflow.sandbox import Sandbox
+from agentflow.synthesis._config import SynthesisConfig, TaskName
+from agentflow.synthesis._seed_result import SeedResult
+from agentflow.tasks import (
+    HouseholdState,
+    InstructionAuthor,
+    InstructionSettings,
+    RejectedTask,
+    StateReader,
+    StateTasks,
+    StateTaskSettings,
+    TaskFinding,
+    TaskKind,
+    TerminalState,
+    VerifiableTask,
+    check_task,
+)
+from agentflow.trajectory import Tree
+
+_ROLE: Final = "generator"
+
+
+class _StateKind(Struct, frozen=True):
+    reader: Callable[[], StateReader]
+    acts: str
+    """Tool with which the agent acts."""
+    reads: str
+    """Tool that reads the state."""
+    fix: str
+    """Advice if the second tool is missing."""
+
+
+_KINDS: Final[Mapping[TaskName, _StateKind]] = {
+    "terminal": _StateKind(TerminalState, "bash_run", "bash_inspect", "update the tool server"),
+    "embodied": _StateKind(
+        HouseholdState, "world_act", "world_inspect", "set resource_init_configs.world.evaluate=true"
+    ),
+}
+
+
+async def task_kind(
+    config: SynthesisConfig,
+    sandbox: Sandbox,
+    sandboxes: BranchSandboxes,
+    executor: ExecutorPort,
+    author: InstructionAuthor,
+) -> TaskKind | None:
+    """Return the kind of tasks that the settings name; `None` if they name none.
+
+    :raises ConfigurationError: one line, if a tool that it needs is missing.
+    """
+    if config.tasks is None:
+        return None
+    kind = _KINDS[config.tasks]
+    if kind.acts not in sandboxes.tools:
+        raise ConfigurationError(
+            f"tasks: {config.tasks} needs the tool {kind.acts}; add it to available_tools"
+        )
+    try:
+        await sandbox.tools(kind.reads)
+    except ToolFailure:
+        raise ConfigurationError(f"tasks: {config.tasks} needs the tool {kind.reads}; {kind.fix}") from None
+    return StateTasks(
+        kind.reader(),
+        executor=executor,
+        sandboxes=sandboxes,
+        author=author,
+        settings=StateTaskSettings(
+            max_tasks=config.max_selected_traj,
+            min_steps=config.min_depth,
+            instruction=InstructionSettings(
+                max_drafts=config.max_drafts, tips=config.synthesis_tips, examples=config.examples
+            ),
+        ),
+    )
+
+
+async def derive_tasks(tree: Tree, kind: TaskKind, page: Page) -> SeedResult:
+    """Derive tasks from a tree and check each; calls and verdicts recorded on the page are not repeated.
+
+    :raises RunStopped: if the run can't continue; the page has the results so far.
+    """
+    derived = await kind.derive(tree, page)
+    checks = await together(partial(check_task, task, kind, page) for task in derived.tasks)
+    pairs = list(zip(derived.tasks, checks, strict=True))
+    failed = [_rejected(task, check.findings) for task, check in pairs if not check.accepted]
+    return SeedResult(
+        tree=tree,
+        tasks=tuple(task for task, check in pairs if check.accepted),
+        rejected_tasks=(*derived.rejected, *failed),
+        usage={_ROLE: derived.usage},
+    )
+
+
+def _rejected(task: VerifiableTask, findings: tuple[TaskFinding, ...]) -> RejectedTask:
+    solution = "\n".join(f"{action.tool} {action.arguments}" for action in task.gold.actions)
+    return RejectedTask(kind=task.kind, instruction=task.instruction, solution=solution, findings=findings)
