@@ -56,12 +56,15 @@ def _decode(payload: bytes, decode: Callable[[bytes], T], limits: JsonLimits) ->
 
 def _text_of(error: Exception) -> str:
     """Describe a decoder's error briefly: the text of pydantic's repeats each of up to `max_values` problems."""
-    text = ""
     if not isinstance(error, ValidationError):
         text = str(error)
     elif error.error_count() > _MOST_PROBLEMS:
         text = f"{error.error_count()} validation errors for {error.title}"
     else:
-        for one in error.errors(include_url=False, include_context=False, include_input=False):
-            text += f"{'; ' if text else ''}{'.'.join(map(str, one['loc']))[:_MOST_CHARACTERS]}: {one['msg']}"
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        places = (".".join(map(str, one["loc"])) for one in problems)
+        text = "; ".join(
+            f"{place}: {one['msg']}" if place else one["msg"]
+            for place, one in zip(places, problems, strict=True)
+        )
     return " ".join(text[:_MOST_CHARACTERS].split())

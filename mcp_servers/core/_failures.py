@@ -20,6 +20,7 @@ _KINDS: tuple[tuple[type[Exception], ErrorKind], ...] = (
 _MAX_MESSAGE = 500
 _MAX_LISTED = 12
 _MAX_NAME = 100
+_MAX_COMPARED = 2_000
 
 
 def failure_of(error: Exception, tool: str) -> ToolFailure:
@@ -42,9 +43,10 @@ def did_you_mean(wrong: str, right: Iterable[str]) -> str:
     """
     import difflib  # only needed for error messages
 
-    names = sorted(right)
     if len(wrong) > _MAX_NAME:  # comparing takes time proportional to both lengths
         return ""
+    # Names can come from a sandbox, any number of any length.
+    names = sorted(name for name in right if len(name) <= _MAX_NAME)[:_MAX_COMPARED]
     near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.5)
     if near:
         return f" Did you mean {near[0]!r}?"

@@ -6,13 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import mcp_servers
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.extras import missing_extra, with_command
 from mcp_servers.core._call import Output
-from mcp_servers.core._failures import did_you_mean
+from mcp_servers.core._failures import did_you_mean, one_line, quoted
 from mcp_servers.core._running import check_outcome
 from mcp_servers.data._results import ColumnLink, FileProfile, SliceColumn
 from runtimes import FrameError, Instance, JsonLimits, decode_untrusted
@@ -46,7 +46,7 @@ class FileReply(BaseModel):
 
     unreadable: str | None = None
     """Reason of a failure."""
-    errno: int | None = None
+    errno: int | None = Field(default=None, ge=0, le=4095)
     """`errno` of a failure."""
 
 
@@ -116,7 +116,8 @@ async def ask(
             break
     if answer.errno is not None:
         kind_of_error = ErrorKind.NOT_FOUND if answer.errno == ENOENT else ErrorKind.FAILED
-        raise ToolFailure(kind_of_error, f"{tool}: {paths[0]!r} can't be read: {answer.unreadable}.")
+        reason = one_line(answer.unreadable or "")
+        raise ToolFailure(kind_of_error, f"{tool}: {paths[0]!r} can't be read: {reason}.")
     if isinstance(answer, ReadRows):
         _check(tool, answer, path)
     return answer, path
@@ -125,14 +126,14 @@ async def ask(
 def _check(tool: str, answer: ReadRows, path: str) -> None:
     if answer.wrong_column is not None:
         hint = did_you_mean(answer.wrong_column, answer.known)
-        message = f"{tool}: no column {answer.wrong_column!r} in {path!r}.{hint}"
+        message = f"{tool}: no column {quoted(answer.wrong_column)} in {path!r}.{hint}"
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     if answer.wrong_filter is not None:
-        message = f"{tool}: the filter can't be used: {' '.join(answer.wrong_filter.split())}"
+        message = f"{tool}: the filter can't be used: {one_line(answer.wrong_filter)}"
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     if answer.unreadable is not None:
         raise ToolFailure(
-            ErrorKind.FAILED, f"{tool}: {path!r} can't be read: {with_command(answer.unreadable)}."
+            ErrorKind.FAILED, f"{tool}: {path!r} can't be read: {with_command(one_line(answer.unreadable))}."
         )
 
 
@@ -140,7 +141,7 @@ def _why(stderr: bytes) -> str:
     last = stderr[-_MOST_STDERR:].decode("utf-8", "replace").strip().rpartition("\n")[2]
     if "No module named" in last:
         return missing_extra("the sandbox's Python", "data")
-    return f"looking into the files failed: {last[-300:]}"
+    return f"looking into the files failed: {one_line(last[-300:])}"
 
 
 @cache

@@ -15,6 +15,7 @@ from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext
+from mcp_servers.core._failures import one_line
 from mcp_servers.core._running import check_outcome, check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
@@ -307,7 +308,7 @@ class FilesBackend(Backend):
 class _SearchAnswer(BaseModel):
     found: SearchMatches | None = None
     wrong: str | None = None
-    errno: int | None = None
+    errno: int | None = Field(default=None, ge=0, le=4095)
 
 
 async def find(instance: Instance, request: dict[str, object], timeout: float | None) -> SearchMatches:
@@ -325,10 +326,10 @@ async def find(instance: Instance, request: dict[str, object], timeout: float | 
         answer = await decode_untrusted(done.stdout, _SearchAnswer.model_validate_json)
     except FrameError as error:
         stderr = done.stderr[-300:].decode("utf-8", "replace")
-        message = f"files_search: the search failed: {stderr or done.detail or error}"
+        message = f"files_search: the search failed: {one_line(stderr or done.detail or str(error))}"
         raise ToolFailure(ErrorKind.FAILED, message) from None
     if answer.wrong is not None:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"files_search: {answer.wrong}.")
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"files_search: {one_line(answer.wrong)}.")
     if answer.found is None:
         raise OSError(answer.errno or 0, "the path cannot be searched")
     matches = [match.model_copy(update={"path": short(match.path)}) for match in answer.found.matches]

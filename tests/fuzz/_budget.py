@@ -1,10 +1,12 @@
 """Number of cases of a fuzzer, and mutations of bytes.
 
 The short form runs a fixed number of fixed cases. The long form (`-m soak`) runs new cases for AGENTFLOW_FUZZ_SECONDS
-seconds, 60 by default. A failure carries the seed of its case; AGENTFLOW_FUZZ_SEED repeats that case alone.
+seconds, 60 by default, and prints their number. A failure carries the seed of its case; AGENTFLOW_FUZZ_SEED repeats that
+case alone.
 """
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
@@ -101,6 +103,7 @@ class FuzzBudget:
             start = SystemRandom().randrange(1 << 48)
             for seed in count(start):
                 if time.monotonic() >= end:
+                    sys.stdout.write(f"{seed - start} cases\n")
                     return
                 yield FuzzCase(seed)
 

@@ -207,12 +207,19 @@ async def test_a_file_that_can_not_be_read_takes_no_other_along(runtime: Runtime
 
 # Other processes of a session can write to the standard output of the program.
 FORGED = {
-    "a bomb": ("'[' + '[],' * 5_000_000 + '1]'", "more than 250"),
-    "a bomb in a field": ("""'{"files": [' + '{},' * 400_000 + '1]}'""", "more than"),
-    "problems": ("""'{"others": [' + '1,' * 200_000 + '1]}'""", "200001 validation errors"),
+    "a bomb": ("'[' + '[],' * 5_000_000 + '1]'", "more than 512144"),
+    "a bomb in a field": ("""'{"rows": [' + '{},' * 400_000 + '1]}'""", "more than"),
+    "problems": ("""'{"known": [' + '1,' * 200_000 + '1]}'""", "200001 validation errors"),
     "deep nesting": ("'[' * 200_000", "refused"),
     "too much": ("' ' * (16 << 20) + '{}'", "output limit"),
-    "wrong types": ("""'{"files": 7}'""", "valid array"),
+    "wrong types": ("""'{"rows": 7}'""", "valid array"),
+    "a long reason": ("""'{"errno": 5, "unreadable": "' + 'x' * 9_000_000 + '"}'""", "can't be read: xxx"),
+    "a long filter": ("""'{"wrong_filter": "' + 'x' * 9_000_000 + '"}'""", "can't be used: xxx"),
+    "many names": (
+        """'{"wrong_column": "xxx", "known": [' + '"xxyyyy",' * 200_000 + '"xxx1"]}'""",
+        "Did you mean",
+    ),
+    "a long name": ("""'{"wrong_column": "' + 'x' * 9_000_000 + '", "known": ["x"]}'""", "no column 'xxx"),
     "no JSON": ("'{'", "refused"),
     "nothing": ("''", "failed"),
 }
@@ -224,9 +231,10 @@ async def test_a_forged_answer_is_one_short_failure(shop: Analyst, monkeypatch: 
         with monkeypatch.context() as patch:
             program = f"import sys; sys.stdin.read(); sys.stdout.write({answer})"
             patch.setattr("mcp_servers.data._file_queries._COMMAND", ("python3", "-I", "-c", program))
-            tracemalloc.start()
+            if name.startswith("a bomb"):
+                tracemalloc.start()
             try:
-                _, message = await shop.failure("inspect")
+                _, message = await shop.failure("read", file="orders.csv")
                 peak = tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
