@@ -25,7 +25,7 @@ from agentflow.facts._facts import KIND, ClosedSet, Fact, FactSpan
 from agentflow.facts._hiding import HIDDEN, hide_facts, stating_spans
 from agentflow.facts._locating import FactFault, FaultKind, locate, locate_set
 from agentflow.facts._names import normalise_name
-from agentflow.facts._passages import PassagePiece, ReaderPassage, passages_for
+from agentflow.facts._passages import PassagePiece, ReaderPassage, TreePassages, passages_for
 from agentflow.facts._programs import Comparison, Operator, Program, ProgramInput, ProgramStep
 from agentflow.facts._reading import answer_agrees, read_answer
 from agentflow.facts._requests import (
@@ -116,6 +116,7 @@ __all__ = [
     "Translation",
     "TranslationRequest",
     "TranslationStep",
+    "TreePassages",
     "Value",
     "ValueKind",
     "Wording",

@@ -1,8 +1,10 @@
 """Hiding of facts in texts: all spans that state them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
+from agentflow.facts._aliases import entity_names
 from agentflow.facts._facts import Fact
 from agentflow.facts._mentions import (
     PRONOUN,
@@ -10,13 +12,14 @@ from agentflow.facts._mentions import (
     contains_name,
     merged_spans,
     name_spans,
+    outside,
     sentence_spans,
     span_at,
     value_spans,
 )
 from agentflow.facts._normal_forms import relation_key
 from agentflow.facts._store import FactStore
-from agentflow.facts._values import BoolValue, EntityValue, Value
+from agentflow.facts._values import BoolValue, EntityValue, NumberValue, Value
 
 HIDDEN: Final = "[…]"
 """Mark in the place of a hidden span."""
@@ -48,7 +51,7 @@ def stating_spans(
     :param text: the part.
     :param offset: start of the part in the observation's text.
     """
-    names = _Names(store)
+    names = _names_of(store)
     found = (span for fact in facts for span in _stating(store, fact, names, node, text, offset))
     return merged_spans((start, end) for start, end in found if start < end)
 
@@ -68,19 +71,49 @@ def visible_parts(text: str, start: int, end: int, spans: Iterable[Span]) -> Ite
         yield text[position:end], position
 
 
+@lru_cache(maxsize=4)
+def _names_of(store: FactStore) -> "_Names":
+    return _Names(store)
+
+
 class _Names:
-    """All names of each entity."""
+    """All names of each entity, and the longer names of other entities that contain them."""
 
     def __init__(self, store: FactStore) -> None:
         self._others: dict[str, list[str]] = {}
         for alias, name in store.aliases.items():
             self._others.setdefault(name, []).append(alias)
+        self._all = dict.fromkeys(
+            name
+            for fact in store.facts
+            for each in (fact.subject, *entity_names(fact.value))
+            for name in self.of(each)
+        )
+        self._longer: dict[str, list[str]] = {}
 
     def of(self, name: str) -> list[str]:
         return [name, *self._others.get(name, ())]
 
-    def of_value(self, value: Value) -> list[str]:
-        return self.of(value.name) if isinstance(value, EntityValue) else []
+    def surname(self, name: str) -> str:
+        """Return the last word of a name if it can only mean this entity; else an empty text."""
+        last = name.split()[-1]
+        return last if len(last) > 2 and last[0].isupper() and last not in self._all else ""
+
+    def spans(self, text: str, name: str) -> list[Span]:
+        """Return the mentions of an entity: not those of Maddon in the name of Low Maddon."""
+        found = name_spans(text, self.of(name))
+        if not found:
+            return found
+        if name not in self._longer:
+            own = self.of(name)
+            self._longer[name] = [
+                other
+                for other in self._all
+                if other not in own
+                and any(len(each) < len(other) and contains_name(other, (each,)) for each in own)
+            ]
+        longer = name_spans(text, self._longer[name])
+        return outside(found, longer)
 
 
 def _stating(
@@ -96,22 +129,31 @@ def _stating(
         yield max(place[0] - offset, 0), min(place[1] - offset, len(text))
     if isinstance(fact.value, BoolValue):
         return
-    values = value_spans(text, fact.value, names.of_value(fact.value))
+    subjects = names.spans(text, fact.subject)
+    values = _value_spans(text, fact.value, names, subjects)
     if not values:
         return
     kept = _other_values(store, fact, node, offset, own)
     sentences = sentence_spans(text)
-    subjects = name_spans(text, names.of(fact.subject))
+    surname = names.surname(fact.subject)
     with_subject = {span_at(sentences, start) for start, _ in subjects}
     for start, finish in values:
         inside = any(first <= start and finish <= last for first, last in own)
         index = span_at(sentences, start)
         if (start, finish) in kept:
             continue
-        if inside or index in with_subject or _continues(text, sentences, index, subjects, fact.subject):
+        if inside or index in with_subject or _continues(text, sentences, index, subjects, surname):
             yield start, finish
     if isinstance(fact.value, EntityValue):
-        yield from _inverse(fact.relation, fact.value.name, text, sentences, subjects, values)
+        yield from _inverse(fact.relation, names.surname(fact.value.name), text, sentences, subjects, values)
+
+
+def _value_spans(text: str, value: Value, names: _Names, subjects: Sequence[Span]) -> list[Span]:
+    """Return the mentions of a value; a number in the subject's name, such as Tower 12, is none."""
+    if isinstance(value, EntityValue):
+        return names.spans(text, value.name)
+    found = value_spans(text, value)
+    return outside(found, subjects) if isinstance(value, NumberValue) else found
 
 
 def _other_values(store: FactStore, fact: Fact, node: str, offset: int, own: set[Span]) -> set[Span]:
@@ -125,7 +167,7 @@ def _other_values(store: FactStore, fact: Fact, node: str, offset: int, own: set
     } - {(span.value_start - offset, span.value_end - offset) for span in fact.spans if span.node == node}
 
 
-def _continues(text: str, sentences: Sequence[Span], index: int, named: Sequence[Span], name: str) -> bool:
+def _continues(text: str, sentences: Sequence[Span], index: int, named: Sequence[Span], surname: str) -> bool:
     """Return whether a sentence goes on about something that its paragraph named before."""
     start, end = sentences[index]
     paragraph = text.rfind("\n\n", 0, start) + 1
@@ -133,9 +175,11 @@ def _continues(text: str, sentences: Sequence[Span], index: int, named: Sequence
     if before < 0 or named[before][0] < paragraph:
         return False
     said = text[start:end]
-    last = name.split()[-1]
-    again = len(last) > 2 and last[0].isupper() and contains_name(said, (last,))
-    return again or PRONOUN.search(said) is not None or said.startswith(("The ", "This "))
+    return (
+        contains_name(said, (surname,))
+        or PRONOUN.search(said) is not None
+        or said.startswith(("The ", "This "))
+    )
 
 
 def _inverse(

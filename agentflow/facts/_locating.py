@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentflow.facts._chunks import TextChunk
 from agentflow.facts._facts import ClosedSet, Fact, FactSpan
-from agentflow.facts._mentions import PRONOUN, Span, contains_name, value_spans
+from agentflow.facts._mentions import PRONOUN, Span, contains_name, name_spans, outside, value_spans
 from agentflow.facts._normal_forms import bare_name, name_key, relation_name, set_name
 from agentflow.facts._requests import ExtractedFact, ExtractedSet
 from agentflow.facts._values import (
@@ -254,6 +254,7 @@ def _text_span(extracted: ExtractedFact, value: Value, chunk: TextChunk, node: N
     """Return the first place of the quote at which it states the value of the subject."""
     text, begin, fault = chunk.shown, 0, FaultKind.QUOTE_NOT_FOUND
     prefix = len(text) - len(chunk.text)
+    names = (bare_name(extracted.subject), *extracted.aliases)
     for _ in range(_MAX_PLACES):
         found = find_quote(text[begin:] if begin else text, extracted.quote)
         if found is None:
@@ -261,6 +262,9 @@ def _text_span(extracted: ExtractedFact, value: Value, chunk: TextChunk, node: N
         start, end = found[0] + begin, found[1] + begin
         begin = end
         places = _value_places(text[start:end], value)
+        if isinstance(value, EntityValue | NumberValue):
+            # The number in Tower 12, or the town in the name of its shipyard, is no statement.
+            places = outside(places, name_spans(text[start:end], names))
         if not _states(text[start:end], value, places):
             return FaultKind.VALUE_NOT_STATED
         if start < prefix < end:

@@ -93,6 +93,16 @@ def span_at(spans: Sequence[Span], position: int) -> int:
     return bisect_right(spans, position, key=lambda span: span[0]) - 1
 
 
+def outside(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """Return the spans that do not lie in one of others, which are in order and do not overlap.
+
+    >>> outside([(0, 2), (4, 6)], [(3, 9)])
+    [(0, 2)]
+    """
+    around = ((span, span_at(others, span[0])) for span in spans)
+    return [span for span, index in around if index < 0 or span[1] > others[index][1]]
+
+
 def name_spans(text: str, names: Iterable[str]) -> list[Span]:
     """Return the places where a text has one of the names as whole words, in order and without overlaps.
 

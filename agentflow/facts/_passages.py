@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from agentflow.facts._facts import Fact, FactSpan
+from agentflow.facts._facts import ClosedSet, Fact, FactSpan
 from agentflow.facts._hiding import HIDDEN, stating_spans, visible_parts
 from agentflow.facts._mentions import (
     Span,
@@ -74,49 +74,113 @@ class ReaderPassage(Struct, frozen=True, kw_only=True):
         return None
 
 
+class TreePassages:
+    """Observations of a tree, from which readers are shown passages. Choices are made once for each question."""
+
+    def __init__(self, store: FactStore, nodes: Sequence[Node]) -> None:
+        """Use the observations with the verdict `new`.
+
+        :param nodes: nodes of the tree, in path order.
+        """
+        self._store = store
+        self._nodes = {
+            node.id: node for node in nodes if node.verdict is Verdict.NEW and node.action is not None
+        }
+        self._chosen: dict[tuple[object, ...], list[tuple[Node, list[Span]]]] = {}
+
+    def passages(
+        self,
+        facts: Sequence[Fact],
+        *,
+        sets: Sequence[ClosedSet] = (),
+        support: Collection[str] = (),
+        hidden: Collection[Fact] = (),
+        question: str = "",
+        distractors: int = 4,
+        budget: int = 24_000,
+    ) -> tuple[ReaderPassage, ...]:
+        """Return the passages for a question: windows around its facts, and of similar observations without them.
+
+        The choice and order of the passages depend neither on `hidden` nor on which of them support the answer.
+
+        See docs/facts.md.
+
+        :param facts: facts that the answer rests on.
+        :param sets: closed sets that it rests on.
+        :param support: ids of the nodes that support it; by default the first one that states each fact and set.
+        :param hidden: facts of which no passage states any.
+        :param distractors: number of passages that do not support it, at most.
+        :param budget: number of characters of all passages; cited spans are shown even if they need more.
+        """
+        wanted = tuple(sorted({*support} or {stated.spans[0].node for stated in (*facts, *sets)}))
+        key = (question, tuple(one.id for one in (*facts, *sets)), wanted, distractors, budget)
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(facts, sets, wanted, question, distractors, budget)
+        return tuple(
+            _passage(self._store, number, node, windows, hidden)
+            for number, (node, windows) in enumerate(self._chosen[key], 1)
+        )
+
+    def _choose(
+        self,
+        facts: Sequence[Fact],
+        sets: Sequence[ClosedSet],
+        wanted: Collection[str],
+        question: str,
+        distractors: int,
+        budget: int,
+    ) -> list[tuple[Node, list[Span]]]:
+        """Return the observations in the order in which they are shown, with their windows."""
+        topic = _topic(question, facts)
+        chosen = [node for id, node in self._nodes.items() if id in wanted]
+        others = [node for id, node in self._nodes.items() if id not in wanted]
+        listing = {span.node for one in sets for span in one.spans}
+        chosen += _distractors(
+            self._store, [node for node in others if node.id not in listing], facts, topic, distractors
+        )
+        ids = sorted(one.id for one in (*facts, *sets))
+        chosen.sort(key=lambda node: digest([question, ids, node.id]))
+        share = max(budget // max(len(chosen), 1), _MIN_SHARE)
+        cited = [span for one in (*facts, *sets) for span in one.spans]
+        return [
+            (
+                node,
+                _windows(
+                    node.observation.text,
+                    [span for span in cited if span.node == node.id and node.id in wanted],
+                    topic,
+                    share,
+                ),
+            )
+            for node in chosen
+        ]
+
+
 def passages_for(
     store: FactStore,
     nodes: Sequence[Node],
     facts: Sequence[Fact],
     *,
+    sets: Sequence[ClosedSet] = (),
     support: Collection[str] = (),
     hidden: Collection[Fact] = (),
     question: str = "",
     distractors: int = 4,
     budget: int = 24_000,
 ) -> tuple[ReaderPassage, ...]:
-    """Return the passages for a question: windows of the observations that state its facts, and of similar ones that don't.
-
-    The choice and order of the passages depend neither on `hidden` nor on which of them support the answer.
+    """Return the passages for a single question; see `TreePassages.passages`.
 
     See docs/facts.md.
-
-    :param nodes: nodes of the tree, in path order.
-    :param facts: facts that the answer rests on.
-    :param support: ids of the nodes that support it; by default the first one that states each fact.
-    :param hidden: facts of which no passage states any.
-    :param distractors: number of passages that do not support it, at most.
-    :param budget: number of characters of all passages; cited spans are shown even if they need more.
     """
-    used = {node.id: node for node in nodes if node.verdict is Verdict.NEW and node.action is not None}
-    wanted = {*support} or {fact.spans[0].node for fact in facts}
-    chosen = [node for id, node in used.items() if id in wanted]
-    topic = _topic(question, facts)
-    chosen += _distractors(
-        store, [node for id, node in used.items() if id not in wanted], facts, topic, distractors
+    return TreePassages(store, nodes).passages(
+        facts,
+        sets=sets,
+        support=support,
+        hidden=hidden,
+        question=question,
+        distractors=distractors,
+        budget=budget,
     )
-    chosen.sort(key=lambda node: digest([question, sorted(fact.id for fact in facts), node.id]))
-    share = max(budget // max(len(chosen), 1), _MIN_SHARE)
-    passages: list[ReaderPassage] = []
-    for number, node in enumerate(chosen, 1):
-        spans = (
-            [span for fact in facts for span in fact.spans if span.node == node.id]
-            if node.id in wanted
-            else []
-        )
-        windows = _windows(node.observation.text, spans, topic, share)
-        passages.append(_passage(store, number, node, windows, hidden))
-    return tuple(passages)
 
 
 def _topic(question: str, facts: Iterable[Fact]) -> frozenset[str]:

@@ -172,3 +172,16 @@ def test_quotes_are_found_with_other_marks_and_spaces() -> None:
         words = fact.quote.split()
         spaced = "".join(word + rng.choice([" ", "\n", "  "]) for word in words)
         assert isinstance(locate(replace(fact, quote=spaced), CHUNK, NODE), Fact), line
+
+
+def test_a_value_in_the_name_of_the_subject_is_not_stated() -> None:
+    text = "Tower 12 is old. Low Maddon is large. Low Maddon lies on Maddon."
+    (chunk,), node = chunks_of(text), observed(text)
+    for line in (
+        "Tower 12 | height | n 12 | Tower 12 is old",
+        "Low Maddon | island | e Maddon | Low Maddon is large",
+    ):
+        fault = locate(reported(line), chunk, node)
+        assert isinstance(fault, FactFault) and fault.kind is FaultKind.VALUE_NOT_STATED
+    fact = locate(reported("Low Maddon | island | e Maddon | Low Maddon lies on Maddon"), chunk, node)
+    assert isinstance(fact, Fact) and fact.spans[0].value_start == text.rindex("Maddon")

@@ -9,6 +9,7 @@ from agentflow.facts import (
     Extraction,
     Fact,
     StoreBuild,
+    TreePassages,
     build_store,
     chunks_of,
     hide_facts,
@@ -75,10 +76,10 @@ CAPTAIN, LAUNCH = fact("Grey Petrel", "captain"), fact("Grey Petrel", "year of l
 BIRTHPLACE, MASTS = fact("Ilsa Venn", "birthplace"), fact("Grey Petrel", "number of masts")
 
 
-def texts(*hidden: Fact, facts: tuple[Fact, ...] = (CAPTAIN, BIRTHPLACE), **options: int) -> dict[str, str]:
+def texts(*hidden: Fact, facts: tuple[Fact, ...] = (CAPTAIN, BIRTHPLACE)) -> dict[str, str]:
     """Return the text of each passage by its node."""
     support = ("node_1", "node_2", "node_3")
-    found = passages_for(BUILD.store, NODES, facts, hidden=hidden, support=support, question="q", **options)
+    found = passages_for(BUILD.store, NODES, facts, hidden=hidden, support=support, question="q")
     return {passage.node: passage.text for passage in found}
 
 
@@ -104,6 +105,14 @@ def test_a_hidden_date_is_hidden_in_sentences_that_nobody_reported() -> None:
 @pytest.mark.promise("facts:passages:hidden")
 def test_an_equal_number_of_another_column_stays() -> None:
     assert "Grey Petrel | […] | 3 | Ilsa Venn" in texts(MASTS)["node_3"]
+
+
+def test_the_name_within_a_longer_name_stays() -> None:
+    node = observed("Low Maddon is the main town of Maddon. Maddon is low. Low Maddon lies on Maddon.")
+    line = "Low Maddon | island | e Maddon | Low Maddon lies on Maddon"
+    build = build_store([node], [extracted(node, line)])
+    (passage,) = passages_for(build.store, [node], build.store.facts, hidden=build.store.facts)
+    assert passage.text == "Low Maddon is the main town of […]. Maddon is low. Low Maddon lies on […]."
 
 
 def test_a_hidden_truth_is_hidden_with_its_whole_quote() -> None:
@@ -246,6 +255,24 @@ def test_hiding_leaves_no_span_that_states_a_fact(data: st.DataObject) -> None:
             for sentence in passage.text.split("."):
                 value = show_value(hidden.value)
                 assert not (hidden.subject in sentence and value in sentence), (hidden, passage.text)
+
+
+def test_a_closed_set_is_shown_whole_and_choices_are_made_once() -> None:
+    rows = "\n".join(f"Tower {number} | {number}" for number in range(200))
+    node = observed(f"{FILLER}\n\nTowers:\n\nTower | Height (m)\n{rows}\n\n{FILLER}", "node_1")
+    build = build_store([node, *OTHERS])
+    (towers,) = build.store.sets.values()
+    (tallest,) = build.store.of("Tower 199", "height")
+    tree = TreePassages(build.store, [node, *OTHERS])
+    shown = tree.passages([tallest], sets=[towers], budget=6_000)
+    (whole,) = [passage.text for passage in shown if passage.node == "node_1"]
+    assert rows in whole and len(whole) < len(node.observation.text)
+    (hidden,) = [
+        one.text
+        for one in tree.passages([tallest], sets=[towers], hidden=[tallest], budget=6_000)
+        if one.node == "node_1"
+    ]
+    assert hidden == whole.replace("Tower 199 | 199", "Tower 199 | […]")
 
 
 def test_hidden_spans_are_merged_and_clipped() -> None:
