@@ -148,7 +148,8 @@ async def _try_tools(run: SynthesisConfig | RolloutConfig, say: Say) -> None:
         say("tools", False, str(error))
         return
     for name, reason in chosen.dropped.items():
-        say("tools", None if run.on_missing_tool == "drop" else False, f"{name}: {reason}")
+        spared = run.on_missing_tool == "drop" or name in chosen.optional
+        say("tools", None if spared else False, f"{name}: {reason}")
     say("tools", True, ", ".join(tool.name for tool in chosen.tools))
     if chosen.corpus:
         say("corpus", True, chosen.corpus)

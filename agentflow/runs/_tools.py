@@ -29,6 +29,8 @@ class ChosenTools(NamedTuple):
     """One line about the documents that rag searches, with the skipped files; empty without rag."""
     inputs: tuple[str, ...] = ()
     """One line for each input folder or file, as the tools see it."""
+    optional: frozenset[str] = frozenset()
+    """Those of `dropped` that belong to no resource of the settings, so that a run does without them."""
 
 
 def explores_bundled_corpus(config: RunConfig) -> bool:
@@ -101,13 +103,19 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
 
     :param broken: reasons of backends that are known not to work, by name.
 
-    :raises ConfigurationError: if a tool does not work, unless `on_missing_tool` is `drop`; or if none is left.
+    A known tool that does not work is left out with a message if the settings name resources and it belongs to none of them:
+    a scenario over a database does not need its web search.
+
+    :raises ConfigurationError: if another tool does not work, unless `on_missing_tool` is `drop`; or if none is left.
     """
     if config.sandbox_server_url is not None and config.on_missing_tool == "refuse":
         await _check_resources(sandbox, config)
     wanted = config.available_tools or list(config.resources) or CORPUS_TOOLS
     found: dict[str, Tool] = {}
     dropped: dict[str, str] = {}
+    optional: set[str] = set()
+    named = config.sandbox
+    resources = {*named.backend_settings, *named.apis} if config.resources else set[str]()
     broken = dict(broken)
     for name in wanted:
         try:
@@ -115,9 +123,11 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
             reason = await _trouble(sandbox, tools, broken)
         except ToolFailure as failure:
             tools, reason = [], failure.message
+        if resources and tools and resources.isdisjoint(tool.backend for tool in tools):
+            optional.add(name)
         if not reason:
             found |= {tool.name: tool for tool in tools}
-        elif config.on_missing_tool == "drop":
+        elif config.on_missing_tool == "drop" or name in optional:
             dropped[name] = reason
             logger.warning("tool dropped", tool=name, reason=reason)
         else:
@@ -134,7 +144,8 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
     )
     order = [tool.route for backend in used for tool in await sandbox.tools(backend)]
     tools = sorted(found.values(), key=lambda tool: order.index(tool.route))
-    return ChosenTools(tools, dropped, await _corpus(sandbox) if "rag" in used else "")
+    corpus = await _corpus(sandbox) if "rag" in used else ""
+    return ChosenTools(tools, dropped, corpus, optional=frozenset(optional & dropped.keys()))
 
 
 async def _corpus(sandbox: Sandbox) -> str:

@@ -266,6 +266,28 @@ async def test_a_tool_that_does_not_exist_is_dropped_if_configured(tmp_path: Pat
     assert report.trees == 1
 
 
+@pytest.mark.promise("supervisor:optional-tool")
+async def test_a_tool_beside_the_resources_that_does_not_work_is_dropped_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SERPER_API_KEY", "AGENTFLOW_WEB_SERPER_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/tides.csv").write_text("hour,height\n1,2.5\n", encoding="utf-8")
+    settings: dict[str, Any] = {
+        "available_tools": ["read_file", "web_search"],
+        "resource_types": ["filesystem"],
+        "resource_init_configs": {"filesystem": {"data_dir": str(tmp_path / "data")}},
+    }
+    run, report = await run_to_the_end(config_for(tmp_path / "out", **settings), [NewSeed("the tides")])
+    assert [tool.name for tool in run.chosen.tools] == ["files_read"]
+    assert list(report.dropped_tools) == ["web_search"]
+    assert "serper" in report.dropped_tools["web_search"].lower()
+    misspelt = {**settings, "available_tools": ["read_file", "web_serch"]}
+    with pytest.raises(ConfigurationError, match="web_serch can't be used"):
+        await run_to_the_end(config_for(tmp_path / "other", **misspelt), [NewSeed("the tides")])
+
+
 @pytest.mark.promise("supervisor:dropped-tool")
 async def test_a_run_that_has_no_tool_left_is_refused(tmp_path: Path) -> None:
     config = config_for(tmp_path, available_tools=["read_minds"], on_missing_tool="drop")
