@@ -57,6 +57,7 @@ def is_one_line(data: bytes, model: type[Settings], path: Path, overrides: Seque
 
 
 @fuzzed
+@pytest.mark.filterwarnings("ignore::agentflow.settings.RenamedSettingWarning")
 @pytest.mark.promise("settings:one_line")
 def test_any_settings_load_or_are_refused_in_one_line(
     budget: FuzzBudget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
