@@ -105,7 +105,9 @@ def build_store(nodes: Sequence[Node], extractions: Iterable[ChunkExtraction] = 
             reported += (
                 (node.id, fact.subject, alias)
                 for alias in extracted.aliases
-                if name_key(alias) != name_key(fact.subject) and contains_name(one.chunk.shown, (alias,))
+                if _is_name(alias)
+                and name_key(alias) != name_key(fact.subject)
+                and contains_name(one.chunk.shown, (alias,))
             )
         for listed in found.sets[:_MAX_FACTS]:
             closed = locate_set(listed, one.chunk, node)
@@ -181,6 +183,11 @@ def _store(
     found = [_merge(group, places) for group in _without_bare_numbers(groups)]
     found.sort(key=lambda fact: _place(fact, places))
     return FactStore(found, _merged_sets(sets, names), names.aliases()), merged
+
+
+def _is_name(alias: str) -> bool:
+    """Return whether an alias can name a thing in the whole tree: "the ship" means another one elsewhere."""
+    return not alias.isascii() or any(map(str.isupper, alias))
 
 
 def _names(fact: Fact) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from agentflow.facts._values import (
     ValueKind,
     parse_value,
 )
-from agentflow.text import find_quote
+from agentflow.text import find_quote, is_content_word, words
 from agentflow.trajectory import Node, Region, digest
 
 _MAX_NAME: Final = 120
@@ -49,6 +49,13 @@ _INSTRUCTION: Final = re.compile(
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 _NEGATION: Final = re.compile(
     r"\b(?:not|no|never|neither|nor|without|cannot|none|nobody)\b|n['’]t\b", re.IGNORECASE
+)
+_DENIED: Final = re.compile(
+    r"(?:\b(?:not|never)|n['’]t)\s+(?!only\b)(?:(?!but\b)[\w'’-]+\s+){0,4}$", re.IGNORECASE
+)
+"""The end of a text that denies what follows."""
+_GENERIC: Final = re.compile(
+    r"(?:the|this|that|these|those|his|her|its|their|our|my|an?)\s+[^A-Z\d]*", re.ASCII
 )
 _COMPLETE: Final = re.compile(
     r"\b(?:all|only|both|entire|complete|consists? of|consisting of|comprises?|each of|every|namely|are)\b|:",
@@ -77,6 +84,10 @@ class FaultKind(StrEnum):
     """Neither the quote nor its surroundings name the subject."""
     TIME_NOT_STATED = "time_not_stated"
     """The chunk does not contain the date to which the statement is limited."""
+    GENERIC = "generic"
+    """The subject is a description that names nothing, such as `the ship`."""
+    NEGATED = "negated"
+    """The text denies the value."""
     CIRCULAR = "circular"
     """The value is the subject."""
     INVALID_REGION = "invalid_region"
@@ -116,7 +127,10 @@ def locate(extracted: ExtractedFact, chunk: TextChunk, node: Node) -> Fact | Fac
     if value is None or (extracted.time.strip() and not isinstance(time, DateValue)):
         return fault(FaultKind.INVALID_VALUE)
     subject, relation = bare_name(extracted.subject), relation_name(extracted.relation, extracted.kind)
-    if isinstance(value, EntityValue) and name_key(value.name) == name_key(subject):
+    name = (
+        value.name if isinstance(value, EntityValue) else value.text if isinstance(value, TextValue) else ""
+    )
+    if name and name_key(name) == name_key(subject):
         return fault(FaultKind.CIRCULAR)
     if extracted.region is not None:
         span = _image_span(extracted.region, node)
@@ -206,6 +220,8 @@ def _form_fault(extracted: ExtractedFact) -> FaultKind | None:
         return FaultKind.EMPTY
     if PRONOUN.fullmatch(subject) or not name_key(subject):
         return FaultKind.EMPTY
+    if subject.isascii() and _GENERIC.fullmatch(extracted.subject.strip()):
+        return FaultKind.GENERIC
     limits = (
         (extracted.subject, _MAX_NAME), (extracted.relation, _MAX_RELATION), (extracted.value, _MAX_VALUE),
         (extracted.quote, _MAX_QUOTE), (extracted.unit, _MAX_RELATION), (extracted.time, _MAX_RELATION),
@@ -222,7 +238,10 @@ def _value(extracted: ExtractedFact) -> Value | None:
     text = extracted.value
     value = parse_value(text, extracted.kind, extracted.unit)
     if isinstance(value, EntityValue):
-        return EntityValue(bare_name(value.name)) if bare_name(value.name) else None
+        name = bare_name(value.name)
+        # "a lamp" names nothing.
+        common = name.isascii() and name.islower() and not any(map(str.isdigit, name))
+        return TextValue(name) if common else EntityValue(name) if name else None
     return value
 
 
@@ -254,7 +273,7 @@ def _text_span(extracted: ExtractedFact, value: Value, chunk: TextChunk, node: N
     """Return the first place of the quote at which it states the value of the subject."""
     text, begin, fault = chunk.shown, 0, FaultKind.QUOTE_NOT_FOUND
     prefix = len(text) - len(chunk.text)
-    names = (bare_name(extracted.subject), *extracted.aliases)
+    names = _names(extracted)
     for _ in range(_MAX_PLACES):
         found = find_quote(text[begin:] if begin else text, extracted.quote)
         if found is None:
@@ -267,6 +286,10 @@ def _text_span(extracted: ExtractedFact, value: Value, chunk: TextChunk, node: N
             places = outside(places, name_spans(text[start:end], names))
         if not _states(text[start:end], value, places):
             return FaultKind.VALUE_NOT_STATED
+        stated = [place for place in places if not _DENIED.search(text, 0, start + place[0])]
+        if places and not stated:
+            return FaultKind.NEGATED
+        places = stated
         if start < prefix < end:
             # A quote from the repeated header to the rows is in no one place.
             continue
@@ -279,6 +302,12 @@ def _text_span(extracted: ExtractedFact, value: Value, chunk: TextChunk, node: N
     return fault
 
 
+def _names(extracted: ExtractedFact) -> tuple[str, ...]:
+    """Return the names of the subject; words such as "the" are none."""
+    subject = bare_name(extracted.subject)
+    return (subject, *(alias for alias in extracted.aliases if any(map(is_content_word, words(alias)))))
+
+
 def _states(quote: str, value: Value, places: Sequence[Span]) -> bool:
     if isinstance(value, BoolValue):
         return value.truth or _NEGATION.search(quote) is not None
@@ -287,7 +316,7 @@ def _states(quote: str, value: Value, places: Sequence[Span]) -> bool:
 
 def _names_subject(extracted: ExtractedFact, text: str, start: int, end: int, node: Node) -> bool:
     """Return whether a part of a text is about the subject."""
-    names = (bare_name(extracted.subject), *extracted.aliases)
+    names = _names(extracted)
     left = text.rfind("\n\n", 0, start) + 1
     right = text.find("\n\n", end)
     paragraph = text[left : right if right >= 0 else len(text)]

@@ -46,6 +46,7 @@ _EVENTS: Final = {
 """Nouns of verbs whose value may be a year, a date or a place."""
 
 
+@lru_cache(maxsize=8192)
 def bare_name(name: str) -> str:
     """Return a name with single spaces, without a leading article.
 

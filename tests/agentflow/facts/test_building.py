@@ -4,20 +4,23 @@ from itertools import permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentflow.facts import (
     MAX_ALIAS_PAIRS,
     AliasJudgement,
     ChunkExtraction,
     ExtractedSet,
+    Extraction,
     FaultKind,
     StoreBuild,
     build_store,
+    chunks_of,
     merge_aliases,
     show_value,
 )
 from agentflow.trajectory import Node, Verdict
-from tests.agentflow.facts._observations import extracted, observed
+from tests.agentflow.facts._observations import extracted, observed, reported
 
 PELL = observed(
     "Captain Joram Pell was born in Low Maddon in 1655. Low Maddon is the main town of Maddon. Pell was a sailor. "
@@ -289,3 +292,21 @@ def test_any_reports_give_the_same_store_in_any_order(data: st.DataObject) -> No
     assert (again.store.facts, again.pairs, again.faults) == (build.store.facts, build.pairs, build.faults)
     assert len({fact.id for fact in build.store.facts}) == len(build.store.facts)
     assert all(fact.subject == build.store.canonical(fact.subject) for fact in build.store.facts)
+
+
+def test_a_description_is_an_alias_only_where_it_is_used() -> None:
+    nodes = [
+        observed(f"The {name} is a ship. The ship sank in {year}.", name)
+        for name, year in (("Gull", 1700), ("Tern", 1800))
+    ]
+    reports: list[ChunkExtraction] = []
+    for node, year in zip(nodes, (1700, 1800), strict=True):
+        fact = reported(f"{node.id} | year of sinking | d {year} | The ship sank in {year}")
+        (chunk,) = chunks_of(node.observation.text)
+        reports.append(ChunkExtraction(node.id, chunk, Extraction((replace(fact, aliases=("the ship",)),))))
+    build = build_store(nodes, reports)
+    assert [(fact.subject, show_value(fact.value)) for fact in build.store.facts] == [
+        ("Gull", "1700"),
+        ("Tern", "1800"),
+    ]
+    assert (build.pairs, build.faults) == ((), ())
