@@ -23,6 +23,7 @@ from agentflow.facts._enumeration import enumerate_skeletons, select_questions, 
 from agentflow.facts._evaluation import DerivedAnswer, ProgramResult, answer_of, evaluate
 from agentflow.facts._facts import KIND, ClosedSet, Fact, FactSpan
 from agentflow.facts._hiding import HIDDEN, hide_facts, stating_spans
+from agentflow.facts._levels import HIGHEST_LEVEL, obfuscate
 from agentflow.facts._locating import FactFault, FaultKind, locate, locate_set
 from agentflow.facts._names import normalise_name
 from agentflow.facts._passages import PassagePiece, ReaderPassage, TreePassages, passages_for
@@ -49,8 +50,14 @@ from agentflow.facts._requests import (
 )
 from agentflow.facts._skeletons import Description, QuestionKind, Skeleton
 from agentflow.facts._store import FactStore
-from agentflow.facts._support import closed_sets, minimal_support, needed_facts, relates_to_seed
+from agentflow.facts._support import (
+    closed_sets,
+    minimal_support,
+    needed_facts,
+    relates_to_seed,
+)
 from agentflow.facts._tables import TableReading, read_tables
+from agentflow.facts._translation import program_of, same_meaning
 from agentflow.facts._untyped import infer_value, texts_agree
 from agentflow.facts._values import (
     BoolValue,
@@ -70,6 +77,7 @@ from agentflow.facts._values import (
 
 __all__ = [
     "HIDDEN",
+    "HIGHEST_LEVEL",
     "KIND",
     "MAX_ALIAS_PAIRS",
     "AliasJudgement",
@@ -139,11 +147,14 @@ __all__ = [
     "minimal_support",
     "needed_facts",
     "normalise_name",
+    "obfuscate",
     "parse_value",
     "passages_for",
+    "program_of",
     "read_answer",
     "read_tables",
     "relates_to_seed",
+    "same_meaning",
     "select_questions",
     "show_value",
     "skeleton_of",

@@ -62,18 +62,24 @@ class Edge(NamedTuple):
 
 
 def functional_relations(store: FactStore) -> frozenset[str]:
-    """Return the relations that have one value for most subjects at a time.
+    """Return the relations that have one value at a time, apart from contradictions.
 
-    See docs/facts.md for examples.
+    Four of five subjects have a single value; of numbers and dates half of the subjects are enough.
     """
     values: dict[tuple[str, str, object], set[Value]] = {}
     for fact in store.facts:
         values.setdefault((fact.relation, fact.subject, fact.time), set()).add(fact.value)
     subjects: dict[str, list[bool]] = {}
+    measured: dict[str, bool] = {}
     for (relation, _, _), found in values.items():
         subjects.setdefault(relation, []).append(len(found) == 1)
+        exact = all(isinstance(value, NumberValue | DateValue) for value in found)
+        measured[relation] = measured.get(relation, True) and exact
     return frozenset(
-        relation for relation, single in subjects.items() if sum(single) >= _SINGLE_SHARE * len(single)
+        relation
+        for relation, single in subjects.items()
+        if sum(single) >= _SINGLE_SHARE * len(single)
+        or (measured[relation] and 2 * sum(single) + 1 >= len(single))
     )
 
 

@@ -1,6 +1,6 @@
 """Evaluation of programs: all answers that the facts of a store allow."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from agentflow.facts._facts import Fact
-from agentflow.facts._ordering import compare, difference, equal, fits, lies_within, total
+from agentflow.facts._ordering import compare, difference, equal, fits, form_of, lies_within, total
 from agentflow.facts._programs import Comparison, Operator, Program, ProgramInput, ProgramStep
 from agentflow.facts._store import FactStore
 from agentflow.facts._values import (
@@ -122,10 +122,14 @@ class _Result:
 
     def values(self) -> dict[Value, _Support]:
         """Return the different values, each with its first derivation."""
-        values: dict[Value, _Support] = {}
-        for value, support in self.rows:
-            values.setdefault(value, support)
-        return values
+        return dict(self.forms().values())
+
+    def forms(self) -> dict[Hashable, tuple[Value, _Support]]:
+        """Return the different values and their first derivations by their forms."""
+        forms: dict[Hashable, tuple[Value, _Support]] = {}
+        for row in self.rows:
+            forms.setdefault(form_of(row[0]), row)
+        return forms
 
 
 class _Run:
@@ -184,8 +188,7 @@ class _Run:
 
     def _resolve(self, given: ProgramInput) -> _Result:
         if not isinstance(given, int):
-            value = EntityValue(self.store.canonical(given.name)) if isinstance(given, EntityValue) else given
-            return _Result([(value, _NONE)], _Scope.CLOSED)
+            return _Result([(self._canonical(item), _NONE) for item in _items(given)], _Scope.CLOSED)
         if not 0 < given <= len(self.results):
             raise _Undetermined(f"there is no earlier step {given}")
         result = self.results[given - 1]
@@ -196,6 +199,9 @@ class _Run:
             result = _Result(rows, scope, result.basis)
         self._spend(len(result.rows))
         return result
+
+    def _canonical(self, value: ScalarValue) -> Value:
+        return EntityValue(self.store.canonical(value.name)) if isinstance(value, EntityValue) else value
 
     def _inputs(self, step: ProgramStep) -> list[_Result]:
         if not step.inputs:
@@ -289,11 +295,11 @@ class _Run:
         return _definite(rows, basis)
 
     def _and(self, inputs: list[_Result]) -> _Result:
-        first, *others = [one.values() for one in inputs]
+        first, *others = [one.forms() for one in inputs]
         rows: list[tuple[Value, _Support]] = [
-            (value, _join([support, *(other[value] for other in others)]))
-            for value, support in first.items()
-            if all(value in other for other in others)
+            (value, _join([support, *(other[form][1] for other in others)]))
+            for form, (value, support) in first.items()
+            if all(form in other for other in others)
         ]
         basis = _join(one.basis for one in inputs)
         if all(one.scope is _Scope.CLOSED for one in inputs):
@@ -365,7 +371,11 @@ class _Run:
             if any(one.scope is not _Scope.CLOSED for one in inputs):
                 raise _Undetermined("equal needs complete sets")
             basis = _join(one.basis for one in inputs)
-            return _Result([(BoolValue(set(first) == set(second)), basis)], _Scope.CLOSED, basis)
+            return _Result(
+                [(BoolValue(inputs[0].forms().keys() == inputs[1].forms().keys()), basis)],
+                _Scope.CLOSED,
+                basis,
+            )
         self._spend(len(first) * len(second))
         for (one, its_support), (other, other_support) in product(first.items(), second.items()):
             verdict = _verdict(step.operator, one, other)
@@ -388,15 +398,15 @@ def _join(earlier: Iterable[_Support], *facts: Fact) -> _Support:
 
 def _distinct(facts: Iterable[Fact]) -> list[Fact]:
     """Return the first fact with each value."""
-    found: dict[Value, Fact] = {}
+    found: dict[Hashable, Fact] = {}
     for fact in facts:
-        found.setdefault(fact.value, fact)
+        found.setdefault(form_of(fact.value), fact)
     return list(found.values())
 
 
 def _definite(rows: Sequence[tuple[Value, _Support]], basis: _Support) -> _Result:
     """Return a result that is definite if it has one value: `the lighthouse that was built in 1834`."""
-    one = len({value for value, _ in rows}) == 1
+    one = len({form_of(value) for value, _ in rows}) == 1
     return _Result(rows, _Scope.DEFINITE if one else _Scope.OPEN, rows[0][1] if one else basis)
 
 
@@ -420,16 +430,14 @@ def _meets(value: Value, comparison: Comparison, bounds: Sequence[Value]) -> boo
 def _verdict(operator: Operator, first: Value, second: Value) -> bool | None:
     if operator is Operator.EQUAL:
         return equal(first, second)
-    wanted = DateValue if operator is Operator.BEFORE else NumberValue
-    if not isinstance(first, wanted) or not isinstance(second, wanted):
+    dated = isinstance(first, DateValue)
+    order = compare(first, second)
+    if order is None or (operator is Operator.BEFORE and not dated):
         return None
     # Two events of the same year have an order that the year does not tell.
-    order = compare(first, second)
-    if operator is Operator.GREATER or order is None:
-        return None if order is None else order > 0
-    if order == 0 and isinstance(first, DateValue) and not first.day:
+    if order == 0 and dated and not first.day:
         return None
-    return order < 0
+    return order == (-1 if operator is Operator.BEFORE else 1)
 
 
 def _shown(value: Value) -> str:

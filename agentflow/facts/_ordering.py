@@ -1,12 +1,15 @@
 """Order of values, which dates of different precision and unknown units leave open."""
 
-from collections.abc import Sequence
-from decimal import Decimal
+from collections.abc import Hashable, Sequence
+from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import Final
 
 from agentflow.facts._values import DateValue, ListValue, NumberValue, Value, values_agree
 from agentflow.text import quantity_of
+
+_EXACT: Final = Context(prec=60)
 
 
 def compare(first: Value, second: Value) -> int | None:
@@ -33,6 +36,18 @@ def compare(first: Value, second: Value) -> int | None:
             return -1
         return 1 if first_day(first) > last_day(second) else None
     return None
+
+
+def form_of(value: Value) -> Hashable:
+    """Return the form in which equal numbers with different units of one kind are equal; other values as they are.
+
+    >>> form_of(NumberValue(Decimal(5), "km")) == form_of(NumberValue(Decimal(5000), "metres"))
+    True
+    """
+    if isinstance(value, NumberValue):
+        kind, known, factor = _unit(value.unit)
+        return kind, known, Fraction(value.amount) * factor
+    return value
 
 
 def equal(first: Value, second: Value) -> bool | None:
@@ -70,23 +85,26 @@ def lies_within(value: Value, first: Value, last: Value) -> bool | None:
 
 
 def total(values: Sequence[Value]) -> NumberValue | None:
-    """Return the sum of at least two numbers of one unit."""
-    numbers = [value for value in values if isinstance(value, NumberValue)]
-    if len(numbers) < 2 or len(numbers) < len(values) or len({_unit(one.unit) for one in numbers}) > 1:
-        return None
-    return NumberValue(sum((one.amount for one in numbers), Decimal(0)), numbers[0].unit)
+    """Return the sum of at least two numbers with units of one kind, in the unit of the first.
+
+    >>> total([NumberValue(Decimal(5), "km"), NumberValue(Decimal(300), "metres")])
+    NumberValue(amount=Decimal('5.3'), unit='km')
+    """
+    numbers = _in_one_unit(values)
+    return NumberValue(sum(numbers, Decimal(0)), _unit_of(values[0])) if len(numbers) > 1 else None
 
 
 def difference(first: Value, second: Value) -> NumberValue | None:
-    """Return the difference of two numbers of one unit, or the number of years between two dates.
+    """Return the difference of two numbers with units of one kind, or the number of years between two dates.
 
     Dates need the same precision, and their days must agree with their years: between December 1833 and January 1834
     the number of years is not determined.
+
+    >>> difference(DateValue(1834), DateValue(1841))
+    NumberValue(amount=Decimal('7'), unit='years')
     """
-    if isinstance(first, NumberValue) and isinstance(second, NumberValue):
-        if _unit(first.unit) != _unit(second.unit):
-            return None
-        return NumberValue(abs(first.amount - second.amount), first.unit)
+    if len(numbers := _in_one_unit([first, second])) == 2:
+        return NumberValue(abs(numbers[0] - numbers[1]), _unit_of(first))
     if isinstance(first, DateValue) and isinstance(second, DateValue):
         early, late = sorted((first, second), key=first_day)
         same_precision = (bool(early.month), bool(early.day)) == (bool(late.month), bool(late.day))
@@ -106,6 +124,28 @@ def first_day(date: DateValue) -> tuple[int, int, int]:
 def last_day(date: DateValue) -> tuple[int, int, int]:
     """Return year, month and day after which a year, month or day has ended."""
     return date.year, date.month or 12, date.day or 31
+
+
+def _in_one_unit(values: Sequence[Value]) -> list[Decimal]:
+    """Return amounts in the unit of the first number; none if that is impossible, or not exactly."""
+    numbers = [value for value in values if isinstance(value, NumberValue)]
+    if len(numbers) < len(values) or len({_unit(one.unit)[:2] for one in numbers}) != 1:
+        return []
+    factor = _unit(numbers[0].unit)[2]
+    amounts: list[Decimal] = []
+    for one in numbers:
+        exact = Fraction(one.amount) * _unit(one.unit)[2] / factor
+        amount = (
+            one.amount if _unit(one.unit)[2] == factor else _EXACT.divide(exact.numerator, exact.denominator)
+        )
+        if Fraction(amount) != exact:
+            return []
+        amounts.append(amount)
+    return amounts
+
+
+def _unit_of(value: Value) -> str:
+    return value.unit if isinstance(value, NumberValue) else ""
 
 
 @lru_cache(1024)

@@ -36,7 +36,7 @@ class Operator(StrEnum):
     BEFORE = "before"
     """True if the first date is earlier than the second."""
     GREATER = "greater"
-    """True if the first number is greater than the second."""
+    """True if the first number is greater, or the first date later, than the second."""
     EQUAL = "equal"
     """True if both inputs have the same values."""
     LIST = "list"

@@ -13,6 +13,7 @@ from agentflow.testing._actors import (
     VirtualTimeLoop,
     VirtualTimer,
 )
+from agentflow.testing._fact_oracle import oracle_answers, oracle_hops, plain_value
 from agentflow.testing._fact_worlds import FactWorld, WorldDocument, fact_world
 from agentflow.testing._tiny_model import tiny_tokenizer
 from agentflow.testing.endpoint import fake_endpoint
@@ -32,6 +33,9 @@ __all__ = [
     "WorldDocument",
     "fact_world",
     "fake_endpoint",
+    "oracle_answers",
+    "oracle_hops",
+    "plain_value",
     "tiny_tokenizer",
 ]
 
