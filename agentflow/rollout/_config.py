@@ -95,7 +95,7 @@ class RolloutConfig(RunConfig):
     """Cost of an episode, by `prices`, after which it only answers."""
     memory_chars: int = Field(default=24_000, ge=1_000)
     """Maximum number of characters of memory in prompts; beyond it, the oldest turns are shortened."""
-    max_observation_chars: int = Field(default=6_000, ge=100)
+    max_observation_chars: int = Field(default=6_000, ge=200)
     """Maximum characters of one result in prompts; of a longer one the passages are shown that fit the question."""
 
     analyst_model: RoleModel = RoleModel()

@@ -78,12 +78,15 @@ def input_lines(settings: SandboxSettings) -> tuple[str, ...]:
                 "its documents are named by their path in it" if path.is_dir() else "a document of that name"
             )
             lines.append(f"{path.name} (for the document tools): {how}")
-    return (*(f"{inside} (read-only): {_entries(Path(path))}" for inside, path in mounts.items()), *lines)
+    mounted = (f"{inside} (read-only): {_entries(Path(path))}" for inside, path in mounts.items())
+    # Names of files may contain anything.
+    return tuple("".join(c if c.isprintable() else "?" for c in line) for line in (*mounted, *lines))
 
 
 _DOCUMENTS = ("folder", "file", "file_path", "seed_path")
 """Settings of the document backend that name its documents."""
 _MAX_ENTRIES = 20
+_MAX_NAME = 80
 
 
 def _entries(path: Path) -> str:
@@ -91,7 +94,7 @@ def _entries(path: Path) -> str:
     if not path.is_dir():
         return "a file"
     try:
-        names = sorted(each.name + "/" * each.is_dir() for each in path.iterdir())
+        names = sorted(each.name[:_MAX_NAME] + "/" * each.is_dir() for each in path.iterdir())
     except OSError:
         return "a folder"
     more = f" and {len(names) - _MAX_ENTRIES} more" if len(names) > _MAX_ENTRIES else ""

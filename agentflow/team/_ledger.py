@@ -41,7 +41,7 @@ class EpisodeSettings(Section):
     """Cost, in the currency of the prices, after which the episode only answers."""
     memory_chars: int = Field(default=24_000, ge=1_000)
     """Maximum characters of memory in a prompt; beyond it the oldest turns are summarised."""
-    max_observation_chars: int = Field(default=6_000, ge=100)
+    max_observation_chars: int = Field(default=6_000, ge=200)
     """Maximum characters of one result in a prompt; of a longer one the passages are shown that fit the question."""
     verify: Literal["separate", "merged"] = "separate"
     """Role that decides to stop: the verifier (`separate`), or the planner with the next step (`merged`)."""

@@ -66,7 +66,7 @@ def plan_messages(
         "system",
         seed_description=request.seed_description,
         tips=request.tips,
-        inputs=bullets(request.inputs),
+        inputs=bullets(map(escape_marks, request.inputs)),
         tools=describe_tools(request.tools),
     )
     now = prompt(

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from agentflow.text._normalise import ANY_UNSPACED
 from agentflow.text._words import add_plurals, is_content_word, split_words, word_set
 
-MIN_EXCERPT_CHARS: Final = 100
+MIN_EXCERPT_CHARS: Final = 200
 """Smallest limit of an excerpt; a smaller one counts as this."""
 
 _UNIT: Final = 320
@@ -22,6 +22,11 @@ _MARK: Final = 56
 """Characters to reserve for the offsets of a window and the mark before it."""
 _CONTEXT_CHARS: Final = 200
 """Maximum characters of the line above a passage; the header of a table is never cut."""
+_MAX_ABOVE: Final = 8
+"""Maximum number of lines above a passage that are shown with it."""
+_MAX_OUTLINE: Final = 200
+_MAX_SUBSTRINGS: Final = 100
+"""Number of terms up to which a text without spaces is searched for each of them."""
 _NAME_WEIGHT: Final = 0.4
 _NEIGHBOUR: Final = 0.25
 """Share of a passage's score that its neighbours get, so that a passage is shown with what surrounds it."""
@@ -171,6 +176,8 @@ def _terms_in(text: str, wanted: frozenset[str], unspaced: Sequence[str]) -> fro
         return wanted.intersection(split_words(text))
     plain = text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
     plain = plain.casefold()
+    if len(unspaced) > _MAX_SUBSTRINGS:
+        return wanted.intersection(split_words(plain))
     return wanted.intersection(_WORD.findall(plain)).union(term for term in unspaced if term in plain)
 
 
@@ -236,14 +243,25 @@ class _Passages:
                 yield self._line(header + 1, cut=False)
             line = header
         above = self._parents[line] if line < len(self._parents) else -1
-        while above >= 0:
+        for _ in range(_MAX_ABOVE):
+            if above < 0:
+                return
             yield self._line(above, cut=True)
             above = self._parents[above]
 
     def outline(self) -> list[TextWindow]:
-        """Return the lines that other lines belong to, and the labels of long lines."""
+        """Return the lines that other lines belong to, and the labels of long lines: the top levels, if there are many."""
         above = sorted({line for line in self._parents if line >= 0} - self._labels.keys())
-        return [*map(self._label, self._labels), *(self._line(line, cut=True) for line in above)]
+        depths: dict[int, int] = {}
+        for line in above:
+            depths[line] = depths.get(self._parents[line], -1) + 1
+        counts = Counter(depths.values())
+        for depth, count in enumerate(accumulate(counts[depth] for depth in range(len(counts)))):
+            if count > _MAX_OUTLINE:
+                above = [line for line in above if depths[line] < depth]
+                break
+        labels = list(self._labels)[:_MAX_OUTLINE]
+        return [*map(self._label, labels), *(self._line(line, cut=True) for line in above)]
 
     def _label(self, line: int) -> TextWindow:
         return TextWindow(self._lines[line], self._lines[line] + self._labels[line])
@@ -355,8 +373,11 @@ class _PickedPassages:
             return
         above = [each for each in self._passages.context(index) if not self._shows(each)]
         cost = self._cost(index) + sum(each.end - each.start + _MARK for each in above)
-        if cost > self._room and self._picked:
-            return
+        if cost > self._room:
+            if self._picked:
+                return
+            # Something is shown in any case.
+            above, cost = [], self._cost(index)
         self._room -= cost
         self._picked.add(index)
         self._spans.update(dict.fromkeys(above))

@@ -1,5 +1,6 @@
 """Input folders and files of a run, as its planner is told about them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,13 @@ def test_mounts_are_inputs_large_folders_are_cut_and_those_of_a_server_are_unkno
         ", 19.txt and 10 more"
     )
     assert file == "/one (read-only): a file"
+    odd = data / "odd"
+    odd.mkdir()
+    (odd / "a\nb").touch()
+    Path(os.fsdecode(os.fsencode(odd) + b"/\xff.csv")).touch()
+    assert input_lines(SandboxSettings(mounts={"/odd": str(odd)})) == (
+        "/odd (read-only): a folder with a?b, ?.csv",
+    )
     server = SandboxSettings(server_url="http://127.0.0.1:1", auto_start=False)
     assert input_lines(server) == ()
 

@@ -39,7 +39,7 @@ def total_of(shown: str, text: str) -> int:
 
 
 @pytest.mark.promise("synthesis:windows")
-@given(PIECES, st.integers(100, 900), st.data())
+@given(PIECES, st.integers(200, 900), st.data())
 def test_an_excerpt_fits_its_limit_and_accounts_for_every_character(
     text: str, limit: int, data: st.DataObject
 ) -> None:
@@ -136,6 +136,26 @@ def test_a_passage_comes_with_the_headings_and_items_that_it_belongs_to() -> Non
     )
     shown = excerpt(page, 500, search_terms("lamp"))
     assert "# Ports" in shown and "## Brenn" in shown and "The lamp." in shown
+
+
+@pytest.mark.promise("synthesis:windows")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(" " * each + f"item {each}" for each in range(440)),
+        "\n".join("#" * (1 + each % 6) + f" heading {each}\nbody" for each in range(9_000)),
+        "\n".join(f"{each}. keeper" for each in range(9_000)),
+        "\n".join("|" * (each % 7) for each in range(9_000)),
+        "\n".join(f"table{each}: " + "column, " * 60 for each in range(200)),
+        "\n" * 50_000,
+        "keeper" * 20_000,
+        "\ud800" * 5_000,
+    ],
+    ids=["deep", "headings", "items", "pipes", "labels", "lines", "word", "surrogates"],
+)
+@pytest.mark.parametrize("limit", [1, 200, 700, 6_000])
+def test_odd_texts_fit_their_limit_too(text: str, limit: int) -> None:
+    assert len(excerpt(text, limit, search_terms("keeper of item 300"))) <= max(limit, 200)
 
 
 @pytest.mark.promise("synthesis:windows")
