@@ -54,6 +54,8 @@ _DENIED: Final = re.compile(
     r"(?:\b(?:not|never)|n['’]t)\s+(?!only\b)(?:(?!but\b)[\w'’-]+\s+){0,4}$", re.IGNORECASE
 )
 """The end of a text that denies what follows."""
+_DENIAL: Final = 80
+"""Characters before a value in which it may be denied."""
 _GENERIC: Final = re.compile(
     r"(?:the|this|that|these|those|his|her|its|their|our|my|an?)\s+[^A-Z\d]*", re.ASCII
 )
@@ -286,7 +288,7 @@ def _text_span(extracted: ExtractedFact, value: Value, chunk: TextChunk, node: N
             places = outside(places, name_spans(text[start:end], names))
         if not _states(text[start:end], value, places):
             return FaultKind.VALUE_NOT_STATED
-        stated = [place for place in places if not _DENIED.search(text, 0, start + place[0])]
+        stated = [place for place in places if not _is_denied(text, start + place[0])]
         if places and not stated:
             return FaultKind.NEGATED
         places = stated
@@ -300,6 +302,11 @@ def _text_span(extracted: ExtractedFact, value: Value, chunk: TextChunk, node: N
             at = (place[0] + start + shift, place[1] + start + shift) if place else (0, 0)
             return FactSpan(node.id, start + shift, end + shift, value_start=at[0], value_end=at[1])
     return fault
+
+
+def _is_denied(text: str, position: int) -> bool:
+    """Return whether a text denies what stands at a position."""
+    return _DENIED.search(text, max(position - _DENIAL, 0), position) is not None
 
 
 def _names(extracted: ExtractedFact) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ _SIMPLE_QUERY: Final = re.compile(
     re.IGNORECASE,
 )
 _LONG_SENTENCE: Final = 600
+_LONGEST_NAME: Final = 100
 _NUMBERS: Final = {word: number for number, word in enumerate(
     [
         "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
@@ -91,7 +92,10 @@ def read_tables(node: Node) -> TableReading:
     text = node.observation.text
     facts: list[Fact] = []
     sets: list[ClosedSet] = []
-    for table in parse_tables(text):
+    tables = parse_tables(text)
+    if not tables and (listed := _listed_by_query(node)):
+        sets.append(listed)
+    for table in tables:
         key = _key_column(table)
         if key is None:
             continue
@@ -221,6 +225,23 @@ def _closed_set(table: ParsedTable, key: int, node: Node) -> ClosedSet | None:
         return None
     span = FactSpan(node.id, table.start, table.end)
     return new_set(description, members, (span,))
+
+
+def _listed_by_query(node: Node) -> ClosedSet | None:
+    """Return the names that a query for the only column `name` of a table returns."""
+    action = node.action
+    if action is None or not action.tool.startswith("sql"):
+        return None
+    header, *names = node.observation.text.rstrip("\n").split("\n")
+    plain = all(name[:1].isupper() and len(name) <= _LONGEST_NAME for name in names)
+    if header.casefold() not in ("name", "title") or not plain or not 2 <= len(set(names)) == len(names):
+        return None
+    description = _description(header, "", action)
+    if not description or not _is_whole(action, len(names)):
+        return None
+    return new_set(
+        description, tuple(map(bare_name, names)), (FactSpan(node.id, 0, len(node.observation.text)),)
+    )
 
 
 def _is_whole(action: Action, rows: int) -> bool:

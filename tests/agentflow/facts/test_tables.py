@@ -106,6 +106,30 @@ def test_the_result_of_a_query_is_closed_if_it_has_no_condition(query: str, desc
     assert not read_tables(observed(text, action=Action("sql_execute", limited))).sets
 
 
+@pytest.mark.promise("facts:tables:closed")
+@pytest.mark.parametrize(
+    ("query", "text", "members"),
+    [
+        ("SELECT name FROM island", "name\nOssel\nLow Maddon", ("Ossel", "Low Maddon")),
+        ("SELECT name FROM island ORDER BY name", "name\nLow Maddon\nOssel\nSkarra", ("Low Maddon", "Ossel", "Skarra")),
+        ("SELECT name FROM island", "name\nOssel\nLow Maddon\n… there are more rows", ()),
+        ("SELECT name FROM island WHERE area > 3", "name\nOssel\nLow Maddon", ()),
+        ("SELECT name FROM island", "name\nOssel\nOssel", ()),
+        ("SELECT area FROM island", "area\n31\n32", ()),
+        ("SELECT name FROM island", "error: no such table", ()),
+    ],
+)  # fmt: skip
+def test_the_names_that_a_query_returns_are_a_closed_set(
+    query: str, text: str, members: tuple[str, ...]
+) -> None:
+    action = Action("sql_execute", {"database": "isles", "query": query})
+    found = read_tables(observed(text, action=action))
+    assert found.facts == ()
+    assert [(one.description, one.members) for one in found.sets] == (
+        [("islands", members)] if members else []
+    )
+
+
 def test_a_sample_or_a_filtered_frame_is_not_closed() -> None:
     text = FORMS["rows of our tools"]
     for action in (
