@@ -193,6 +193,9 @@ PROLOGUE = Statement(
 SEEN_BY_PYTHON = r"""
 def _seen():
     import decimal, hashlib, io, mmap, re, types
+    def plain(value):
+        # Equal objects may lie at different addresses.
+        return re.sub(" at 0x[0-9a-f]+", "", repr(value))
     def show(value, depth=0):
         if isinstance(value, io.IOBase):
             try:
@@ -203,17 +206,17 @@ def _seen():
             return "map", value[:]
         if isinstance(value, types.GeneratorType):
             frame = value.gi_frame
-            return "generator", frame and (frame.f_lineno, re.sub(" at 0x[0-9a-f]+", "", repr(dict(frame.f_locals))))
+            return "generator", frame and (frame.f_lineno, plain(dict(frame.f_locals)))
         if isinstance(value, types.FunctionType):
             cells = [show(cell.cell_contents) for cell in value.__closure__ or ()]
-            return "function", hashlib.sha1(value.__code__.co_code).hexdigest(), repr(value.__code__.co_consts[-1:]) * (not cells), cells
+            return "function", hashlib.sha1(value.__code__.co_code).hexdigest(), plain(value.__code__.co_consts[-1:]) * (not cells), cells
         if isinstance(value, type):
             return "class", value.__name__, getattr(value, "level", None)
         if type(value).__name__.startswith("K_") and depth < 3:
             return "object", show(type(value)), value.items
         if type(value).__name__ == "Generator":
             return "numpy generator", repr(value.bit_generator.state)
-        return type(value).__name__, repr(value)
+        return type(value).__name__, plain(value)
     names = {n: show(v) for n, v in sorted(globals().items()) if not n.startswith("_") and type(v) is not types.ModuleType}
     modules = [n for n, v in sorted(globals().items()) if type(v) is types.ModuleType]
     random_state = hashlib.sha1(repr(random.getstate()).encode()).hexdigest()
