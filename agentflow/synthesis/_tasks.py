@@ -14,6 +14,7 @@ from agentflow.sandbox import Sandbox
 from agentflow.synthesis._config import SynthesisConfig, TaskName
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.tasks import (
+    DesktopState,
     HouseholdState,
     InstructionAuthor,
     InstructionSettings,
@@ -43,6 +44,7 @@ class _StateKind(Struct, frozen=True):
 
 
 _KINDS: Final[Mapping[TaskName, _StateKind]] = {
+    "gui": _StateKind(DesktopState, "vm_click", "vm_evaluate", "set resource_init_configs.vm.evaluate=true"),
     "terminal": _StateKind(TerminalState, "bash_run", "bash_inspect", "update the tool server"),
     "embodied": _StateKind(
         HouseholdState, "world_act", "world_inspect", "set resource_init_configs.world.evaluate=true"

@@ -28,6 +28,7 @@ from agentflow.tasks._contract import (
 )
 from agentflow.tasks._data_analysis import DataAnalysis, open_data_analysis
 from agentflow.tasks._derivation import DerivationSettings, TaskGenerator
+from agentflow.tasks._desktop import DesktopState
 from agentflow.tasks._household import HouseholdState
 from agentflow.tasks._instructions import InstructionAuthor, InstructionSettings
 from agentflow.tasks._state_tasks import StateTasks, StateTaskSettings
@@ -42,6 +43,7 @@ __all__ = [
     "DataAnalysis",
     "DerivationSettings",
     "DerivedTasks",
+    "DesktopState",
     "HouseholdState",
     "InstructionAuthor",
     "InstructionSettings",

@@ -167,6 +167,8 @@ class StateTasks:
     ) -> TaskVerdict:
         """Verify an attempt in a fork of the agent's session, or make it in a session of its own.
 
+        A session that can't be forked, such as a desktop, is read itself.
+
         :raises RunStopped: if the run can't continue.
         """
         conditions = [StateCondition.of(each) for each in task.verifier]
@@ -174,13 +176,19 @@ class StateTasks:
             if session is None:
                 async with self._sandboxes.reserve(1):
                     return await self._make(task, attempt, conditions)
-            sandbox = await session.fork()
-            try:
-                return await self._judge(sandbox, conditions)
-            finally:
-                await sandbox.close()
+            return await self._judge_fork(session, conditions)
         except ToolFailure as failure:
             return TaskVerdict(False, error=failure.message)
+
+    async def _judge_fork(self, session: Sandbox, conditions: Sequence[StateCondition]) -> TaskVerdict:
+        try:
+            fork = await session.fork()
+        except ToolFailure as failure:
+            if failure.kind is not ErrorKind.CANNOT_FORK:
+                raise
+            return await self._judge(session, conditions)
+        async with fork:
+            return await self._judge(fork, conditions)
 
     async def _make(
         self, task: VerifiableTask, attempt: TaskAttempt, conditions: Sequence[StateCondition]

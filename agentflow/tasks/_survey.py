@@ -50,8 +50,28 @@ async def survey(
         except ToolFailure as failure:
             if failure.kind is not ErrorKind.CANNOT_FORK:
                 raise
+            states = await _survey_by_replay(tree, reader, executor, sandboxes)
         finally:
             await root.close()
+    return states
+
+
+async def _survey_by_replay(
+    tree: Tree, reader: StateReader, executor: ExecutorPort, sandboxes: BranchSandboxes
+) -> dict[str, State]:
+    """Return the states of nodes, each read in a fresh sandbox after repeating all actions that lead to it."""
+    states: dict[str, State] = {}
+    for node in tree.nodes:
+        if node.parent is not None and node.parent not in states:
+            continue
+        async with await sandboxes.base.fork() as sandbox:
+            for step in tree.path(node.id)[1:]:
+                assert step.action is not None
+                outcome = await executor.act(sandbox, step.action)
+                if (outcome.failure is None) != (step.failure is None):
+                    break
+            else:
+                states[node.id] = await reader.read(sandbox)
     return states
 
 

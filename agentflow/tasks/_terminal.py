@@ -362,7 +362,8 @@ def _content_differences(path: str, old: Mapping[str, str], new: Mapping[str, st
 
 def _spelled(value: str, actions: Sequence[Action]) -> tuple[str, ...]:
     """Return the lines of a value if the commands contain all of them, so that they can't be derived."""
-    commands = "\n".join(plain_text(str(action.arguments.get("command", ""))) for action in actions)
+    written = [value for action in actions for value in action.arguments.values() if isinstance(value, str)]
+    commands = "\n".join(map(plain_text, written))
     lines = [line for line in value.splitlines() if line]
     known = list(takewhile(lambda line: len(line) > 1 and line in commands, lines))
     return tuple(known) if lines and len(known) == len(lines) else ()

@@ -56,6 +56,7 @@ class MachineFactory:
             height=height,
             dpi=settings.desktop.dpi,
             accessibility=settings.desktop.accessibility,
+            panel=settings.desktop.panel,
         )
         return await open_desktop(await session.instance(), options)
 

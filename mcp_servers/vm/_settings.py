@@ -36,6 +36,8 @@ class DesktopSettings(Section):
     """Dots per inch: the size of text."""
     accessibility: bool = True
     """Applications provide an accessibility tree."""
+    panel: bool = False
+    """A panel with the open windows and buttons for a terminal, a file manager, an editor and, if installed, a browser, and a menu."""
 
 
 class VmSettings(Section):

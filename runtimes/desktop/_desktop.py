@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -27,10 +27,18 @@ from runtimes._framing import FrameDecoder, pack_frame
 from runtimes._machine import Button, Screen, Window
 from runtimes._protocol import MIB, Capabilities, ExecResult, Instance, InstanceSpec, Outcome, Runtime, Stream
 from runtimes.desktop._options import BUS, DISPLAY, DesktopOptions
+from runtimes.desktop.inside._panel import PANEL
 from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
 
 PROGRAMS = {"/usr/bin/Xvfb": "xvfb", "/usr/bin/openbox": "openbox", "/usr/bin/xkbcomp": "x11-xkb-utils"}
 """System programs, and the Debian packages that contain them."""
+PANEL_PROGRAMS = {
+    "/usr/bin/tint2": "tint2",
+    "/usr/bin/xterm": "xterm",
+    "/usr/bin/pcmanfm": "pcmanfm",
+    "/usr/bin/l3afpad": "l3afpad",
+}
+"""Further system programs of a desktop with a panel, and their Debian packages."""
 PACKAGES = ("Xlib", "PIL", "jeepney")
 """Python packages."""
 _INSIDE = Path(__file__).parent / "inside"
@@ -47,10 +55,11 @@ _WHEEL = 100
 _IGNORED_STDERR = re.compile(r"^(_XSERV|Openbox-|The XKEYBOARD|>|Errors from|Could not|\s*$)")
 
 
-def missing_parts() -> list[str]:
+def missing_parts(*, panel: bool = False) -> list[str]:
     """List the missing parts, one line each with the command that installs it."""
     missing: list[str] = []
-    if packages := " ".join(name for program, name in PROGRAMS.items() if shutil.which(program) is None):
+    programs = PROGRAMS | (PANEL_PROGRAMS if panel else {})
+    if packages := " ".join(name for program, name in programs.items() if shutil.which(program) is None):
         missing.append(f"install {packages} (Debian, Ubuntu: apt-get install {packages})")
     if any(find_spec(name) is None for name in PACKAGES):
         missing.append(missing_extra("it", "desktop"))
@@ -224,15 +233,16 @@ async def open_desktop(
         desktop = await open_desktop(instance, DesktopOptions(width=1024, height=768))
         screen = await desktop.screenshot()
     """
-    lacking = await anyio.to_thread.run_sync(missing_parts)
+    options = options or DesktopOptions()
+    lacking = await anyio.to_thread.run_sync(partial(missing_parts, panel=options.panel))
     if lacking:
         raise IsolationUnavailable(f"no desktop can be started here: {'; '.join(lacking)}")
-    options = options or DesktopOptions()
     code = await anyio.to_thread.run_sync(driver_code)
     size = f"{options.width}x{options.height}x24"
     argv = [PYTHON, "-S", "-E", "-s", "-c", BOOTSTRAP, "-screen", "0", size, "-dpi", str(options.dpi)]
     bus = {"DBUS_SESSION_BUS_ADDRESS": BUS} if options.accessibility else {"NO_AT_BRIDGE": "1"}
-    stream = await instance.open_stream(argv, env={"DISPLAY": DISPLAY, **bus})
+    panel = {PANEL: "1"} if options.panel else {}
+    stream = await instance.open_stream(argv, env={"DISPLAY": DISPLAY, **bus, **panel})
     link = DriverClient(stream, max(LARGEST, 2 * instance.spec.limits.output_bytes + MIB))
     try:
         await link.start(code)
@@ -391,7 +401,7 @@ class DesktopRuntime:
     def capabilities(self) -> Capabilities:
         """Capabilities on this machine."""
         of_instances = self._runtime.capabilities
-        notes = (*of_instances.notes, *missing_parts())
+        notes = (*of_instances.notes, *missing_parts(panel=self._options.panel))
         return replace(of_instances, fork="replay", screen=True, notes=notes)
 
     async def start(self) -> Desktop:

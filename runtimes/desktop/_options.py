@@ -22,6 +22,8 @@ class DesktopOptions:
     """Dots per inch: the size of text."""
     accessibility: bool = True
     """Applications provide an accessibility tree."""
+    panel: bool = False
+    """A panel with the open windows and buttons for a terminal, a file manager, an editor and, if installed, a browser, and a menu."""
 
     def __post_init__(self) -> None:
         """Check the limits of the X server.

@@ -8,6 +8,8 @@ from Xlib import X
 from Xlib.display import Display
 from Xlib.protocol.event import ClientMessage
 
+from runtimes.desktop.inside._panel import BACKGROUND, PANEL, rules_with_menu, wants_panel, write_panel
+
 FOLDER = "/tmp/.desktop"
 """Files of the desktop itself."""
 
@@ -18,7 +20,11 @@ _FONTS = "/usr/share/fonts/truetype/dejavu"
 
 # Scanning all fonts takes longer than everything else together; title bars need only a few.
 _FEW_FONTS = f"""<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig><dir>{_FONTS}</dir><cachedir>{FOLDER}/cache/few</cachedir></fontconfig>
+<fontconfig><dir>{_FONTS}</dir><cachedir>{FOLDER}/cache/few</cachedir>
+<alias><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
+<alias><family>sans-serif</family><prefer><family>DejaVu Sans</family></prefer></alias>
+<alias><family>Sans</family><prefer><family>DejaVu Sans</family></prefer></alias>
+</fontconfig>
 """
 
 # New windows get the focus, a click raises them, the title bar moves them; the empty screen has no menu.
@@ -67,7 +73,8 @@ class XServer:
     def __init__(self, ready: int) -> None:
         # Caches belong to the desktop, not among the agent's files.
         own = {"XDG_RUNTIME_DIR": FOLDER, "XDG_CACHE_HOME": f"{FOLDER}/cache"}
-        self.environment = {**os.environ, **own}
+        panel = wants_panel(os.environ)
+        self.environment = {name: value for name, value in os.environ.items() if name != PANEL} | own
         """Environment of programs on this desktop."""
         # The number arrives in pieces, and the server dies if its pipe is closed early.
         number = b""
@@ -78,17 +85,26 @@ class XServer:
             number += piece
         os.close(ready)
         os.makedirs(FOLDER, mode=0o700, exist_ok=True)
-        for name, text in (("rules.xml", _RULES), ("fonts.xml", _FEW_FONTS)):
+        rules = rules_with_menu(_RULES, FOLDER) if panel else _RULES
+        for name, text in (("rules.xml", rules), ("fonts.xml", _FEW_FONTS)):
             with open(f"{FOLDER}/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
         fonts = {"FONTCONFIG_FILE": f"{FOLDER}/fonts.xml"} if os.path.isdir(_FONTS) else {}
-        rules = ["--sm-disable", "--config-file", f"{FOLDER}/rules.xml"]
-        self._spawn([_OPENBOX, *rules], {**self.environment, **fonts})
+        program = write_panel(FOLDER) if panel else []
+        self._spawn(
+            [_OPENBOX, "--sm-disable", "--config-file", f"{FOLDER}/rules.xml"], {**self.environment, **fonts}
+        )
         self.display = Display()
         """Connection to the server."""
         self.root = self.display.screen().root
         """Root window."""
         self._wait_for_manager()
+        if program:
+            self.root.change_attributes(background_pixel=BACKGROUND)
+            self.root.clear_area()
+            self.display.sync()
+            self._spawn(program, {**self.environment, **fonts})
+            self._wait_for_panel()
 
     def start_bus(self, address: str) -> None:
         """Start the accessibility bus."""
@@ -114,6 +130,15 @@ class XServer:
             time.sleep(_PAUSE)
         window.destroy()
         self.display.sync()
+
+    def _wait_for_panel(self) -> None:
+        """Wait until the panel has taken its part of the screen."""
+        area = self.display.intern_atom("_NET_WORKAREA")
+        until = time.monotonic() + _READY_SECONDS
+        while (found := self.root.get_full_property(area, X.AnyPropertyType)) is None or not found.value[1]:
+            if time.monotonic() > until:
+                raise SystemExit("the panel did not start")
+            time.sleep(_PAUSE)
 
     @staticmethod
     def _spawn(argv: list[str], environment: Mapping[str, str]) -> None:

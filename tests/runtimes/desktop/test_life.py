@@ -1,6 +1,7 @@
 """Start, end and isolation of desktops."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Literal, Self
 
 import anyio
@@ -10,6 +11,7 @@ from agentflow.errors import InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes import InstanceSpec, Limits, Runtime, pack_frame
 from runtimes.desktop import DISPLAY, Desktop, DesktopOptions, DesktopRuntime, _desktop, open_desktop
 from runtimes.desktop._desktop import DriverClient
+from runtimes.desktop.inside import _panel
 from runtimes.desktop.inside._wire import pack
 from tests.runtimes.desktop._waiting import eventually
 
@@ -103,6 +105,29 @@ async def test_a_missing_part_is_named_with_its_package(
     ):
         await desktops.start()
     assert any("apt-get install xvfb" in note for note in desktops.capabilities.notes)
+
+
+@pytest.mark.promise("desktop:panel")
+def test_a_panel_has_buttons_and_a_menu_for_the_installed_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = {"Shell": "/bin/sh -i", "Nothing": "/usr/bin/no-such-program"}
+    monkeypatch.setattr(_panel, "_PROGRAMS", programs)
+    command = _panel.write_panel(str(tmp_path))
+    panel, menu = (tmp_path / "panel.conf").read_text(), (tmp_path / "menu.xml").read_text()
+    assert command[-1] == str(tmp_path / "panel.conf")
+    assert "button_text = Shell" in panel
+    assert "<command>/bin/sh -i</command>" in menu
+    assert "Nothing" not in panel + menu
+    rules = "<keyboard></keyboard><mouse></mouse></openbox_config>"
+    assert f"<file>{tmp_path}/menu.xml</file>" in _panel.rules_with_menu(rules, str(tmp_path))
+
+
+@pytest.mark.promise("desktop:panel")
+def test_a_missing_program_of_the_panel_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_desktop, "PANEL_PROGRAMS", {"/usr/bin/no-such-panel": "tint2"})
+    assert _desktop.missing_parts() == []
+    assert "apt-get install tint2" in _desktop.missing_parts(panel=True)[0]
 
 
 @pytest.mark.promise("desktop:options")
