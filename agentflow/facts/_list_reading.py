@@ -41,7 +41,7 @@ _FURTHER: Final = re.compile(
     r"\s*(?:\(?\d{1,2}[.)]\s|[-*•]\s|(?:also|and|plus|additionally|another|finally|lastly|as well as)\b)",
     re.IGNORECASE,
 )
-"""Beginning of a sentence or line that goes on with an enumeration."""
+"""Beginning of a sentence or line that continues an enumeration."""
 _BRACKETS: Final = re.compile(r"\([^()]*\)")
 _ARTICLES: Final = re.compile(r"(?:the|a|an|then|first|second|third|finally|lastly)\s+", re.IGNORECASE)
 
@@ -163,7 +163,7 @@ def _other_names(
 
 
 def _end(masked: str, parts: Sequence[Span], last: int) -> int:
-    """Return the end of an enumeration: that of its last sentence, or of the last one that goes on with it."""
+    """Return the end of an enumeration: that of its last sentence, or of the last one that continues it."""
     rest = [(start, end) for start, end in parts if end > last]
     end = rest[0][1]
     for start, stop in rest[1:]:

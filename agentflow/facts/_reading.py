@@ -66,7 +66,8 @@ _MOST_WORDS: Final = 12
 def read_answer(said: str, like: Value, *, question: str = "", surname: bool = False) -> Value | None:
     """Return the value that an answer states; `None` if it states none of that type, hedges, or gives alternatives.
 
-    >>>     >>> read_answer("It was 34 m tall.", NumberValue(Decimal(30), "metres"))
+    >>> from decimal import Decimal
+    >>> read_answer("It was 34 m tall.", NumberValue(Decimal(30), "metres"))
     NumberValue(amount=Decimal('34'), unit='metres')
     >>> read_answer("No, it was not.", BoolValue(True))
     BoolValue(truth=False)

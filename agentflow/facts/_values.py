@@ -19,6 +19,7 @@ _COMMA: Final = re.compile(r",(?!\d{3}(?!\d))(?:\s*(?:and|&)\b)?|\s+(?:and|&)\s+
 _SEMICOLON: Final = re.compile(r";(?:\s*and\b)?", re.IGNORECASE)
 _THEN: Final = re.compile(r",?\s+(?:and\s+)?then\s+", re.IGNORECASE)
 _MARKED: Final = re.compile(r"(?:^|(?<=\s))(?:\(?\d{1,2}[.)]|[-*•])\s+")
+_AND_LAST: Final = re.compile(r",? (?:and|&)$", re.IGNORECASE)
 _DATE_LEAD: Final = re.compile(r"(?:(?:on|in)\s+)?", re.IGNORECASE)
 _TRUTHS: Final = {"yes": True, "true": True, "no": False, "false": False}
 _LONGEST: Final = 1000
@@ -238,7 +239,9 @@ def split_list(text: str) -> list[str]:
                 (pattern.split(text) for pattern in (_SEMICOLON, _THEN, _COMMA) if pattern.search(text)),
                 lines,
             )
-    items = (bare_text(_MARKED.sub("", line.strip()).strip().strip(",;")) for line in lines)
+    items = (
+        bare_text(_AND_LAST.sub("", _MARKED.sub("", line.strip()).strip()).strip(",;")) for line in lines
+    )
     return [item for item in items if item]
 
 

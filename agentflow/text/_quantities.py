@@ -49,6 +49,10 @@ _LONG_UNITS: Final = tuple(
     )
 )
 """Units of several words, in the form of the table of units."""
+_MAY_BE_LONG: Final = re.compile(
+    r"\b(?:per|sq|square|cubic|nautical|dollars?|sterling|hour|second)\b", re.IGNORECASE
+)
+_ONE: Final = Fraction(1)
 _NO_UNITS: Final = frozenset([
     "a", "an", "and", "as", "at", "but", "by", "for", "from", "in", "is", "it", "of", "on", "or", "than", "that",
     "the", "to", "was", "were", "with",
@@ -126,8 +130,9 @@ def plain_quantities(text: str, *, numerals: bool = False) -> str:
 
     :param numerals: also replace numbers in words by digits.
     """
-    plain = unicodedata.normalize("NFKC", join_digit_groups(_POWER.sub(_power, text))).translate(_MINUS)
-    for pattern, unit in _LONG_UNITS:
+    powers = text if text.isascii() and "^" not in text else _POWER.sub(_power, text)
+    plain = unicodedata.normalize("NFKC", join_digit_groups(powers)).translate(_MINUS)
+    for pattern, unit in _LONG_UNITS if _MAY_BE_LONG.search(plain) else ():
         plain = pattern.sub(unit, plain)
     # 1990s are years, not seconds.
     plain = _DECADE.sub("", " ".join(plain.split()))
@@ -148,7 +153,8 @@ def find_quantities(plain: str) -> Iterator[tuple[int, int, Quantity]]:
     """
     for found in _NUMBER.finditer(plain):
         other = (found["unit"] or "").lower() in _NO_UNITS
-        yield found.start(), found.start("unit") if other else found.end(), _quantity(found)
+        start = found.end() - len(found[0].lstrip())
+        yield start, found.start("unit") if other else found.end(), _quantity(found)
 
 
 def quantity_of(amount: Decimal, unit: str = "") -> Quantity:
@@ -158,9 +164,9 @@ def quantity_of(amount: Decimal, unit: str = "") -> Quantity:
     Decimal('5000')
     """
     known = kind_of_unit(unit)
-    if known is None and not (unit.isalnum() and unit.isascii()):
+    if known is None and unit and not (unit.isalnum() and unit.isascii()):
         known = kind_of_unit(plain_quantities(unit))
-    factor, kind = (Fraction(1), counted(unit)) if known is None else (known.factor, known.kind)
+    factor, kind = (_ONE, counted(unit) if unit else "") if known is None else (known.factor, known.kind)
     return Quantity(float(amount), factor, kind, known is not None, amount, unit)
 
 
