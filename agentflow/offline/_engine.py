@@ -16,6 +16,7 @@ from agentflow.facts import (
     AliasRequest,
     ClosedBookRequest,
     EvidenceAnswer,
+    EvidenceRequest,
     ExtractionRequest,
     TranslationRequest,
     WordingRequest,
@@ -26,6 +27,7 @@ from agentflow.offline._household_work import world_calls
 from agentflow.offline._instructions import instruct
 from agentflow.offline._language import terms
 from agentflow.offline._leads import Leads, leads_of
+from agentflow.offline._reading import read_evidence
 from agentflow.offline._shell_work import shell_jobs
 from agentflow.offline._solving import (
     analyse,
@@ -132,6 +134,8 @@ def _about_facts(request: Request[Any]) -> Struct:
             return word(request)
         case TranslationRequest():
             return translate(request)
+        case EvidenceRequest():
+            return read_evidence(request)
         case ClosedBookRequest():
             return EvidenceAnswer((), "The question shows no text.", ())
         case _:

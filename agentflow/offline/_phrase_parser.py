@@ -64,7 +64,9 @@ class KnownRelation(NamedTuple):
 @lru_cache(maxsize=256)
 def known_relations(relations: tuple[str, ...]) -> tuple[KnownRelation, ...]:
     """Return the words of relations, the longest first."""
-    ordered = sorted(relations, key=lambda relation: (-len(relation), relation))
+    ordered = sorted(
+        relations, key=lambda relation: (-len(relation), relation.startswith("date of "), relation)
+    )
     return tuple(KnownRelation(relation, words_of(relation, UNIT)) for relation in ordered)
 
 
@@ -81,11 +83,18 @@ class PhraseParser:
         )
         self.relations = frozenset(relations)
         self.front: Expression | None = None
+        self._seen: dict[str, Expression | str | None] = {}
+        self._seen_clauses: dict[str, list[ParsedClause] | None] = {}
         self.sets = {each.lower().removeprefix("the "): each for each in sets}
 
     def thing(self, text: str) -> Expression | str | None:
         """Parse a phrase for one thing."""
         text = text.strip()
+        if text not in self._seen:
+            self._seen[text] = self._thing(text)
+        return self._seen[text]
+
+    def _thing(self, text: str) -> Expression | str | None:
         return self.related(text) or self._best(text) or self._described(text) or name_in(text)
 
     def related(self, text: str) -> Expression | None:
@@ -208,6 +217,11 @@ class PhraseParser:
 
     def clauses(self, text: str) -> list[ParsedClause] | None:
         """Parse one or more clauses after a subject."""
+        if text not in self._seen_clauses:
+            self._seen_clauses[text] = self._clauses(text)
+        return self._seen_clauses[text]
+
+    def _clauses(self, text: str) -> list[ParsedClause] | None:
         if (clause := self.clause(text)) is not None:
             return [clause]
         for split in regex(r" and |, ").finditer(text):

@@ -151,6 +151,9 @@ SITES = {
     "location": "located",
 }
 """Relations to places, with the participle of `the place where it was …`."""
+_DATED = re.compile(r"\b(?:year|date|day)\b")
+_SIZES = frozenset({"area", "size", "volume", "surface", "capacity"})
+_LEVELS = ("higher", "highest", "lower", "lowest")
 _SITED = re.compile(r"location of the (?P<part>[a-z][a-z'’ \-]*)")
 _PAST_SITES = frozenset({"place of construction", "place of signing"})
 _COMMON = frozenset(
@@ -215,9 +218,11 @@ def site_of(relation: str) -> tuple[str, str] | None:
 @lru_cache(maxsize=1024)
 def words_of(relation: str, unit: str = "") -> RelationWords:
     """Return the words for a relation."""
-    event = relation.removeprefix("year of ")
+    event = relation.removeprefix("year of ").removeprefix("date of ")
     if event != relation and event in _DONE:
-        return _event(event)
+        words = _event(event)
+        on = words.value.replace("in {v}", "on {v}")
+        return words if relation.startswith("year") else words._replace(ask="On which date", value=on)
     if relation == "population":
         return _count("inhabitants")
     if relation.startswith("number of "):
@@ -374,15 +379,27 @@ def _role(relation: str, unit: str) -> RelationWords:
 
 
 def _plain(relation: str, unit: str) -> RelationWords:
+    if _DATED.search(relation):
+        return RelationWords(
+            HAVE,
+            False,
+            less=f"{{a}} {relation} before {{v}}",
+            more=f"{{a}} {relation} after {{v}}",
+            lesser=f"the earlier {relation}",
+            greater=f"the later {relation}",
+            least=f"the earliest {relation}",
+            most=f"the latest {relation}",
+        )
+    more, most, less, least = ("larger", "largest", "smaller", "smallest") if relation in _SIZES else _LEVELS
     return RelationWords(
         HAVE,
         False,
         less=f"{{a}} {relation} of less than {{v}}",
         more=f"{{a}} {relation} of more than {{v}}",
-        lesser=f"the lower {relation}",
-        greater=f"the higher {relation}",
-        least=f"the lowest {relation}",
-        most=f"the highest {relation}",
-        than=f"a higher {relation} than {{e}}",
+        lesser=f"the {less} {relation}",
+        greater=f"the {more} {relation}",
+        least=f"the {least} {relation}",
+        most=f"the {most} {relation}",
+        than=f"a {more} {relation} than {{e}}",
         unit=unit,
     )

@@ -17,6 +17,7 @@ from agentflow.offline._arguments import LOOKING, kind_of, uses_of
 from agentflow.offline._chains import Knowledge, describe_end, know, ways
 from agentflow.offline._language import bounded, names, passages, terms
 from agentflow.offline._leads import Leads, ids_in, urls_in
+from agentflow.offline._reading import answer_texts
 from agentflow.offline._statements import SLOT, Statement
 from agentflow.trajectory import (
     Action,
@@ -201,10 +202,13 @@ def answer_from(question: str, texts: tuple[str, ...]) -> ShortAnswer | None:
         return ShortAnswer(expression, f"{expression} = 24.", sure=True)
     if options := list(_OPTION.finditer(question)):
         return _chosen(question[: options[0].start()], options, texts)
+    question = asked_in(question)
+    read = answer_texts(question, texts)
+    if len(read.answers) == 1:
+        return ShortAnswer(read.answers[0], read.derivation, sure=True)
     candidates = _candidates(texts)
     if not candidates:
         return None
-    question = asked_in(question)
     best = process.extractOne(
         _words(question), [_words(each.question) for each in candidates], scorer=fuzz.token_sort_ratio
     )

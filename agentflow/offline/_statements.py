@@ -30,7 +30,7 @@ SLOT = "\0"
 """Placeholder of the other thing in a question or a description."""
 
 _THING = rf"(?P<article>[Tt]he )?(?P<name>{NAME})"
-_AFTER = r"(?=[,.;:!?]|$| (?:who|which|whose|where|when|and|from|in|at|for|with|after|to|on|by|near|as|that|until)\b)"
+_AFTER = r"(?=[,.;:!?]|$| (?:who|which|whose|where|when|and|from|in|at|for|with|after|to|into|on|by|near|as|that|until)\b)"
 _END = r"(?=[,.;:!?]|$| (?:who|which|whose|where|when|and)\b)"
 _ROLE = r"(?P<role>[a-z][a-z'’\-]*(?: [a-z'’\-]+){0,3})"
 _BE = r"(?:was|were|is|are)"

@@ -21,8 +21,11 @@ from agentflow.offline._phrase_parser import (
 )
 from agentflow.offline._relations import YEAR_IN, RelationWords
 
-_START = re.compile(r"(?:How|Which|Who|What|Where|When|In|By|After|Was|Were|Is|Are|Did|Do|Does|For|Of)\b")
-_LONGEST = 600
+_START = re.compile(r"(?:How|Which|Who|What|Where|When|In|By|After|Was|Were|Is|Are|Did|Do|Does|For|Of|On)\b")
+_LINKS = re.compile(r" and |, | of the ")
+_MOST_LINKS = 12
+"""Number of links between phrases of the most complex question that is read."""
+_LONGEST = 400
 """Characters of the longest question that is read."""
 
 
@@ -43,7 +46,7 @@ def translated(
 def expression_of(question: str, relations: Sequence[str], sets: Sequence[str]) -> Expression | None:
     """Return the program of a question as an expression; `None` for a question that is not understood."""
     text = " ".join(question.split()).removesuffix("?").rstrip()
-    if len(text) > _LONGEST:
+    if len(text) > _LONGEST or len(_LINKS.findall(text)) > _MOST_LINKS:
         return None
     if _START.match(text):
         text = text[0].lower() + text[1:]

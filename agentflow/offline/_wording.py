@@ -1,5 +1,7 @@
 """Words for questions, from their programs."""
 
+import re
+
 from agentflow.facts import Operator, Wording, WordingRequest
 from agentflow.offline._expressions import Expression, nested
 from agentflow.offline._phrases import (
@@ -14,6 +16,9 @@ from agentflow.offline._phrases import (
     series,
 )
 from agentflow.offline._relations import BE, YEAR_IN, RelationWords, words_of
+
+_NESTED = re.compile(r". (?:that|who|whose|where) ")
+"""Relative clause within another one."""
 
 
 def word(request: WordingRequest) -> Wording:
@@ -71,10 +76,9 @@ class _QuestionWriter(PhraseWriter):
             owner = self.thing(subject)
         past = self.past(words, whole.relation)
         many = words.part.endswith("s")
-        if words.asks:
-            be = BE.finite(past=past, plural=False)
-            return f"{words.asks.format(e=owner, **{'is': be})}"
-        if not words.ask:
+        if words.asks and not self.unit:
+            return words.asks.format(e=owner, **{"is": BE.finite(past=past, plural=False)})
+        if words.asks or not words.ask:
             unit = f", in {self.unit}" if self.unit else ""
             return f"what {'was' if past else 'is'} the {whole.relation} of {owner}{unit}?"
         return f"{words.ask} {Clause(words.verb, words.asked, past).asked(owner, plural=many)}?"
@@ -84,12 +88,12 @@ class _QuestionWriter(PhraseWriter):
         head, clause = described
         whole = f"{head} {clause}".strip()
         past = self.past(words, relation)
-        if words.asks:
+        if words.asks and not self.unit:
             return words.asks.format(e=whole, **{"is": BE.finite(past=past, plural=False)})
-        if not words.ask:
+        if words.asks or not words.ask:
             unit = f", in {self.unit}" if self.unit else ""
             return f"what {'was' if past else 'is'} the {relation} of {whole}{unit}?"
-        if words.verb is not BE:
+        if words.verb is not BE and not _NESTED.search(clause):
             return f"{words.ask} {Clause(words.verb, words.asked, past).asked(whole)}?"
         if words.asked and words.asked in clause:
             raise Unspeakable  # `in which year was the ship launched that was launched by …`

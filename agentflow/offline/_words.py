@@ -13,7 +13,7 @@ def paired(words: str) -> dict[str, str]:
 
 AGENTS = paired(
     "built:builder cast:maker composed:composer created:creator designed:designer developed:developer "
-    "directed:director discovered:discoverer edited:editor established:founder founded:founder "
+    "directed:director discovered:discoverer edited:editor established:founder found:finder founded:founder "
     "invented:inventor made:maker owned:owner painted:painter produced:producer translated:translator "
     "written:author"
 )

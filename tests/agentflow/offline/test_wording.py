@@ -41,6 +41,34 @@ DEFINITE = (
     "Red Mackerel", "Salt Widow", "Tasker Clock", "Wrackham Salt Works",
 )  # fmt: skip
 QUESTIONS = {
+    "On which date was the capital of Ruritania founded?": (
+        follow(follow("Ruritania", "capital"), "date of foundation"),
+        "",
+    ),
+    "What is the area of Ruritania, in km²?": (follow("Ruritania", "area"), "km²"),
+    "Which of the two has the larger area, Ruritania or Freedonia?": (
+        made(Operator.GREATEST, "Ruritania", "Freedonia", relation="area"),
+        "",
+    ),
+    "How many of the six inhabited islands of the Varrow Isles have an area of less than 500 km²?": (
+        made(
+            Operator.COUNT,
+            made(Operator.WHERE, ISLANDS, "500 km²", relation="area", comparison=Comparison.LESS),
+        ),
+        "",
+    ),
+    "Does Ruritania have a higher gross domestic product than Freedonia?": (
+        made(
+            Operator.GREATER,
+            follow("Ruritania", "gross domestic product"),
+            follow("Freedonia", "gross domestic product"),
+        ),
+        "",
+    ),
+    "Which of the two has the later year of accession, Ruritania or Freedonia?": (
+        made(Operator.GREATEST, "Ruritania", "Freedonia", relation="year of accession"),
+        "",
+    ),
     "Where was the captain of the Grey Petrel born?": (
         follow(follow("Grey Petrel", "captain"), "birthplace"),
         "",
