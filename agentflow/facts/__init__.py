@@ -20,7 +20,7 @@ from agentflow.facts._chunks import TextChunk, chunks_of
 from agentflow.facts._contradictions import contradictions
 from agentflow.facts._descriptions import describe_program
 from agentflow.facts._enumeration import enumerate_skeletons, select_questions, skeleton_of
-from agentflow.facts._evaluation import DerivedAnswer, ProgramResult, answer_of, evaluate
+from agentflow.facts._evaluation import DerivedAnswer, ProgramAnswers, answer_of, evaluate
 from agentflow.facts._facts import KIND, ClosedSet, Fact, FactSpan
 from agentflow.facts._hiding import HIDDEN, hide_facts, stating_spans
 from agentflow.facts._levels import HIGHEST_LEVEL, obfuscate
@@ -109,8 +109,8 @@ __all__ = [
     "Operator",
     "PassagePiece",
     "Program",
+    "ProgramAnswers",
     "ProgramInput",
-    "ProgramResult",
     "ProgramStep",
     "QuestionKind",
     "ReaderPassage",

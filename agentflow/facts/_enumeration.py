@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from agentflow.facts._candidates import MAX_LISTED, MAX_MEMBERS, Candidate, Candidates
 from agentflow.facts._evaluation import answer_of, evaluate
+from agentflow.facts._names import normalise_name
 from agentflow.facts._programs import Operator, Program, ProgramStep
 from agentflow.facts._skeletons import QuestionKind, Skeleton
 from agentflow.facts._store import FactStore
@@ -17,7 +18,16 @@ from agentflow.facts._support import (
     seed_distances,
     support_distance,
 )
-from agentflow.facts._values import BoolValue, EntityValue, ListValue, Value
+from agentflow.facts._values import (
+    BoolValue,
+    DateValue,
+    EntityValue,
+    ListValue,
+    NumberValue,
+    TextValue,
+    Value,
+    show_value,
+)
 from agentflow.trajectory import digest
 
 MAX_FACTS: Final = MAX_MEMBERS + 2
@@ -147,6 +157,23 @@ def without_condition(program: Program) -> Iterator[Program]:
                 yield (*program[:number], ProgramStep(Operator.AND, left), *program[number + 1 :])
 
 
+def leaks(skeleton: Skeleton, store: FactStore) -> bool:
+    """Return whether words that a question needs contain a hidden name or its answer: `Brenn` in `Brenn Light`."""
+    words = [
+        *skeleton.given,
+        *(one.words for one in skeleton.descriptions),
+        *(step.relation for step in skeleton.program),
+        *(store.sets[one].description for one in closed_sets(skeleton.program) if one in store.sets),
+    ]
+    secret = list(skeleton.hidden)
+    if isinstance(skeleton.answer, DateValue | TextValue) or (
+        isinstance(skeleton.answer, NumberValue) and skeleton.answer.unit
+    ):
+        secret.append(show_value(skeleton.answer))
+    texts = [f" {normalise_name(text)} " for text in words]
+    return any(f" {normalise_name(name)} " in text for name in secret for text in texts)
+
+
 class _Scored(NamedTuple):
     score: float
     skeleton: Skeleton
@@ -168,6 +195,8 @@ def _checked(candidate: Candidate, store: FactStore) -> Skeleton | None:
     if skeleton.kind not in {QuestionKind.COMPARISON, QuestionKind.TEMPORAL} and set(_names(answer)) & set(
         skeleton.given
     ):
+        return None
+    if leaks(skeleton, store):
         return None
     if any(answer_of(shorter, store) == answer for shorter in without_condition(skeleton.program)):
         return None

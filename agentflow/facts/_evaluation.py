@@ -41,7 +41,7 @@ class DerivedAnswer(Struct, frozen=True):
     """Ids of the facts of one derivation, in the order of the program."""
 
 
-class ProgramResult(Struct, frozen=True):
+class ProgramAnswers(Struct, frozen=True):
     """All answers that a program computes, or the reason for having none."""
 
     answers: tuple[DerivedAnswer, ...]
@@ -50,7 +50,7 @@ class ProgramResult(Struct, frozen=True):
     """Reason for having none, such as `step 2: Tern Rock has no height`."""
 
 
-def evaluate(program: Program, store: FactStore, without: Collection[str] = frozenset()) -> ProgramResult:
+def evaluate(program: Program, store: FactStore, without: Collection[str] = frozenset()) -> ProgramAnswers:
     """Compute all answers of a program from the facts of a store.
 
     The result of a step is a set of values. Sums, counts, lists and superlatives need a set that is known to be
@@ -62,7 +62,7 @@ def evaluate(program: Program, store: FactStore, without: Collection[str] = froz
     :param without: ids of facts that count as unknown.
     """
     if not 0 < len(program) <= MAX_STEPS:
-        return ProgramResult((), f"a program has 1 to {MAX_STEPS} steps, this one has {len(program)}")
+        return ProgramAnswers((), f"a program has 1 to {MAX_STEPS} steps, this one has {len(program)}")
     run = _Run(store, without)
     try:
         for step in program:
@@ -70,8 +70,8 @@ def evaluate(program: Program, store: FactStore, without: Collection[str] = froz
         found = run.results[-1].values().items()
         answers = tuple(DerivedAnswer(value, run.facts_of(support)) for value, support in found)
     except _Undetermined as reason:
-        return ProgramResult((), f"step {min(len(run.results) + 1, len(program))}: {reason}")
-    return ProgramResult(answers, "" if answers else f"step {len(program)}: nothing fits")
+        return ProgramAnswers((), f"step {min(len(run.results) + 1, len(program))}: {reason}")
+    return ProgramAnswers(answers, "" if answers else f"step {len(program)}: nothing fits")
 
 
 def answer_of(program: Program, store: FactStore, without: Collection[str] = frozenset()) -> Value | None:

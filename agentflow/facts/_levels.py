@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from agentflow.facts._candidates import functional_relations, readable
+from agentflow.facts._enumeration import leaks
 from agentflow.facts._evaluation import evaluate
 from agentflow.facts._facts import KIND, Fact
 from agentflow.facts._ordering import lies_within
@@ -183,7 +184,7 @@ def _with_descriptions(
     hidden = tuple(dict.fromkeys((*skeleton.hidden, *described)))
     if set(given) & set(hidden):
         return None
-    return msgspec.structs.replace(
+    found = msgspec.structs.replace(
         skeleton,
         id=digest([skeleton.kind, program, level]),
         program=program,
@@ -193,6 +194,7 @@ def _with_descriptions(
         hidden=hidden,
         facts=facts,
     )
+    return None if leaks(found, store) else found
 
 
 def _constants(program: Program) -> Iterator[str]:

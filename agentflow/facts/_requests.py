@@ -108,6 +108,8 @@ class TranslationStep(Struct, frozen=True):
     """Relation, one of those offered; empty if the operation has none."""
     comparison: Comparison = Comparison.EQUAL
     """Comparison, of `where`."""
+    time: str = ""
+    """Year to which the relation is limited, if the question says so."""
 
 
 class RejectedWording(Struct, frozen=True):

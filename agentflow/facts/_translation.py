@@ -39,7 +39,7 @@ def program_of(translation: Translation, store: FactStore) -> Program:
     """Return the program that a translation means: names, relations and sets of the store, typed numbers and dates.
 
     Names are found through aliases and normal forms, relations by their words in any order, a year at the end of a
-    relation is its time, and a decade or century becomes a range. Anything unknown stays as it is written; then the
+    relation is its time, too, and a decade or century becomes a range. Anything unknown stays as it is written; then the
     program has no answer.
 
     See docs/facts.md for examples.
@@ -112,6 +112,8 @@ class _Reader:
     def step(self, step: TranslationStep) -> ProgramStep:
         """Return a step with typed inputs."""
         relation, time = self._relation(step.relation)
+        limit = parse_value(step.time, ValueKind.DATE)
+        time = limit.year if isinstance(limit, DateValue) else time
         if step.operator is Operator.MEMBERS:
             said = " ".join(step.inputs)
             return ProgramStep(step.operator, name=self.sets.get(name_key(said), said))

@@ -65,6 +65,28 @@ def test_hidden_entities_are_not_given_and_contradicted_facts_are_not_used() -> 
             assert named == set(one.given)
 
 
+@pytest.mark.promise("programs:enumeration:hidden")
+@pytest.mark.parametrize(
+    "light, island, height, kept",
+    [
+        ("Norrö Light", "Brenn", "height", 2),
+        ("Brenn Light", "Brenn", "height", 1),
+        ("Norrö Light", "Brenn", "size of Brenn", 1),
+    ],
+)
+def test_a_name_that_contains_a_hidden_one_is_not_asked_about(
+    light: str, island: str, height: str, kept: int
+) -> None:
+    facts = [
+        fact(light, "island", EntityValue(island)),
+        fact(island, height, metres(30)),
+        fact(light, "keeper", EntityValue("Ada Holm")),
+        fact("Ada Holm", "birthplace", EntityValue("Tern Bay")),
+    ]
+    found = enumerate_skeletons(FactStore(facts), [light])
+    assert len([one for one in found if one.given == (light,)]) == kept
+
+
 @pytest.mark.promise("programs:enumeration:balanced")
 def test_yes_and_no_are_balanced() -> None:
     for skeletons in SKELETONS:

@@ -46,6 +46,10 @@ def translated(*steps: TranslationStep, store: FactStore = STORE) -> Program:
             TranslationStep(FOLLOW, ("Brenn",), "population in 1900"),
             step(FOLLOW, EntityValue("Brenn"), relation="population", time=1900),
         ),
+        (
+            TranslationStep(FOLLOW, ("Brenn",), "population", time="1950"),
+            step(FOLLOW, EntityValue("Brenn"), relation="population", time=1950),
+        ),
         (TranslationStep(FOLLOW, ("Brann",), "depth"), step(FOLLOW, EntityValue("Brann"), relation="depth")),
         (TranslationStep(Operator.MEMBERS, ("the Lights of Brenn",)), step(Operator.MEMBERS, name="pair")),
         (TranslationStep(Operator.MEMBERS, ("moons",)), step(Operator.MEMBERS, name="moons")),
