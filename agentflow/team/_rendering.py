@@ -28,7 +28,7 @@ def prompt_versions() -> Mapping[str, str]:
 
     Example::
 
-        assert prompt_versions()["planner_next_step"] == "v2"
+        assert prompt_versions()["planner_next_step"] == "v3"
     """
     return _PROMPTS.versions
 

@@ -27,6 +27,8 @@ _MAX_ABOVE: Final = 8
 _MAX_OUTLINE: Final = 200
 _MAX_SUBSTRINGS: Final = 100
 """Number of terms up to which a text without spaces is searched for each of them."""
+_MATCH: Final = 0.01
+"""Score from which a passage contains something that was looked for."""
 _NAME_WEIGHT: Final = 0.4
 _NEIGHBOUR: Final = 0.25
 """Share of a passage's score that its neighbours get, so that a passage is shown with what surrounds it."""
@@ -163,8 +165,10 @@ def find_windows(
     picked.pick(best[0])
     picked.pick(0)
     picked.outline(scores)
+    matches = scores[best[0]] >= _MATCH
     for index in best:
-        if picked.full:
+        # What matches nothing fills at most half of the limit: the rest of it serves other texts.
+        if picked.full or (matches and scores[index] < _MATCH and picked.room < limit // 2):
             break
         picked.pick(index)
     return picked.windows()
@@ -341,13 +345,13 @@ class _PickedPassages:
     def __init__(self, passages: _Passages, limit: int) -> None:
         self._passages = passages
         # The mark after the last window also takes room.
-        self._room = limit - _MARK // 2
+        self.room = limit - _MARK // 2
         self._picked: set[int] = set()
         self._spans: dict[TextWindow, None] = {}
 
     @property
     def full(self) -> bool:
-        return self._room < _MARK
+        return self.room < _MARK
 
     def keep(self, spans: Sequence[tuple[int, int]]) -> None:
         """Show these spans, with the passages around them if all fit."""
@@ -356,7 +360,7 @@ class _PickedPassages:
             for start, end in spans
             for index in range(self._passages.at(start), self._passages.at(end - 1) + 1)
         }
-        if sum(self._cost(index) for index in around) <= self._room:
+        if sum(self._cost(index) for index in around) <= self.room:
             for index in sorted(around):
                 self.pick(index)
         for start, end in spans:
@@ -365,7 +369,7 @@ class _PickedPassages:
                 for index in range(self._passages.at(start), self._passages.at(end - 1) + 1)
             ):
                 self._spans[TextWindow(start, end)] = None
-                self._room -= end - start + _MARK
+                self.room -= end - start + _MARK
 
     def pick(self, index: int) -> None:
         """Show a passage with the lines that it belongs to, if they fit."""
@@ -373,25 +377,25 @@ class _PickedPassages:
             return
         above = [each for each in self._passages.context(index) if not self._shows(each)]
         cost = self._cost(index) + sum(each.end - each.start + _MARK for each in above)
-        if cost > self._room:
+        if cost > self.room:
             if self._picked:
                 return
             # Something is shown in any case.
             above, cost = [], self._cost(index)
-        self._room -= cost
+        self.room -= cost
         self._picked.add(index)
         self._spans.update(dict.fromkeys(above))
 
     def outline(self, scores: Sequence[float]) -> None:
         """Show lines that others belong to, the best first, in at most half of the room that is left."""
-        room = self._room // 2
+        room = self.room // 2
         lines = [line for line in self._passages.outline() if not self._shows(line)]
         for line in sorted(lines, key=lambda line: -scores[self._passages.at(line.start)]):
             room -= line.end - line.start + _MARK
             if room < 0:
                 return
             self._spans[line] = None
-            self._room -= line.end - line.start + _MARK
+            self.room -= line.end - line.start + _MARK
 
     def windows(self) -> tuple[TextWindow, ...]:
         """Return what was picked as windows that do not touch each other, without space at their ends."""

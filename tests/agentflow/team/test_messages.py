@@ -165,7 +165,7 @@ def test_images_are_shown_to_models_with_vision_and_counted_for_others() -> None
 @pytest.mark.promise("team:prompts:versions")
 def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
     assert dict(prompt_versions()) == {
-        "agent_answer": "v2",
+        "agent_answer": "v3",
         "executor_arguments": "v2",
         "generator_answer": "v2",
         "generator_closed_book": "v2",
@@ -177,7 +177,7 @@ def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
         "generator_task_solutions": "v2",
         "planner_actions": "v3",
         "planner_analysis": "v2",
-        "planner_next_step": "v2",
+        "planner_next_step": "v3",
         "planner_next_step_short": "v2",
         "tool_base_generator": "v2",
         "tool_python_coder": "v2",
