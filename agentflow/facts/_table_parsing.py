@@ -20,6 +20,9 @@ _SEPARATOR: Final = re.compile(r"[\s|+:=-]*-{2}[\s|+:=-]*")
 _GAP: Final = re.compile(r"\S+(?: \S+)*")
 _PIPED: Final = re.compile(r"(?:\\.|[^|\\])+|(?<=\|)(?=\|)")
 _QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
+_LINK: Final = re.compile(r"!?\[([^\[\]]+)\]\([^()]*\)")
+_FOOTNOTE: Final = re.compile(r"(?<=\S)\s?(?:\[(?:\d{1,3}|[a-z])\]|[†‡*])+$")
+"""Mark of a footnote at the end of a cell."""
 _CUT: Final = re.compile(
     r"\s*(?:…|\.\.\.|\[…|\[\.\.\.)|.*\b(?:more rows?|rows? in total|rows? not shown|truncated|are more rows|omitted)\b",
     re.IGNORECASE,
@@ -202,6 +205,10 @@ def _cell(text: str, left: int, right: int, offset: int) -> TableCell:
         if right - left > 2 * len(mark) and text.startswith(mark, left) and text.endswith(mark, left, right):
             left, right = left + len(mark), right - len(mark)
             break
+    if found := _LINK.fullmatch(text, left, right):
+        left, right = found.span(1)
+    if found := _FOOTNOTE.search(text, max(right - 12, left), right):
+        right = found.start()
     return TableCell(text[left:right], left + offset, right + offset)
 
 

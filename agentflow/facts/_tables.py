@@ -18,6 +18,20 @@ _MISSING: Final = frozenset(
     {"", "-", "–", "—", "n/a", "na", "none", "null", "nan", "?", "unknown", "<na>", "nat", "…", "..."}
 )
 """Cells without a value, in lower case."""
+_TOTAL: Final = re.compile(
+    r"(?:grand |sub)?totals?|sum|average|mean|median|overall|all|whole|σ|∑", re.IGNORECASE
+)
+"""Keys of rows that sum up the others."""
+_OTHERS: Final = re.compile(r"(?:all )?(?:the )?(?:others?|rest|remaining)(?: \w+)?", re.IGNORECASE)
+_ATTRIBUTES: Final = frozenset({
+    "name", "full name", "born", "died", "date of birth", "place of birth", "occupation", "profession", "nationality",
+    "spouse", "spouse(s)", "children", "parents", "education", "location", "address", "coordinates", "country", "region",
+    "state", "county", "capital", "population", "area", "elevation", "height", "length", "width", "depth", "weight",
+    "built", "opened", "founded", "established", "architect", "designer", "owner", "operator", "type", "status", "website",
+    "language", "languages", "currency", "time zone", "author", "publisher", "genre", "director", "release date",
+    "founder", "headquarters", "industry", "employees", "number of employees", "constructed", "construction", "material",
+})  # fmt: skip
+"""Names of attributes, in lower case."""
 _GENERIC: Final = frozenset(
     {"", "name", "title", "label", "entity", "item", "object", "id", "key", "subject"}
 )
@@ -95,34 +109,45 @@ def read_tables(node: Node) -> TableReading:
     tables = parse_tables(text)
     if not tables and (listed := _listed_by_query(node)):
         sets.append(listed)
-    for table in tables:
-        key = _key_column(table)
-        if key is None:
-            continue
-        columns = [
-            column for index in range(len(table.header)) if index != key if (column := _column(table, index))
-        ]
-        if _is_unique(table, key):
-            facts += _row_facts(table, key, columns, None, node.id)
-            if closed := _closed_set(table, key, node):
-                sets.append(closed)
-        elif period := _period(table, key, columns):
-            facts += _row_facts(table, key, [one for one in columns if one != period], period, node.id)
+    for table in map(_without_totals, tables):
+        for key in _key_columns(table):
+            places = (index for index in range(len(table.header)) if index != key)
+            columns = [column for index in places if (column := _column(table, index))]
+            if _is_unique(table, key):
+                facts += _row_facts(table, key, columns, None, node.id)
+                if closed := _closed_set(table, key, node):
+                    sets.append(closed)
+                break
+            if period := _period(table, key, columns):
+                facts += _row_facts(table, key, [one for one in columns if one != period], period, node.id)
+                break
     sets += _enumerations(text, node.id)
     return TableReading(tuple(facts), tuple(sets))
 
 
-def _key_column(table: ParsedTable) -> int | None:
-    """Return the first column that names its rows: words with a capital letter or under a name for names."""
+def _without_totals(table: ParsedTable) -> ParsedTable:
+    """Leave out rows of totals and of all others; the latter show that rows are missing."""
+    rows = tuple(row for row in table.rows if not _TOTAL.fullmatch(row[0].text))
+    known = tuple(row for row in rows if not _OTHERS.fullmatch(row[0].text))
+    return table._replace(rows=known, whole=table.whole and len(known) == len(rows))
+
+
+def _key_columns(table: ParsedTable) -> Iterator[int]:
+    """Yield the columns that may name the rows: words with a capital letter, or any words under a heading for names.
+
+    A table of attributes in two columns, such as the box beside an article, has none.
+    """
+    first = (table.header[0].text, *(row[0].text for row in table.rows))
+    if sum(cell.casefold().strip(" :") in _ATTRIBUTES for cell in first) > 1:
+        return
     for index, header in enumerate(table.header[:4]):
         cells = [row[index].text for row in table.rows]
         if not all(cells) or any(cell.casefold() in _MISSING or _NUMBERED.fullmatch(cell) for cell in cells):
             continue
         named = sum(any(map(str.isupper, cell)) or not cell.isascii() for cell in cells)
         dates = sum(parse_value(cell, ValueKind.DATE) is not None for cell in cells)
-        if dates == 0 and (2 * named > len(cells) or header.text.casefold() in ("name", "title")):
-            return index
-    return None
+        if cells and dates == 0 and (2 * named > len(cells) or header.text.casefold() in ("name", "title")):
+            yield index
 
 
 def _is_unique(table: ParsedTable, key: int) -> bool:

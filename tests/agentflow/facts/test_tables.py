@@ -170,6 +170,8 @@ NOTHING = {
     "broken JSON": '[{"name": "Ossel", "height": 3}, {"name": "Brenn", ',
     "JSON of other things": '{"a": 1, "b": [1, 2, 3]}',
     "deep JSON": '[{"a":' * 5_000,
+    "box beside an article": "| Born | 12 May 1841 in Ossel |\n|---|---|\n| Occupation | Architect |\n| Spouse | Jon Berg |",
+    "attributes": "Name | Ada Holm\nOccupation | Architect\nHome | Ossel",
     "code": "if (a || b) {\n  c | d;\n}",
 }
 
@@ -217,3 +219,34 @@ def test_any_text_can_be_read(text: str, before: str) -> None:
     for fact in read_tables(node).facts:
         (span,) = fact.spans
         assert 0 <= span.start <= span.value_start < span.value_end <= span.end <= len(node.observation.text)
+
+
+def test_totals_are_no_rows_and_others_show_that_rows_are_missing() -> None:
+    rows = "Islands:\n\nIsland | Population\nOssel | 300\nBrenn | 20\n"
+    for last, closed in (("Total | 320", True), ("Average | 160", True), ("Other islands | 17", False)):
+        found = read_tables(observed(rows + last))
+        assert [one.subject for one in found.facts] == ["Ossel", "Brenn"]
+        assert [one.members for one in found.sets] == ([("Ossel", "Brenn")] if closed else [])
+
+
+def test_links_and_footnotes_are_not_part_of_a_cell() -> None:
+    text = "| Island | Population | Ferry |\n|---|---|---|\n| [Ossel](/ossel) | 31,000[2] | yes |\n| Brenn* | 20 † | no |"
+    found = read_tables(observed(text))
+    assert [(one.subject, one.relation, show_value(one.value)) for one in found.facts] == [
+        ("Ossel", "population", "31,000"),
+        ("Ossel", "ferry", "yes"),
+        ("Brenn", "population", "20"),
+        ("Brenn", "ferry", "no"),
+    ]
+    (span,) = found.facts[0].spans
+    assert text[span.value_start : span.value_end] == "31,000"
+
+
+def test_the_rows_of_a_table_are_named_by_the_first_column_that_tells_them_apart() -> None:
+    found = read_tables(observed("Country | City | Population\nNorland | Ossel | 3\nNorland | Brenn | 4"))
+    assert [(one.subject, one.relation, show_value(one.value)) for one in found.facts] == [
+        ("Ossel", "country", "Norland"),
+        ("Ossel", "population", "3"),
+        ("Brenn", "country", "Norland"),
+        ("Brenn", "population", "4"),
+    ]
