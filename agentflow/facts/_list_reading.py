@@ -42,6 +42,12 @@ _FURTHER: Final = re.compile(
     re.IGNORECASE,
 )
 """Beginning of a sentence or line that continues an enumeration."""
+_OPEN: Final = re.compile(
+    r"\b(?:etc|(?:and|among|with|plus) (?:many |some |several |two |three )?(?:others|more)|and so (?:on|forth)|such as|for example|for instance"
+    r"|e\.g|including|amongst others|at least)\b",
+    re.IGNORECASE,
+)
+"""Words of a list that may have further items."""
 _BRACKETS: Final = re.compile(r"\([^()]*\)")
 _ARTICLES: Final = re.compile(r"(?:the|a|an|then|first|second|third|finally|lastly)\s+", re.IGNORECASE)
 
@@ -125,7 +131,7 @@ def _read_names(answer: str, like: Sequence[str], question: str = "") -> list[tu
     reader = NameReader(answer, question)
     found = _longest(sorted((span, name) for name in dict.fromkeys(like) for span in reader.find(name)))
     masked = mask(answer, [span for span, _ in found])
-    if is_uncertain(masked) or is_denied(masked) or has_alternatives(masked):
+    if is_uncertain(masked) or is_denied(masked) or has_alternatives(masked) or _OPEN.search(masked):
         return None
     if not found:
         return [(item, (0, 0)) for item in split_list(_without_lead(answer))]

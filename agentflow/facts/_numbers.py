@@ -53,7 +53,7 @@ def read_number(said: str, unit: str = "") -> tuple[Decimal, str] | None:
     lead = _LEAD.match(plain)
     start = lead.end() if lead else 0
     found = next(find_quantities(plain[start:]), None)
-    if found is None or found[0] > 0 or found[2].kind == "ordinal":
+    if found is None or found[0] > 0 or found[2].kind in {"ordinal", "ish"}:
         return None
     _, end, quantity = found
     rest = _TAIL.sub("", plain[start + end :], count=1)

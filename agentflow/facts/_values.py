@@ -20,7 +20,7 @@ _SEMICOLON: Final = re.compile(r";(?:\s*and\b)?", re.IGNORECASE)
 _THEN: Final = re.compile(r",?\s+(?:and\s+)?then\s+", re.IGNORECASE)
 _MARKED: Final = re.compile(r"(?:^|(?<=\s))(?:\(?\d{1,2}[.)]|[-*•])\s+")
 _AND_LAST: Final = re.compile(r",? (?:and|&)$", re.IGNORECASE)
-_DATE_LEAD: Final = re.compile(r"(?:(?:on|in)\s+)?", re.IGNORECASE)
+_DATE_LEAD: Final = re.compile(r"(?:(?:on|in)\s+)?(?:the\s+)?", re.IGNORECASE)
 _TRUTHS: Final = {"yes": True, "true": True, "no": False, "false": False}
 _LONGEST: Final = 1000
 """Characters of the longest text of a single value."""
