@@ -169,7 +169,7 @@ def plan(request: PlanRequest) -> Plan:
 def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]:
     """Yield tool calls, each tool in turn; tools that only describe themselves come last."""
     kinds = [(tool, kind) for tool in request.tools if (kind := kind_of(tool)) is not None]
-    if acting := next((tool for tool in request.tools if tool.name.endswith("_act")), None):
+    if acting := next((tool for tool in request.tools if tool.name == "world_act"), None):
         yield from world_calls(request, acting)
         return
     if kinds and all(kind.name == "shell" for _, kind in kinds):

@@ -20,8 +20,8 @@ async def survey(
 ) -> dict[str, State]:
     """Return the states of nodes by id. Actions are repeated from a fresh sandbox; each state is read in a fork.
 
-    A node is left out, with everything below it, if its action returns something else than in the tree, or if the sandbox can't
-    be forked.
+    A node is left out, with everything below it, if its action returns something else than in the tree, or if its state can't be
+    read.
     """
     states: dict[str, State] = {}
 
@@ -34,14 +34,20 @@ async def survey(
             if children:
                 await reading.close()
         for child in children:
-            branch = await sandbox.fork()
+            await descend(child, sandbox)
+
+    async def descend(node: Node, parent: Sandbox) -> None:
+        assert node.action is not None
+        async with await parent.fork() as branch:
+            outcome = await executor.act(branch, node.action)
+            if outcome.observation.text != node.observation.text:
+                return
             try:
-                assert child.action is not None
-                outcome = await executor.act(branch, child.action)
-                if outcome.observation.text == child.observation.text:
-                    await visit(child, branch)
-            finally:
-                await branch.close()
+                await visit(node, branch)
+            except ToolFailure as failure:
+                # Programs in it may have used up its limits, for example.
+                if failure.kind is ErrorKind.CANNOT_FORK:
+                    raise
 
     async with sandboxes.reserve(max(node.depth for node in tree.nodes) + 2):
         root = await sandboxes.base.fork()

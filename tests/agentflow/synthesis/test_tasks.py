@@ -30,7 +30,9 @@ async def endpoint(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[str]:
 def settings_of(name: str, folder: Path, *more: str) -> SynthesisConfig:
     """Return the settings of a printed configuration, for a small tree."""
     shape = (
-        ("max_depth=3", "depth_threshold=2") if name == "terminal" else ("max_depth=8", "depth_threshold=2")
+        ("max_depth=3", "depth_threshold=2", "max_selected_traj=1")
+        if name == "terminal"
+        else ("max_depth=8", "depth_threshold=2")
     )
     return load_config(CONFIGS / f"{name}.yaml", [*SMALL, *shape, f"output_dir={folder}", *more])
 

@@ -1,25 +1,27 @@
 """Tasks in a household."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from itertools import count
 from typing import Literal
 
 import pytest
 
-from agentflow.growth import GrowthSettings
+from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.growth import BranchSandboxes, GrowthSettings
 from agentflow.journal import Page
-from agentflow.sandbox import SandboxSettings
-from agentflow.tasks import HouseholdState, check_task
+from agentflow.sandbox import Sandbox, SandboxSettings
+from agentflow.tasks import HouseholdState, State, StateCondition, check_task
+from agentflow.tasks._survey import survey
 from tests.agentflow.tasks._trees import Workshop, workshop
 
+TOOLS = ["world_reset", "world_observe", "world_act"]
 GROWTH = GrowthSettings(max_depth=12, branching_factor=2, depth_threshold=3)
 
 
 @pytest.fixture(scope="module")
 async def shop(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Workshop]:
     settings = SandboxSettings(backends={"world": {"evaluate": True}})
-    tools = ["world_reset", "world_observe", "world_act"]
-    async with workshop(HouseholdState(), settings, tools, GROWTH, most=1) as found:
+    async with workshop(HouseholdState(), settings, TOOLS, GROWTH, most=1) as found:
         yield found
 
 
@@ -79,3 +81,28 @@ async def test_a_run_killed_after_any_entry_derives_the_same_tasks(shop: Worksho
         assert await derive(Page(rest)) == whole
         repeated = shop.roles.instructions - written
         assert repeated == sum(key.startswith("instruct/") for key in entries.keys() - rest.keys())
+
+
+class BrokenReader(HouseholdState):
+    """Reader that fails for every other state."""
+
+    reads = 0
+
+    async def read(self, sandbox: Sandbox, conditions: Sequence[StateCondition] = ()) -> State:
+        """Fail, or read."""
+        self.reads += 1
+        if self.reads > 2 and self.reads % 2:
+            raise ToolFailure(ErrorKind.OUT_OF_MEMORY, "the memory limit was reached")
+        return await super().read(sandbox, conditions)
+
+
+@pytest.mark.promise("tasks:state:unreadable")
+async def test_a_state_that_cannot_be_read_costs_its_branch_alone(shop: Workshop) -> None:
+    tree = await shop.grow(4, seed=4)
+    states = await survey(
+        tree, BrokenReader(), shop.roles, BranchSandboxes(shop.base, await shop.base.tools(TOOLS))
+    )
+    assert 2 < len(states) < len(tree.nodes)
+    for node in tree.nodes:
+        if node.id in states and node.parent is not None:
+            assert node.parent in states
