@@ -7,7 +7,7 @@ from typing import NamedTuple
 from agentflow.facts import Comparison, Operator, WordingRequest
 from agentflow.offline._expressions import Expression, nested
 from agentflow.offline._relations import BE, HAVE, RelationWords, Verb, site_of, words_of
-from agentflow.offline._words import PERSONS, PLURALS
+from agentflow.offline._words import KINDS, PERSONS, PLURALS
 
 _SETS = frozenset({Operator.MEMBERS, Operator.WHERE, Operator.FIND, Operator.AND, Operator.OR})
 _BEFORE_NUMBER = re.compile(r"(\w+) (?:for |only |about )?\d")
@@ -70,7 +70,10 @@ class PhraseWriter:
 
     def name(self, text: str) -> str:
         """Return a constant as written in the middle of a sentence."""
-        return f"the {text}" if text in self._definite else text
+        class_, of, _ = text.partition(" of ")
+        definite = text in self._definite or (bool(of) and class_.lower() in KINDS)
+        told = re.compile(rf"\b[Tt]he {re.escape(text)}(?! [A-Z]|\w)")
+        return f"the {text}" if definite or any(map(told.search, self._facts)) else text
 
     def thing(self, part: Expression | str) -> str:
         """Return a phrase for one thing."""

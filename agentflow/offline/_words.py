@@ -21,7 +21,7 @@ AGENTS = paired(
 
 KINDS = frozenset(
     listed(
-        "association book bridge building city club company country film guild house institute island machine museum "
+        "association battle charter council race roll treaty book bridge building city club company country film guild house institute island machine museum "
         "lighthouse captain clock garden mountain lake canal library observatory harbour compass novel organisation organization poem river ship society song station team town university vessel village work"
     )
 )

@@ -485,6 +485,21 @@ def test_the_facts_decide_the_tense() -> None:
 
 
 @pytest.mark.promise("offline:wording")
+def test_the_facts_decide_the_article() -> None:
+    whole = follow(follow("Northern Candle", "captain"), "birthplace")
+    said = "The captain of the Northern Candle was [A]"
+    assert answer(request(whole, facts=(said,))) == Wording(
+        "Where was the captain of the Northern Candle born?"
+    )
+    inside = follow(follow("Emberlee", "main town"), "founder")
+    assert answer(request(inside, facts=("The Emberlee Library stands in [A]",))) == Wording(
+        "Who founded the main town of Emberlee?"
+    )
+    guild = follow(follow("Guild of Rowers", "founder"), "birthplace")
+    assert answer(request(guild)) == Wording("Where was the founder of the Guild of Rowers born?")
+
+
+@pytest.mark.promise("offline:wording")
 def test_things_without_a_name_have_the_noun_of_their_class() -> None:
     found = made(Operator.FIND, "Jonet Harl", relation="designer")
     assert answer(request(follow(found, "length"), "metres", nouns=("barge",))) == Wording(
