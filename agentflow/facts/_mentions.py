@@ -26,7 +26,7 @@ PRONOUN: Final = re.compile(
     r"\b(?:it|its|he|him|his|she|her|hers|they|them|their|theirs|this|these|who|whose|which)\b", re.IGNORECASE
 )
 """Words that stand for a name."""
-_END: Final = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|[。！？][”’）]*|\n[ \t]*\n|\n")
+_END: Final = re.compile(r"[.!?][\"'”’)\]]*(?=\s)|[。！？][”’）]*|\n[ \t\r]*\n|\n")
 _ABBREVIATION: Final = re.compile(
     r"(?:^|[\s(])(?:[A-Z]|Dr|Mr|Mrs|Ms|Prof|St|Sir|Capt|Lt|Gen|Rev|Hon|Jr|Sr|No|Vol|cf|e\.g|i\.e|ca?|approx|vs|Fig)\.$"
 )

@@ -6,8 +6,11 @@ from msgspec.structs import replace
 from agentflow.facts import (
     HIDDEN,
     ChunkExtraction,
+    DateValue,
     Extraction,
     Fact,
+    FactSpan,
+    FactStore,
     StoreBuild,
     TreePassages,
     build_store,
@@ -279,3 +282,27 @@ def test_hidden_spans_are_merged_and_clipped() -> None:
     assert hide_facts("abcdef", [(1, 3), (2, 4), (5, 99), (7, 8)]) == f"a{HIDDEN}e{HIDDEN}"
     assert hide_facts("abc", []) == "abc"
     assert hide_facts("", [(0, 0)]) == ""
+
+
+@pytest.mark.promise("facts:passages:windows")
+@given(
+    st.lists(
+        st.sampled_from(["Ada Holm ", "left in 1700. ", "It was late.", "\n\n", "a | b\n", "é “x” ", "\r\n"]),
+        max_size=60,
+    ),
+    st.integers(1, 2_000),
+)
+def test_pieces_of_a_passage_are_verbatim_in_the_observation(parts: list[str], budget: int) -> None:
+    text = "Ada Holm left in 1700. " + "".join(parts) * 20
+    node = observed(text, "node_1")
+    start = text.rindex("1700")
+    fact = replace(
+        LAUNCH, subject="Ada Holm", value=DateValue(1700), spans=(FactSpan("node_1", start, start + 4),)
+    )
+    store = FactStore([fact])
+    for hidden in ([], [fact]):
+        (passage,) = passages_for(store, [node], [fact], hidden=hidden, budget=budget)
+        for piece in passage.pieces:
+            shown = passage.text[piece.start : piece.end]
+            assert shown and shown == text[piece.source : piece.source + len(shown)]
+        assert ("1700" in passage.text) >= (not hidden)
