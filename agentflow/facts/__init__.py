@@ -19,12 +19,12 @@ from agentflow.facts._building import (
 from agentflow.facts._chunks import TextChunk, chunks_of
 from agentflow.facts._contradictions import contradictions
 from agentflow.facts._descriptions import describe_program
-from agentflow.facts._enumeration import enumerate_skeletons, select_questions, skeleton_of
+from agentflow.facts._enumeration import enumerate_skeletons, overlaps, select_questions, skeleton_of
 from agentflow.facts._evaluation import DerivedAnswer, ProgramAnswers, answer_of, evaluate
 from agentflow.facts._facts import KIND, ClosedSet, Fact, FactSpan
 from agentflow.facts._hiding import HIDDEN, hide_facts, stating_spans
 from agentflow.facts._levels import HIGHEST_LEVEL, obfuscate
-from agentflow.facts._locating import FactFault, FaultKind, locate, locate_set
+from agentflow.facts._locating import FactFault, FaultKind, locate, locate_set, new_fact, new_set
 from agentflow.facts._names import normalise_name
 from agentflow.facts._passages import PassagePiece, ReaderPassage, TreePassages, passages_for
 from agentflow.facts._programs import Comparison, Operator, Program, ProgramInput, ProgramStep
@@ -55,6 +55,8 @@ from agentflow.facts._support import (
     minimal_support,
     needed_facts,
     relates_to_seed,
+    seed_distances,
+    support_distance,
 )
 from agentflow.facts._tables import TableReading, read_tables
 from agentflow.facts._translation import program_of, same_meaning
@@ -146,8 +148,11 @@ __all__ = [
     "merge_aliases",
     "minimal_support",
     "needed_facts",
+    "new_fact",
+    "new_set",
     "normalise_name",
     "obfuscate",
+    "overlaps",
     "parse_value",
     "passages_for",
     "program_of",
@@ -155,10 +160,12 @@ __all__ = [
     "read_tables",
     "relates_to_seed",
     "same_meaning",
+    "seed_distances",
     "select_questions",
     "show_value",
     "skeleton_of",
     "stating_spans",
+    "support_distance",
     "texts_agree",
     "values_agree",
 ]

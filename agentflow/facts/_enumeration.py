@@ -108,7 +108,10 @@ def select_questions(skeletons: Iterable[Skeleton], limit: int, *, shared: float
 
 
 def overlaps(one: Skeleton, other: Skeleton, shared: float) -> bool:
-    """Return whether more than a share of the facts of either skeleton are facts of the other."""
+    """Return whether more than a share of the facts of either skeleton are facts of the other.
+
+    See docs/facts.md.
+    """
     common = len(set(one.facts) & set(other.facts))
     return common > shared * min(len(set(one.facts)), len(set(other.facts)))
 

@@ -1,6 +1,8 @@
 """Requests to the roles that turn observations into facts and facts into questions."""
 
-from msgspec import Struct
+from typing import Any
+
+from msgspec import Struct, field
 
 from agentflow.facts._programs import Comparison, Operator
 from agentflow.facts._skeletons import QuestionKind
@@ -56,6 +58,8 @@ class ExtractionRequest(Request[Extraction], frozen=True, kw_only=True):
 
     seed: str
     """The subject that is explored."""
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Values given with the seed."""
     seed_description: str = ""
     """Description of the seeds of this run."""
     action: Action
@@ -147,6 +151,8 @@ class WordingRequest(Request[Wording], frozen=True, kw_only=True):
     """Maximum number of words."""
     seed: str
     """The subject that was explored."""
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Values given with the seed."""
     seed_description: str = ""
     """Description of the seeds of this run."""
     tips: str = ""

@@ -98,7 +98,10 @@ def relates_to_seed(skeleton: Skeleton, store: FactStore, seed_names: Iterable[s
 
 
 def support_distance(facts: Iterable[str], distances: Mapping[str, int], store: FactStore) -> int | None:
-    """Return the least distance of the entities in some facts."""
+    """Return the least distance of the entities in some facts.
+
+    See docs/facts.md.
+    """
     found = [
         distances[name]
         for fact in facts
@@ -110,7 +113,10 @@ def support_distance(facts: Iterable[str], distances: Mapping[str, int], store: 
 
 
 def seed_distances(store: FactStore, seed_names: Iterable[str]) -> dict[str, int]:
-    """Return the number of facts, at most three, between the seed and each entity that can be reached from it."""
+    """Return the number of facts, at most three, between the seed and each entity that can be reached from it.
+
+    See docs/facts.md.
+    """
     distances = dict.fromkeys(_seed_entities(store, seed_names), 0)
     links: dict[str, set[str]] = {}
     for fact in store.facts:

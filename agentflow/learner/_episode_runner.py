@@ -23,8 +23,15 @@ from agentflow.models import (
     OpenModel,
     Sampling,
 )
-from agentflow.rollout import Assignment, SandboxPool
-from agentflow.runs import choose_tools, open_models, open_supervised, sandbox_settings, start_child
+from agentflow.rollout import Assignment
+from agentflow.runs import (
+    SandboxPool,
+    choose_tools,
+    open_models,
+    open_supervised,
+    sandbox_settings,
+    start_child,
+)
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.team import EpisodeSettings, Team, model_tools, solve_alone, solve_task

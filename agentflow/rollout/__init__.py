@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from agentflow.rollout._files import RESULTS, SUMMARY, TRAJECTORIES
     from agentflow.rollout._progress import RolloutStatus
     from agentflow.rollout._run import RolloutRun
-    from agentflow.rollout._sandbox_pool import SandboxPool
     from agentflow.rollout._summary import RolloutSummary
     from agentflow.rollout._tasks import Assignment, assign
     from agentflow.rollout.benchmarks import load_tasks
@@ -32,7 +31,6 @@ __all__ = [
     "RolloutRun",
     "RolloutStatus",
     "RolloutSummary",
-    "SandboxPool",
     "aquick_rollout",
     "arollout",
     "assign",
@@ -51,7 +49,6 @@ __getattr__ = lazy_exports(
         "._files": ["RESULTS", "SUMMARY", "TRAJECTORIES"],
         "._progress": ["RolloutStatus"],
         "._run": ["RolloutRun"],
-        "._sandbox_pool": ["SandboxPool"],
         "._summary": ["RolloutSummary"],
         "._tasks": ["Assignment", "assign"],
         ".benchmarks": ["load_tasks"],

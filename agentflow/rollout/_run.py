@@ -16,13 +16,13 @@ from agentflow.rollout._config import AGENT, JUDGE, RolloutConfig
 from agentflow.rollout._files import ResultLines, write_files
 from agentflow.rollout._progress import RolloutProgress, RolloutStatus
 from agentflow.rollout._result import TaskResult, task_of
-from agentflow.rollout._sandbox_pool import SandboxPool
 from agentflow.rollout._summary import RolloutSummary, SummaryBuilder
 from agentflow.rollout._tasks import Assignment
 from agentflow.runs import (
     GRACE_SECONDS,
     Phase,
     Resume,
+    SandboxPool,
     SupervisedRun,
     check_models,
     prices_of,

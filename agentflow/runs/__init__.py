@@ -23,6 +23,7 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.runs._run import SupervisedRun, check_models, run_sync
+    from agentflow.runs._sandbox_pool import SandboxPool
     from agentflow.runs._seed_scheduler import GRACE_SECONDS
     from agentflow.runs._supervised_resources import (
         open_models,
@@ -51,6 +52,7 @@ __all__ = [
     "RunConfig",
     "RunProgress",
     "RunStatus",
+    "SandboxPool",
     "SupervisedRun",
     "check_models",
     "check_output",
@@ -78,6 +80,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._run": ["SupervisedRun", "check_models", "run_sync"],
+        "._sandbox_pool": ["SandboxPool"],
         "._seed_scheduler": ["GRACE_SECONDS"],
         "._supervised_resources": [
             "open_models",

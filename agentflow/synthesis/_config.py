@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from agentflow.runs import Prose, RoleModel, RunConfig
 from agentflow.settings import load_settings
+from agentflow.synthesis._difficulty_settings import DifficultySettings
 from agentflow.synthesis._selection import find_strategy
 from agentflow.trajectory import Example
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from agentflow.growth import GrowthSettings
 
 
-Role = Literal["planner", "verifier", "generator"]
+Role = Literal["planner", "verifier", "generator", "reader", "agent"]
 """Role that uses a model."""
 
 TaskName = Literal["terminal", "embodied", "gui"]
@@ -55,6 +56,8 @@ class SynthesisConfig(RunConfig):
     """Model settings of the verifier, with `verifier: model`."""
     generator_model: RoleModel = RoleModel()
     """Model settings of the generator."""
+    reader_model: RoleModel = RoleModel()
+    """Model settings of the reader, which checks questions; by default those of the generator. Another family is better."""
     sampling_tips: Prose = ""
     """Guidance for exploring."""
     max_depth: int = Field(default=5, ge=1)
@@ -96,13 +99,34 @@ class SynthesisConfig(RunConfig):
     qa_examples: list[dict[str, str]] = Field(default_factory=list[dict[str, str]])
     """Examples of the wanted style, each with `question` and `answer`."""
     min_reasoning_steps: int = Field(default=3, ge=1)
-    """Minimum number of reasoning steps."""
+    """Minimum number of reasoning steps; a closing step is added if there are fewer."""
+    max_questions: int = Field(default=8, ge=0)
+    """Maximum number of questions per seed."""
+    question_level: int = Field(default=0, ge=0, le=3)
+    """Obfuscation of questions: 0 names what they start from, 1 describes it, 2 generalises dates and numbers, 3 leaves out a
+    clue. A question that would become ambiguous gets a lower level."""
+    min_hops: int = Field(default=2, ge=1)
+    """Minimum number of facts that a question needs."""
+    min_observations: int = Field(default=2, ge=1)
+    """Minimum number of observations that state them."""
     max_drafts: int = Field(default=3, ge=1)
-    """Maximum number of drafts per path; each gets the findings about the earlier ones."""
+    """Maximum number of drafts per question; each gets the findings about the earlier ones."""
     check_answerability: bool = True
-    """Reject a question that the model answers without the path."""
+    """Reject a question that the model answers without evidence."""
+    closed_book_samples: int = Field(default=3, ge=1)
+    """Times that the model is asked without evidence."""
+    evidence_samples: int = Field(default=2, ge=0)
+    """Times that the reader answers from the evidence, and once more if it disagrees with itself; 0: it is not asked."""
+    search_alternatives: bool = True
+    """Search for other answers, if a tool of the run can search."""
+    require_seed: bool = True
+    """Reject questions whose facts are not connected to the seed."""
     max_question_words: int = Field(default=85, ge=1)
     """Maximum number of words of a question; two characters of a script without spaces count as one word."""
+    difficulty: DifficultySettings = DifficultySettings()
+    """Attempts of a single agent at each question, as `{attempts: 4, window: [0.25, 0.75]}`."""
+    agent_model: RoleModel = RoleModel()
+    """Model settings of that agent."""
     question_similarity: Share = 0.85
     """Similarity from which two questions with the same answer are duplicates, over all seeds."""
 
@@ -149,6 +173,8 @@ class SynthesisConfig(RunConfig):
             "planner": self.planner_model,
             "verifier": self.verifier_model,
             "generator": self.generator_model,
+            "reader": self.generator_model if self.reader_model == RoleModel() else self.reader_model,
+            "agent": self.agent_model,
         }
 
     @property

@@ -33,6 +33,14 @@ TASKS: Final = "tasks.jsonl"
 """File of the verified tasks, if the settings name a kind of tasks."""
 
 
+TRIAGE: Final = "triage.jsonl"
+"""File of pairs whose measured difficulty does not fit; only with `difficulty.attempts`."""
+
+
+ATTEMPTS: Final = "attempts.jsonl"
+"""File of the right attempts at pairs, as chats; only with `difficulty.attempts`."""
+
+
 REPORT: Final = "report.json"
 """File of the quality report."""
 
@@ -49,7 +57,7 @@ async def write_files(
 ) -> Report:
     """Write the files from the results of seeds, in order, and return the report on them.
 
-    All files are replaced together at the end. A pair whose question repeats an earlier one is dropped. One result is in
+    All files are replaced together at the end. A pair whose question repeats an earlier one, or asks for the same fact, is dropped. One result is in
     memory at a time. See docs/synthesis.md.
 
     :param dropped_tools: reasons of tools that could not be used, by name.
@@ -57,11 +65,16 @@ async def write_files(
     """
     tally = ReportBuilder(config, dropped_tools)
     asked = QuestionIndex(config.question_similarity)
-    names = (PAIRS, TRAJECTORIES, TREES, *((TASKS,) if config.tasks else ()), REPORT)
+    names = [PAIRS, TRAJECTORIES, TREES, REPORT]
+    if config.tasks:
+        names.append(TASKS)
+    if config.difficulty.attempts:
+        names += [TRIAGE, ATTEMPTS]
     async with AtomicFiles.replace(output_dir, names) as files:
         async for seed, result in results:
             tally.add(seed, result)
-            await files.write(_lines(seed, result, tally, asked))
+            lines = _lines(seed, result, tally, asked)
+            await files.write({name: each for name, each in lines.items() if name in names})
         report = tally.report()
         await files.write({REPORT: [msgspec.json.format(_ENCODER.encode(report), indent=2)]})
     return report
@@ -76,10 +89,11 @@ def _lines(
     trajectories = {trajectory.id: trajectory for trajectory in result.trajectories}
     pairs: list[bytes] = []
     for pair in result.pairs:
-        if asked.before(pair.question, pair.answer) is not None:
+        if asked.before(pair.question, pair.answer) is not None or pair.asks in asked.facts:
             tally.drop()
             continue
         asked.add(pair.question, pair.answer, pair.id)
+        asked.facts.add(pair.asks)
         tally.keep(pair)
         pairs.append(_ENCODER.encode(pair_record(seed, pair, trajectories[pair.trajectory_id])))
     tasks: list[bytes] = []
@@ -91,8 +105,24 @@ def _lines(
         tally.keep_task()
         tasks.append(_ENCODER.encode(task))
     paths = [_ENCODER.encode(trajectory_record(result.tree, one)) for one in result.trajectories]
-    trees = [_ENCODER.encode(tree_record(result.tree))]
-    return {PAIRS: pairs, TRAJECTORIES: paths, TREES: trees, **({TASKS: tasks} if tasks else {})}
+    return {
+        TASKS: tasks,
+        PAIRS: pairs,
+        TRAJECTORIES: paths,
+        TREES: [_ENCODER.encode(tree_record(result.tree))],
+        TRIAGE: [
+            _ENCODER.encode(
+                {**pair_record(seed, one.pair, trajectories[one.pair.trajectory_id]), "reason": one.reason}
+            )
+            for one in result.triaged
+        ],
+        ATTEMPTS: [
+            _ENCODER.encode({"qa_id": own.pair, "attempt": one.number, "messages": one.messages})
+            for own in result.attempts
+            for one in own.attempts
+            if one.correct
+        ],
+    }
 
 
 def pair_record(seed: Seed, pair: Pair, trajectory: Trajectory) -> dict[str, object]:
@@ -108,12 +138,19 @@ def pair_record(seed: Seed, pair: Pair, trajectory: Trajectory) -> dict[str, obj
         ],
         "metadata": {
             "engine": pair.engine,
-            "score": trajectory.score.total,
-            "tries": pair.tries,
-            "grounding": pair.grounding,
+            "kind": pair.kind,
+            "level": pair.level,
             "hops": pair.hops,
+            "grounding": "derived",
+            "answer": pair.value,
+            "program": pair.program,
+            "facts": pair.facts,
+            "support": pair.support,
+            "votes": pair.votes,
+            **({} if pair.difficulty is None else {"difficulty": pair.difficulty}),
+            "tries": pair.tries,
+            "score": trajectory.score.total,
             "trajectory_depth": len(trajectory.nodes) - 1,
-            "answerable_without_path": pair.answerable,
         },
     }
 
@@ -186,6 +223,8 @@ class QuestionIndex:
         self._least = 100 * similarity
         self._known: list[tuple[list[str], str, str]] = []
         self._verbatim: dict[str, str] = {}
+        self.facts = set[str]()
+        """Facts that they ask for."""
 
     def before(self, question: str, answer: str) -> str | None:
         """Return the id of an earlier duplicate: equal words, or similar words and the same answer."""

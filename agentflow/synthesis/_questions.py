@@ -1,228 +1,324 @@
-"""Writing question-answer pairs about selected paths: drafts, checks and retries."""
+"""Writing questions about a tree: facts, skeletons, words, checks."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentflow.actors import together
-from agentflow.facts import texts_agree
+from agentflow.facts import (
+    Fact,
+    FactStore,
+    Operator,
+    Program,
+    RejectedWording,
+    Skeleton,
+    Wording,
+    describe_program,
+    enumerate_skeletons,
+    evaluate,
+    obfuscate,
+    overlaps,
+    select_questions,
+    show_value,
+)
 from agentflow.journal import Page
-from agentflow.synthesis._checks import Check, CheckedDraft, Finding, Quoted, check, words_of
+from agentflow.synthesis._attempts import Attempt, AttemptPort, Difficulty, Triage, attempt_all
 from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._roles import QuestionGenerator
+from agentflow.synthesis._journalled_calls import JournalledCalls
+from agentflow.synthesis._question_checks import CheckSettings, FactsOfTree, QuestionChecker, SearchPort
+from agentflow.synthesis._question_draft import CheckedQuestion, QuestionDraft
+from agentflow.synthesis._reasoning import reasoning_of
+from agentflow.synthesis._roles import QuestionRoles
 from agentflow.synthesis._seed_result import (
-    CitedSpan,
     Pair,
-    ReasoningStep,
+    PairAttempts,
     RejectedDraft,
     SeedResult,
     Trajectory,
+    TriagedPair,
+    UsedFact,
 )
-from agentflow.synthesis._selection import EvidencePath, Score, select
-from agentflow.trajectory import (
-    Answer,
-    AnswerRequest,
-    Draft,
-    Failure,
-    Look,
-    LookRequest,
-    Node,
-    Region,
-    Rejection,
-    Reply,
-    Step,
-    Tree,
-    Usage,
-    WriteRequest,
-)
+from agentflow.synthesis._selection import EvidencePath, Score, Selection, join_paths, select
+from agentflow.synthesis._tree_facts import extract_facts
+from agentflow.synthesis._wording_requests import set_names, wording_request
+from agentflow.trajectory import Reply, Tree, digest
 
-T = TypeVar("T")
-
-_ROLE = "generator"
+MAX_SHARED = 0.5
+"""Largest share of the facts of a question that another one of its tree may need, too."""
+ROUNDS = 3
+"""Times that rejected questions of a tree are replaced by others."""
 
 
 async def write_questions(
-    tree: Tree, config: SynthesisConfig, generator: QuestionGenerator, page: Page
+    tree: Tree,
+    config: SynthesisConfig,
+    roles: QuestionRoles,
+    page: Page,
+    *,
+    search: SearchPort | None = None,
+    agent: AttemptPort | None = None,
 ) -> SeedResult:
-    """Select paths of a tree and write a question about each; calls recorded on the page are not repeated.
+    """Select paths of a tree and write questions about its facts; calls recorded on the page are not repeated.
 
     See docs/synthesis.md for an example.
 
+    :param search: finds texts with alternative answers.
+    :param agent: tries the questions, if the settings ask for attempts.
     :raises RunStopped: if the run can't continue; the page has the results so far.
     :raises ConfigurationError: if a user's strategy can't be used.
     """
     selection = select(tree, config)
-    writers = [_QuestionWriter(tree, path, config, generator, page) for path, _ in selection.chosen]
-    pairs = await together(writer.write for writer in writers)
+    if not selection.chosen:
+        return SeedResult(
+            tree=tree, left_out=selection.left_out, model_failures=JournalledCalls(page).failures()
+        )
+    calls = JournalledCalls(page)
+    known, faults = await extract_facts(tree, config.seed_description, roles, calls)
+    checker = QuestionChecker(known, check_settings(config), roles, calls, look=roles.look, search=search)
+    skeletons = [
+        skeleton
+        for skeleton in enumerate_skeletons(known.store, known.seed_names)
+        if not checker.check_facts(draft_of(skeleton, ""))
+    ]
+    writer = _QuestionWriter(tree, known, config, roles, checker, calls, agent)
+    written, rejected = await _write_all(writer, skeletons, config.max_questions)
+    pairs, joined = _place(tree, known, selection, written, config)
+    kept = [(pair, one) for pair, one in zip(pairs, written, strict=True)]
     return SeedResult(
         tree=tree,
-        trajectories=tuple(_trajectory(tree, path, score) for path, score in selection.chosen),
+        trajectories=(*(_trajectory(tree, path, score) for path, score in selection.chosen), *joined),
         left_out=selection.left_out,
-        pairs=tuple(pair for pair in pairs if pair is not None),
-        rejected=tuple(draft for writer in writers for draft in writer.rejected),
-        usage={_ROLE: sum((writer.usage for writer in writers), Usage())} if writers else {},
-        model_failures=_failures(page),
+        facts=len(known.store.facts),
+        extraction_faults=faults,
+        skeletons=dict(sorted(Counter(str(skeleton.kind) for skeleton in skeletons).items())),
+        pairs=tuple(pair for pair, one in kept if one.triage is None),
+        triaged=tuple(TriagedPair(pair, one.triage) for pair, one in kept if one.triage is not None),
+        attempts=tuple(
+            PairAttempts(pair.id, one.attempts) for pair, one in kept if one.triage is None and one.attempts
+        ),
+        rejected=rejected,
+        usage=calls.usage,
+        model_failures=calls.failures(),
     )
 
 
+def check_settings(config: SynthesisConfig) -> CheckSettings:
+    """Return the settings of the checks."""
+    return CheckSettings(
+        max_words=config.max_question_words,
+        min_hops=config.min_hops,
+        min_observations=config.min_observations,
+        closed_book_samples=config.closed_book_samples if config.check_answerability else 0,
+        evidence_samples=config.evidence_samples,
+        evidence_chars=config.max_evidence_chars,
+        require_seed=config.require_seed,
+    )
+
+
+class _Written(Struct, frozen=True):
+    """Result of writing the question of a skeleton."""
+
+    skeleton: Skeleton
+    draft: QuestionDraft | None = None
+    """The accepted draft; `None` if all were rejected."""
+    checked: CheckedQuestion = CheckedQuestion()
+    tries: int = 0
+    rejected: tuple[RejectedDraft, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    difficulty: Difficulty | None = None
+    triage: Triage | None = None
+
+
+async def _write_all(
+    writer: "_QuestionWriter", skeletons: Sequence[Skeleton], limit: int
+) -> tuple[list[_Written], tuple[RejectedDraft, ...]]:
+    """Write the questions of the best skeletons; replace rejected ones by others."""
+    remaining = list(skeletons)
+    kept: list[_Written] = []
+    rejected: list[RejectedDraft] = []
+    for _ in range(ROUNDS):
+        free = [
+            skeleton
+            for skeleton in remaining
+            if not any(overlaps(skeleton, one.skeleton, MAX_SHARED) for one in kept)
+        ]
+        chosen = select_questions(free, limit - len(kept), shared=MAX_SHARED)
+        if not chosen:
+            break
+        for written in await together(partial(writer.write, skeleton) for skeleton in chosen):
+            rejected += written.rejected
+            if written.draft is not None:
+                kept.append(written)
+        remaining = [skeleton for skeleton in remaining if skeleton not in chosen]
+    return kept, tuple(rejected)
+
+
 class _QuestionWriter:
-    """Writes the question about one path."""
+    """Writes the questions of a tree."""
 
     def __init__(
         self,
         tree: Tree,
-        path: EvidencePath,
+        known: FactsOfTree,
         config: SynthesisConfig,
-        generator: QuestionGenerator,
-        page: Page,
+        roles: QuestionRoles,
+        checker: QuestionChecker,
+        calls: JournalledCalls,
+        agent: AttemptPort | None,
     ) -> None:
-        self.rejected: list[RejectedDraft] = []
-        """Rejected drafts, in the order in which they were written."""
-        self.usage = Usage()
-        """Model usage."""
         self._tree = tree
-        self._path = path
+        self._known = known
         self._config = config
-        self._generator = generator
-        self._page = page
-        self._evidence = tuple(_step(node) for node in path.evidence)
-        self._rejections: list[Rejection] = []
+        self._roles = roles
+        self._checker = checker
+        self._calls = calls
+        self._agent = agent
 
-    async def write(self) -> Pair | None:
-        """Write up to `max_drafts` drafts until one is accepted."""
+    async def write(self, skeleton: Skeleton) -> _Written:
+        """Write the question of a skeleton, and measure its difficulty; one that is always solved is raised by a level once."""
+        store = self._known.store
+        first = await self._measure(
+            await self._write(obfuscate(skeleton, self._config.question_level, store))
+        )
+        if first.triage is not Triage.ALWAYS_SOLVED:
+            return first
+        harder = obfuscate(skeleton, first.skeleton.level + 1, store)
+        if harder.level <= first.skeleton.level:
+            return first
+        second = await self._measure(await self._write(harder))
+        rejected = (*first.rejected, *second.rejected)
+        return replace(first if second.draft is None else second, rejected=rejected)
+
+    async def _measure(self, written: _Written) -> _Written:
+        """Have the agent try an accepted question."""
+        settings = self._config.difficulty
+        if written.draft is None or self._agent is None or not settings.attempts:
+            return written
+        page = self._calls.page.section(f"attempt/{written.skeleton.id}/{written.tries}")
+        attempts, usage = await attempt_all(
+            self._agent, written.draft.question, written.draft.answer, page, settings.attempts
+        )
+        self._calls.count("agent", usage)
+        if not attempts:
+            return written
+        difficulty = Difficulty.of(attempts)
+        triage = difficulty.triage(settings.window)
+        return replace(written, attempts=attempts, difficulty=difficulty, triage=triage)
+
+    async def _write(self, skeleton: Skeleton) -> _Written:
+        """Write up to `max_drafts` drafts until one is accepted, or until its fault is not in the words."""
+        refused: list[RejectedWording] = []
+        rejected: list[RejectedDraft] = []
         for number in range(1, self._config.max_drafts + 1):
-            if (pair := await self._try(number)) is not None:
-                return pair
-        return None
-
-    async def _try(self, number: int) -> Pair | None:
-        write = partial(self._generator.write, self._request())
-        draft = await self._ask(f"write/{self._path.id}/{number}", Reply[Draft], write)
-        if draft is None:
-            return None
-        checked = check(
-            draft,
-            self._evidence,
-            least_steps=self._config.min_reasoning_steps,
-            most_words=self._config.max_question_words,
-        )
-        if checked.findings or checked.grounding is None:
-            self._reject(draft, number, checked.findings)
-            return None
-        if unseen := await self._unseen(checked, number):
-            self._reject(draft, number, unseen)
-            return None
-        known = await self._known(draft, number) if self._config.check_answerability else None
-        if known:
-            easy = f"a model answers it without having seen anything: {draft.answer.strip()}"
-            self._reject(draft, number, (Finding(Check.TOO_EASY, easy),))
-            return None
-        return Pair(
-            question=draft.question.strip(),
-            answer=draft.answer.strip(),
-            trajectory_id=self._path.id,
-            reasoning_steps=self._reasoning(draft, checked),
-            engine=self._config.model_for(_ROLE).name,
-            tries=number,
-            grounding=checked.grounding,
-            answerable=known,
-        )
-
-    def _request(self) -> WriteRequest:
-        return WriteRequest(
-            seed=self._tree.seed.content,
-            seed_description=self._config.seed_description,
-            tips=self._config.synthesis_tips,
-            examples=self._config.examples,
-            evidence=self._evidence,
-            rejected=tuple(self._rejections),
-            kwargs=self._tree.seed.kwargs,
-        )
-
-    async def _unseen(self, checked: CheckedDraft, number: int) -> tuple[Finding, ...]:
-        """Return a finding for each picture claim that a model does not confirm."""
-        cited = [(quote, quote.region) for quote in checked.quotes if quote.region is not None]
-        looks = await together(
-            partial(self._look, quote, region, f"{number}/{at}") for at, (quote, region) in enumerate(cited)
-        )
-        return tuple(
-            Finding(
-                Check.PICTURES,
-                f"picture {region.picture} of observation {quote.observation + 1} does not show there: {quote.said[:80]}",
+            request = wording_request(skeleton, self._known, self._tree, self._config, refused)
+            key = f"{skeleton.id}/{number}"
+            wording = await self._calls.ask(
+                f"word/{key}", Reply[Wording], "generator", partial(self._roles.word, request)
             )
-            for (quote, region), shows in zip(cited, looks, strict=True)
-            if not shows
-        )
-
-    async def _look(self, quote: Quoted, region: Region, at: str) -> bool:
-        """Ask a model whether the region shows the claim; a failed call counts as no."""
-        picture = self._evidence[quote.observation].images[region.picture - 1]
-        request = LookRequest(picture=picture, region=region, quote=quote.said)
-        look = await self._ask(
-            f"look/{self._path.id}/{at}", Reply[Look], partial(self._generator.look, request)
-        )
-        return look is not None and look.shows
-
-    async def _known(self, draft: Draft, number: int) -> bool | None:
-        """Ask the model the question without the path; `None` if the call fails."""
-        guess = partial(self._generator.answer, AnswerRequest(question=draft.question.strip()))
-        answer = await self._ask(f"answer/{self._path.id}/{number}", Reply[Answer], guess)
-        return None if answer is None else texts_agree(draft.answer, answer.answer)
-
-    async def _ask(self, key: str, kind: type[Reply[T]], call: Callable[[], Awaitable[Reply[T]]]) -> T | None:
-        """Make a model call once and count its usage; `None` if it fails."""
-        reply = await self._page.once(key, kind, call)
-        self.usage += reply.usage
-        return reply.value
-
-    def _reject(self, draft: Draft, number: int, findings: tuple[Finding, ...]) -> None:
-        self._rejections.append(Rejection(draft, tuple(finding.reason for finding in findings)))
-        self.rejected.append(
-            RejectedDraft(
-                trajectory_id=self._path.id,
-                number=number,
-                question=draft.question,
-                answer=draft.answer,
-                findings=findings,
-            )
-        )
-
-    def _reasoning(self, draft: Draft, checked: CheckedDraft) -> tuple[ReasoningStep, ...]:
-        citations: list[list[CitedSpan]] = [[] for _ in draft.steps]
-        for quote in checked.quotes:
-            node = self._path.evidence[quote.observation]
-            image = "" if quote.region is None else node.observation.blobs[quote.region.picture - 1].hash
-            words = words_of(quote, self._evidence)
-            citations[quote.step].append(
-                CitedSpan(node.id, words, quote.start, quote.end, image, quote.region)
-            )
-        steps = zip(draft.steps, citations, strict=True)
-        return tuple(ReasoningStep(step.step.strip(), tuple(cited)) for step, cited in steps)
+            if wording is None:
+                continue
+            draft = draft_of(skeleton, wording.question)
+            checked = await self._checker.check(draft, key)
+            if checked.accepted:
+                return _Written(skeleton, draft, checked, number, tuple(rejected))
+            rejected.append(_rejection(skeleton, number, draft, checked))
+            if not checked.reworded:
+                break
+            reasons = tuple(finding.reason for finding in checked.findings)
+            refused.append(RejectedWording(draft.question, reasons))
+        return _Written(skeleton, rejected=tuple(rejected))
 
 
-class _Failed(Struct, frozen=True):
-    """Failure of a reply of any type."""
-
-    failure: Failure | None = None
-
-
-def _failures(page: Page) -> dict[str, int]:
-    """Count the failed model calls recorded on the page, by kind."""
-    kinds: Counter[str] = Counter()
-    for key in tuple(page.keys()):
-        if key.partition("/")[0] in {"plan", "node", "write", "look", "answer"}:
-            reply = page.recall(key, _Failed)
-            if reply is not None and reply.failure is not None:
-                kinds[reply.failure.kind] += 1
-    return dict(sorted(kinds.items()))
+def draft_of(skeleton: Skeleton, question: str) -> QuestionDraft:
+    """Return the draft with these words."""
+    return QuestionDraft(
+        question=" ".join(question.split()),
+        kind=skeleton.kind,
+        program=skeleton.program,
+        answer=skeleton.answer,
+        facts=skeleton.facts,
+        given=skeleton.given,
+        hidden=skeleton.hidden,
+        level=skeleton.level,
+    )
 
 
-def _step(node: Node) -> Step:
-    assert node.action is not None  # evidence comes from actions
-    return Step(node.intent, node.action, node.observation.text, node.verdict, images=node.observation.blobs)
+def _rejection(
+    skeleton: Skeleton, number: int, draft: QuestionDraft, checked: CheckedQuestion
+) -> RejectedDraft:
+    return RejectedDraft(
+        skeleton_id=skeleton.id,
+        kind=skeleton.kind,
+        number=number,
+        question=draft.question,
+        answer=show_value(draft.answer),
+        findings=checked.findings,
+        votes=checked.votes,
+    )
+
+
+def _place(
+    tree: Tree, known: FactsOfTree, selection: Selection, written: Sequence[_Written], config: SynthesisConfig
+) -> tuple[tuple[Pair, ...], list[Trajectory]]:
+    """Return the pairs, each on the first selected path with its nodes, and the paths of those that span branches."""
+    own = {path.id: frozenset(node.id for node in path.nodes) for path, _ in selection.chosen}
+    joined: dict[str, Trajectory] = {}
+    numbers: Counter[str] = Counter()
+    pairs: list[Pair] = []
+    for one in written:
+        support = one.checked.support
+        path_id = next((id for id, nodes in own.items() if nodes.issuperset(support)), None)
+        if path_id is None:
+            path, score = join_paths(tree, support, config.max_depth)
+            path_id = path.id
+            joined.setdefault(path_id, _trajectory(tree, path, score))
+        pairs.append(_pair(known, one, path_id, numbers[path_id], config))
+        numbers[path_id] += 1
+    return tuple(pairs), list(joined.values())
+
+
+def _pair(known: FactsOfTree, written: _Written, path: str, number: int, config: SynthesisConfig) -> Pair:
+    assert written.draft is not None  # only accepted drafts become pairs
+    draft, checked, store = written.draft, written.checked, known.store
+    facts = [store.by_id[id] for id in checked.needed]
+    return Pair(
+        question=draft.question,
+        answer=show_value(draft.answer),
+        value=draft.answer,
+        kind=draft.kind,
+        level=draft.level,
+        program=describe_program(draft.program, set_names(store)),
+        facts=tuple(_used(fact) for fact in facts),
+        asks=asked_fact(draft.program, store),
+        support=checked.support,
+        trajectory_id=path,
+        number=number,
+        reasoning_steps=reasoning_of(
+            draft.program, store, known.nodes, checked.support, config.min_reasoning_steps
+        ),
+        votes=checked.votes,
+        engine=config.model_for("generator").name,
+        tries=written.tries,
+        difficulty=written.difficulty,
+    )
+
+
+def asked_fact(program: Program, store: FactStore) -> str:
+    """Return the same text for all questions that ask for the same fact, or compute the same from the same facts."""
+    last = program[-1]
+    facts = [store.by_id[id] for id in evaluate(program, store).answers[0].facts]
+    if last.operator in (Operator.FOLLOW, Operator.FIND):
+        return digest([last.operator, *(f"{fact.subject}: {fact.relation}" for fact in facts[-1:])])
+    return digest([last.operator, sorted(f"{fact.subject}: {fact.relation}" for fact in facts)])
+
+
+def _used(fact: Fact) -> UsedFact:
+    return UsedFact(
+        id=fact.id, subject=fact.subject, relation=fact.relation, value=fact.value, spans=fact.spans
+    )
 
 
 def _trajectory(tree: Tree, path: EvidencePath, score: Score) -> Trajectory:

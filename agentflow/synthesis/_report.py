@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from agentflow.runs import cost_by_role, counts_text, report_table, role_names
-from agentflow.synthesis._checks import Check
 from agentflow.synthesis._config import Role, SynthesisConfig
+from agentflow.synthesis._question_draft import Check
 from agentflow.synthesis._seed_result import Pair, SeedResult
 from agentflow.trajectory import Seed, Tree, Usage, Verdict
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NAMED_FAILURES = 20
 
 
-_ROLES: tuple[Role, ...] = ("planner", "verifier", "generator")
+_ROLES: tuple[Role, ...] = ("planner", "verifier", "generator", "reader", "agent")
 
 
 class FailedSeed(Struct, frozen=True):
@@ -64,18 +64,30 @@ class Report(Struct, frozen=True, kw_only=True):
     """Pairs in the file."""
     near_duplicates: int
     """Pairs dropped because an earlier seed has the same question."""
-    grounding: dict[str, int]
-    """Pairs in the file by source of the answer."""
-    grounded_share: float
-    """Share of drafts whose citations and answer were found in the observations."""
+    facts: int
+    """Facts extracted."""
+    extraction_faults: dict[str, int]
+    """Reported facts that could not be used, by fault."""
+    skeletons: dict[str, int]
+    """Questions without words that the facts allow, by kind."""
+    kinds: dict[str, int]
+    """Pairs in the file by kind."""
+    levels: dict[str, int]
+    """Pairs in the file by obfuscation level."""
     hops: dict[str, int]
-    """Pairs in the file by number of cited observations."""
+    """Pairs in the file by number of facts that a reader needs."""
     tries: dict[str, int]
     """Pairs in the file by number of drafts."""
+    agreement: dict[str, float]
+    """Share of samples in favour of the pairs in the file, by check."""
+    pass_rates: dict[str, int]
+    """Pairs in the file by share of right attempts; empty without attempts."""
+    triaged: dict[str, int]
+    """Pairs that passed every check and whose measured difficulty does not fit, by reason."""
     too_easy: int
-    """Drafts rejected because a model answered them without the path."""
-    not_asked_back: int
-    """Pairs in the file without an answerability check."""
+    """Drafts rejected because a model answered them without evidence."""
+    calls_per_pair: float
+    """Model calls of the run per pair in the file; 0 without pairs."""
     usage: dict[str, Usage]
     """Model usage by role."""
     cost: dict[str, float]
@@ -116,9 +128,13 @@ class ReportBuilder:
                 self._failed.append(FailedSeed(seed.id, result.failure))
         if result.tree is not None:
             self._add_tree(result.tree)
+        self._group("triaged").update(one.reason for one in result.triaged)
         self._counts["trajectories"] += len(result.trajectories)
-        self._counts["drafts"] += len(result.rejected) + len(result.pairs)
+        self._counts["drafts"] += len(result.rejected) + len(result.pairs) + len(result.triaged)
+        self._counts["facts"] += result.facts
         self._group("left_out").update(result.left_out)
+        self._group("extraction_faults").update(result.extraction_faults)
+        self._group("skeletons").update(result.skeletons)
         self._group("model_failures").update(result.model_failures)
         self._spend(result.usage)
         for task in result.rejected_tasks:
@@ -128,15 +144,19 @@ class ReportBuilder:
         for draft in result.rejected:
             checks = {finding.check for finding in draft.findings}
             self._group("rejected").update(checks)
-            self._counts["ungrounded"] += bool(checks & {Check.CITATIONS, Check.GROUNDING})
             for finding in draft.findings:
                 self._examples.setdefault(finding.check, finding.reason)
 
     def keep(self, pair: Pair) -> None:
         """Count a pair in the file."""
         self._counts["pairs"] += 1
-        self._counts["not_asked_back"] += pair.answerable is None
-        self._group("grounding")[pair.grounding] += 1
+        self._group("kinds")[pair.kind] += 1
+        self._group("levels")[str(pair.level)] += 1
+        for vote in pair.votes:
+            self._group("samples")[vote.check] += vote.samples
+            self._group("agreed")[vote.check] += vote.agreed
+        if pair.difficulty is not None:
+            self._group("pass_rates")[f"{pair.difficulty.correct}/{pair.difficulty.attempts}"] += 1
         self._group("hops")[str(pair.hops)] += 1
         self._group("tries")[str(pair.tries)] += 1
 
@@ -169,12 +189,24 @@ class ReportBuilder:
             rejected=self._sorted("rejected"),
             pairs=counts["pairs"],
             near_duplicates=counts["near_duplicates"],
-            grounding=self._sorted("grounding"),
-            grounded_share=round((drafts - counts["ungrounded"]) / drafts, 4) if drafts else 0.0,
+            facts=counts["facts"],
+            extraction_faults=self._sorted("extraction_faults"),
+            skeletons=self._sorted("skeletons"),
+            kinds=self._sorted("kinds"),
+            levels=self._sorted("levels"),
+            agreement={
+                check: round(self._group("agreed")[check] / samples, 4)
+                for check, samples in sorted(self._group("samples").items())
+                if samples
+            },
             hops=self._sorted("hops"),
             tries=self._sorted("tries"),
+            pass_rates=self._sorted("pass_rates"),
+            triaged=self._sorted("triaged"),
             too_easy=self._group("rejected")[Check.TOO_EASY],
-            not_asked_back=counts["not_asked_back"],
+            calls_per_pair=round(sum(used.calls for used in self._usage.values()) / counts["pairs"], 2)
+            if counts["pairs"]
+            else 0.0,
             usage=dict(sorted(self._usage.items())),
             cost=cost_by_role(models, self._usage),
             model_failures=self._sorted("model_failures"),
@@ -233,6 +265,14 @@ class ReportBuilder:
                 f"no path was selected ({counts_text(self._sorted('left_out'))})",
             ),
             (
+                not counts["facts"],
+                f"no fact was extracted from the observations ({counts_text(self._sorted('extraction_faults'))})",
+            ),
+            (
+                not self._group("skeletons"),
+                f"{counts['facts']} facts allow no question that needs several of them and relates to its seed",
+            ),
+            (
                 not counts["drafts"],
                 f"no draft was written: model calls failed ({counts_text(self._sorted('model_failures'))})",
             ),
@@ -276,7 +316,6 @@ def render_report(report: Report) -> "RenderableType":
 
 def _rows(report: Report) -> list[tuple[str, str]]:
     failed = f", {report.failed_seeds} failed" if report.failed_seeds else ""
-    unsure = f", {report.not_asked_back} without an answerability check" if report.not_asked_back else ""
     rows = [
         ("engine", role_names(report.engines)),
         ("seeds", f"{report.seeds}{failed}"),
@@ -284,18 +323,31 @@ def _rows(report: Report) -> list[tuple[str, str]]:
         ("actions refused", f"{report.duplicates} duplicates; {report.stalled} nodes had nothing new to try"),
         ("paths", f"{report.trajectories} selected; left out: {counts_text(report.left_out)}"),
         ("drafts", f"{report.drafts}; rejected: {counts_text(report.rejected)}"),
-        ("pairs", f"{report.pairs} written; {report.near_duplicates} near-duplicates dropped{unsure}"),
+        ("pairs", f"{report.pairs} written; {report.near_duplicates} near-duplicates dropped"),
         *(
             [("tasks", f"{report.tasks} written; rejected: {counts_text(report.rejected_tasks)}")]
             if report.tasks or report.rejected_tasks
             else []
         ),
-        ("grounding", f"{report.grounded_share:.0%} of drafts; answers {counts_text(report.grounding)}"),
+        (
+            "facts",
+            f"{report.facts} extracted; questions they allow: {counts_text(report.skeletons)}; faults {counts_text(report.extraction_faults)}",
+        ),
+        ("kinds", f"{counts_text(report.kinds)}; levels {counts_text(report.levels)}"),
         (
             "difficulty",
-            f"observations needed {counts_text(report.hops)}; tries {counts_text(report.tries)}; {report.too_easy} too easy",
+            f"facts needed {counts_text(report.hops)}; tries {counts_text(report.tries)}; {report.too_easy} too easy",
         ),
-        ("usage", "; ".join(_usage(report)) or "none"),
+        *(
+            [("attempts", f"right {counts_text(report.pass_rates)}; triaged {counts_text(report.triaged)}")]
+            if report.pass_rates or report.triaged
+            else []
+        ),
+        (
+            "agreement",
+            ", ".join(f"{check} {share:.0%}" for check, share in report.agreement.items()) or "no votes",
+        ),
+        ("usage", "; ".join([*_usage(report), f"{report.calls_per_pair:g} calls per pair"])),
         (
             "failures",
             f"model: {counts_text(report.model_failures)}; tools: {counts_text(report.tool_failures)}",

@@ -1,8 +1,21 @@
-"""The generator that synthesis needs, and all roles behind the pause gate."""
+"""The roles that synthesis needs besides those of growing, and all roles behind the pause gate."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
+from agentflow.facts import (
+    AliasJudgement,
+    AliasRequest,
+    ClosedBookRequest,
+    EvidenceAnswer,
+    EvidenceRequest,
+    Extraction,
+    ExtractionRequest,
+    Translation,
+    TranslationRequest,
+    Wording,
+    WordingRequest,
+)
 from agentflow.growth import ExecutorPort, PlannerPort, VerifierPort
 from agentflow.runs import PauseGate
 from agentflow.sandbox import Sandbox
@@ -10,9 +23,6 @@ from agentflow.tasks import InstructionAuthor
 from agentflow.trajectory import (
     Action,
     ActionOutcome,
-    Answer,
-    AnswerRequest,
-    Draft,
     InstructionRequest,
     Judgement,
     JudgementRequest,
@@ -22,24 +32,47 @@ from agentflow.trajectory import (
     PlanRequest,
     Reply,
     TaskInstruction,
-    WriteRequest,
 )
 
 
-class QuestionGenerator(Protocol):
-    """Write questions with their answers, and answer questions. A failed call is a reply, not an exception."""
+class GeneratorPort(Protocol):
+    """Role that extracts facts and writes questions. A failed call is a failed reply."""
 
-    async def write(self, request: WriteRequest) -> Reply[Draft]:
-        """Write a question that needs the evidence, with its answer."""
+    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
+        """Extract the facts of a chunk of an observation."""
+        ...
+
+    async def compare_names(self, request: AliasRequest) -> Reply[AliasJudgement]:
+        """Judge which names mean the same thing."""
+        ...
+
+    async def word(self, request: WordingRequest) -> Reply[Wording]:
+        """Write the words of a question."""
         ...
 
     async def look(self, request: LookRequest) -> Reply[Look]:
-        """Check that a picture shows what is claimed."""
+        """Check that an image shows what is claimed."""
         ...
 
-    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
-        """Answer from the model's own knowledge; empty if it does not know."""
+
+class ReaderPort(Protocol):
+    """Role that checks questions and never sees a proposed answer. A failed call is a failed reply."""
+
+    async def translate(self, request: TranslationRequest) -> Reply[Translation]:
+        """Translate a question into a program."""
         ...
+
+    async def read(self, request: EvidenceRequest) -> Reply[EvidenceAnswer]:
+        """Answer a question from passages."""
+        ...
+
+    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
+        """Answer a question from the model's own knowledge."""
+        ...
+
+
+class QuestionRoles(GeneratorPort, ReaderPort, Protocol):
+    """Both roles as one object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +83,8 @@ class GatedRoles:
     planner: PlannerPort
     executor: ExecutorPort
     verifier: VerifierPort
-    generator: QuestionGenerator
+    generator: GeneratorPort
+    reader: ReaderPort
     author: InstructionAuthor
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
@@ -69,17 +103,33 @@ class GatedRoles:
         """See `VerifierPort`."""
         return await self.gate.run(self.verifier.judge, request)
 
-    async def write(self, request: WriteRequest) -> Reply[Draft]:
-        """See `QuestionGenerator`."""
-        return await self.gate.run(self.generator.write, request)
+    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
+        """See `GeneratorPort`."""
+        return await self.gate.run(self.generator.extract, request)
+
+    async def compare_names(self, request: AliasRequest) -> Reply[AliasJudgement]:
+        """See `GeneratorPort`."""
+        return await self.gate.run(self.generator.compare_names, request)
+
+    async def word(self, request: WordingRequest) -> Reply[Wording]:
+        """See `GeneratorPort`."""
+        return await self.gate.run(self.generator.word, request)
 
     async def look(self, request: LookRequest) -> Reply[Look]:
-        """See `QuestionGenerator`."""
+        """See `GeneratorPort`."""
         return await self.gate.run(self.generator.look, request)
 
-    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
-        """See `QuestionGenerator`."""
-        return await self.gate.run(self.generator.answer, request)
+    async def translate(self, request: TranslationRequest) -> Reply[Translation]:
+        """See `ReaderPort`."""
+        return await self.gate.run(self.reader.translate, request)
+
+    async def read(self, request: EvidenceRequest) -> Reply[EvidenceAnswer]:
+        """See `ReaderPort`."""
+        return await self.gate.run(self.reader.read, request)
+
+    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
+        """See `ReaderPort`."""
+        return await self.gate.run(self.reader.recall, request)
 
     async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
         """See `InstructionAuthor`."""

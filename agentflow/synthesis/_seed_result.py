@@ -2,27 +2,29 @@
 
 from msgspec import Struct, field
 
-from agentflow.synthesis._checks import Finding, Grounding
+from agentflow.facts import FactSpan, QuestionKind, Value
+from agentflow.synthesis._attempts import Attempt, Difficulty, Triage
+from agentflow.synthesis._question_draft import Finding, Vote
 from agentflow.synthesis._selection import Score
 from agentflow.tasks import RejectedTask, VerifiableTask
 from agentflow.trajectory import Region, Tree, Usage
 
 
 class CitedSpan(Struct, frozen=True, omit_defaults=True):
-    """Span of an observation, or region of a picture of it, cited by a reasoning step."""
+    """Span of an observation, or region of an image of it, cited by a reasoning step."""
 
     node_id: str
     """Id of the node with the observation."""
     quote: str
-    """Text of the span; for a picture, what it shows."""
+    """Text of the span; for an image, what it shows."""
     start: int
     """Start in the observation's text."""
     end: int
     """End in the observation's text."""
     image: str = ""
-    """Hash of the picture; empty for text."""
+    """Hash of the image; empty for text."""
     region: Region | None = None
-    """Region of the picture."""
+    """Region of the image."""
 
 
 class ReasoningStep(Struct, frozen=True):
@@ -34,42 +36,93 @@ class ReasoningStep(Struct, frozen=True):
     """Citations that support it."""
 
 
+class UsedFact(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A fact that a pair needs."""
+
+    id: str
+    """Id of the fact in its tree."""
+    subject: str
+    """Subject."""
+    relation: str
+    """Relation."""
+    value: Value
+    """Value."""
+    spans: tuple[FactSpan, ...]
+    """Places that state it."""
+
+
 class Pair(Struct, frozen=True, kw_only=True):
     """Question with its answer and the reasoning between them."""
 
     question: str
-    """Question, understandable without the path."""
+    """Question, understandable without the tree."""
     answer: str
-    """Answer, found in the citations or computed from them."""
+    """Answer, computed from the facts."""
+    value: Value
+    """The answer with its type."""
+    kind: QuestionKind
+    """Kind of the question."""
+    level: int
+    """Obfuscation level, from 0 to 3."""
+    program: tuple[str, ...]
+    """Steps that compute the answer, in words."""
+    facts: tuple[UsedFact, ...]
+    """Facts that a reader needs; their number is that of the hops."""
+    asks: str
+    """Fact that the question asks for, or all of its facts if it computes something from them. Equal over seeds."""
+    support: tuple[str, ...]
+    """Ids of the fewest nodes that state the facts, in path order."""
     trajectory_id: str
-    """Id of the path it was written from."""
+    """Id of the path with these nodes."""
+    number: int
+    """Number of the pair among those of its path, from 0."""
     reasoning_steps: tuple[ReasoningStep, ...]
     """Reasoning from question to answer."""
+    votes: tuple[Vote, ...]
+    """Votes of the checks by models."""
     engine: str
     """Name of the model that wrote it, or `offline`."""
     tries: int
     """Number of the draft, from 1."""
-    grounding: Grounding
-    """Source of the answer."""
-    answerable: bool | None
-    """The model knows the answer without the path; `None`: it was not asked, or the call failed."""
+    difficulty: Difficulty | None = None
+    """Measured difficulty; `None`: no attempt was made."""
 
     @property
     def id(self) -> str:
         """Id of the pair."""
-        return f"{self.trajectory_id}_qa_0"
+        return f"{self.trajectory_id}_qa_{self.number}"
 
     @property
     def hops(self) -> int:
-        """Number of observations that it cites."""
-        return len({citing.node_id for step in self.reasoning_steps for citing in step.citations})
+        """Number of facts that it needs."""
+        return len(self.facts)
+
+
+class TriagedPair(Struct, frozen=True):
+    """Pair that passed every check and whose difficulty does not fit."""
+
+    pair: Pair
+    """The pair."""
+    reason: Triage
+    """Reason."""
+
+
+class PairAttempts(Struct, frozen=True):
+    """Attempts at the question of a pair."""
+
+    pair: str
+    """Id of the pair."""
+    attempts: tuple[Attempt, ...]
+    """The attempts."""
 
 
 class RejectedDraft(Struct, frozen=True, kw_only=True):
     """Draft that failed a check."""
 
-    trajectory_id: str
-    """Id of the path it was written from."""
+    skeleton_id: str
+    """Id of the skeleton it words."""
+    kind: QuestionKind
+    """Kind of the question."""
     number: int
     """Number of the draft, from 1."""
     question: str
@@ -77,16 +130,18 @@ class RejectedDraft(Struct, frozen=True, kw_only=True):
     answer: str
     """Its answer."""
     findings: tuple[Finding, ...]
-    """Problems that the checks found."""
+    """Faults that the checks found."""
+    votes: tuple[Vote, ...] = ()
+    """Votes of the checks by models."""
 
 
 class Trajectory(Struct, frozen=True, kw_only=True):
-    """Selected path."""
+    """Selected path, or the paths to the nodes of a question that spans several branches."""
 
     id: str
-    """Id, derived from its last node."""
+    """Id, derived from its last node, or from the nodes of the question."""
     nodes: tuple[str, ...]
-    """Ids of its nodes, the root first."""
+    """Ids of its nodes in path order, the root first."""
     score: Score
     """Score, given the paths selected before."""
 
@@ -99,18 +154,28 @@ class SeedResult(Struct, frozen=True, kw_only=True):
     failure: str = ""
     """Reason that the work on the seed failed; empty if it did not."""
     trajectories: tuple[Trajectory, ...] = ()
-    """Selected paths, in the order of selection."""
+    """Selected paths in the order of selection, then those of questions that span branches."""
     left_out: dict[str, int] = field(default_factory=dict[str, int])
     """Number of paths not selected, by reason."""
+    facts: int = 0
+    """Number of facts extracted."""
+    extraction_faults: dict[str, int] = field(default_factory=dict[str, int])
+    """Number of reported facts that could not be used, by fault."""
+    skeletons: dict[str, int] = field(default_factory=dict[str, int])
+    """Number of skeletons found, by kind."""
     pairs: tuple[Pair, ...] = ()
-    """Accepted pairs, at most one per path, in the order of the paths."""
+    """Accepted pairs, in the order of selection of their skeletons."""
+    triaged: tuple[TriagedPair, ...] = ()
+    """Pairs whose measured difficulty does not fit, in the same order."""
+    attempts: tuple[PairAttempts, ...] = ()
+    """Attempts at the accepted pairs."""
     rejected: tuple[RejectedDraft, ...] = ()
-    """Rejected drafts, by path, in the order in which they were written."""
+    """Rejected drafts, by skeleton, in the order in which they were written."""
     tasks: tuple[VerifiableTask, ...] = ()
     """Tasks whose check passed, instead of pairs."""
     rejected_tasks: tuple[RejectedTask, ...] = ()
     """Rejected tasks."""
     usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
-    """Model usage of writing questions, by role; that of growing is in the tree."""
+    """Model usage of writing and checking questions, by role; that of growing is in the tree."""
     model_failures: dict[str, int] = field(default_factory=dict[str, int])
     """Number of model calls that failed for good, by kind, including those of growing."""

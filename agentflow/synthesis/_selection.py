@@ -161,6 +161,23 @@ def find_paths(tree: Tree, min_depth: int) -> tuple[list[EvidencePath], dict[str
     return ordered, {why: count for why, count in left_out.items() if count}
 
 
+def join_paths(tree: Tree, ends: Sequence[str], max_depth: int) -> tuple[EvidencePath, Score]:
+    """Return the paths to some nodes as one, with its score: their nodes in path order."""
+    wanted = {node.id for end in ends for node in tree.path(end)[1:]}
+    nodes = tuple(node for node in tree.nodes if node.id in wanted)
+    evidence = tuple(node for node in nodes if _is_evidence(node))
+    contents = [_content(node) for node in evidence]
+    path = EvidencePath(
+        leaf="+".join(ends),
+        nodes=nodes,
+        evidence=evidence,
+        content=_NOTHING.union(*contents),
+        words=sum(map(len, contents)),
+    )
+    used = {node.action.tool for node in tree.nodes if node.action is not None}
+    return path, Scale(max_depth, len(used)).score(path, _fresh(path, frozenset()))
+
+
 def similarity(one: Content, other: Content) -> float:
     """Return the share of common content, from 0 to 1."""
     common = len(one & other)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -14,12 +15,13 @@ from agentflow.actors import ChildSpec, Restart
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.growth import BranchSandboxes, Grower, with_observations, without_observations
 from agentflow.journal import NewSeed, Run
-from agentflow.models import ModelSettings
+from agentflow.models import Model, ModelSettings
 from agentflow.runs import (
     CONTROL_FILE,
     GRACE_SECONDS,
     Phase,
     Resume,
+    SandboxPool,
     SupervisedRun,
     check_models,
     run_sync,
@@ -27,6 +29,8 @@ from agentflow.runs import (
     unused_arguments,
 )
 from agentflow.sandbox import Sandbox
+from agentflow.synthesis._alternative_search import AlternativeSearch
+from agentflow.synthesis._attempts import SingleAgent
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._control import ControlServer
 from agentflow.synthesis._files import write_files
@@ -38,7 +42,7 @@ from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
 from agentflow.synthesis._tasks import derive_tasks, task_kind
 from agentflow.tasks import TaskKind
-from agentflow.team import ObservationLimits, Team
+from agentflow.team import EpisodeSettings, ObservationLimits, Team
 from agentflow.trajectory import Seed
 
 __all__ = [
@@ -157,7 +161,11 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
     @property
     def _models(self) -> dict[str, ModelSettings]:
         """Models of the roles that use one."""
-        roles = ["planner", "generator", *(("verifier",) if self.config.verifier == "model" else ())]
+        roles = ["planner", "generator", "reader"]
+        if self.config.verifier == "model":
+            roles.append("verifier")
+        if self.config.difficulty.attempts:
+            roles.append("agent")
         return {role: self.config.model_for(role) for role in roles}
 
     async def _grow(self, run: Run, sandbox: Sandbox) -> None:
@@ -165,6 +173,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         team = Team(
             planner=models["planner"],
             generator=models["generator"],
+            reader=models["reader"],
             verifier=models.get("verifier"),
             verify=self.config.verifier,
             put_blob=run.put_blob,
@@ -184,10 +193,34 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             )
             spec = ChildSpec(id="control", start=control, restart=Restart.TEMPORARY)
             await start_child(self._supervisor, spec)
-        worker = await self._seed_worker(run, sandbox, team)
+        worker = await self._seed_worker(
+            run, sandbox, team, await self._open_agent(run, sandbox, models.get("agent"))
+        )
         await self._schedule(run, worker, concurrency=self.config.max_open_trees or worker.concurrency)
 
-    async def _seed_worker(self, run: Run, sandbox: Sandbox, team: Team) -> "_TreeWorker":
+    async def _open_agent(self, run: Run, sandbox: Sandbox, model: Model | None) -> SingleAgent | None:
+        """Return the agent that tries the questions, if there is one."""
+        if model is None:
+            return None
+        pool = SandboxPool(
+            sandbox, self.chosen.tools, most=max(1, self.config.max_sandboxes // 2), ahead=0, wanted=0
+        )
+        spec = ChildSpec(id="sandboxes", start=lambda: pool, restart=Restart.TRANSIENT, shutdown=30)
+        await start_child(self._supervisor, spec)
+        return SingleAgent(
+            model=model,
+            tools=self.chosen.tools,
+            fresh=pool.fresh,
+            settings=EpisodeSettings(max_turns=self.config.difficulty.max_turns),
+            put_blob=run.put_blob,
+            blob=run.blob,
+            prices=self.config.model_for("agent").known_prices,
+            gate=self._gate.run,
+        )
+
+    async def _seed_worker(
+        self, run: Run, sandbox: Sandbox, team: Team, agent: SingleAgent | None
+    ) -> "_TreeWorker":
         sandboxes = BranchSandboxes(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)
         roles = GatedRoles(
             gate=self._gate,
@@ -195,6 +228,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             executor=team.executor,
             verifier=team.verifier,
             generator=team.generator,
+            reader=team.reader,
             author=team.generator,
         )
         grower = Grower(
@@ -206,8 +240,13 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             sandboxes=sandboxes,
             observer=self._progress.count_node,
         )
+        search = (
+            AlternativeSearch(sandbox, self.chosen.tools, roles) if self.config.search_alternatives else None
+        )
         kind = await task_kind(self.config, sandbox, sandboxes, roles, roles)
-        return _TreeWorker(run, grower, roles, self.config, self._progress, sandboxes.stateful, kind)
+        return _TreeWorker(
+            run, grower, roles, self.config, self._progress, sandboxes.stateful, kind, search, agent
+        )
 
 
 @dataclass(frozen=True)
@@ -216,11 +255,13 @@ class _TreeWorker:
 
     run: Run
     grower: Grower
-    generator: GatedRoles
+    roles: GatedRoles
     config: SynthesisConfig
     progress: SynthesisProgress
     stateful: bool
     kind: TaskKind | None
+    search: AlternativeSearch | None
+    agent: SingleAgent | None
 
     @property
     def concurrency(self) -> int:
@@ -238,7 +279,9 @@ class _TreeWorker:
             self.progress.tasks += len(result.tasks)
             self.progress.rejected += len(result.rejected_tasks)
             return msgspec.json.encode(replace(result, tree=without_observations(tree)))
-        result = await write_questions(tree, self.config, self.generator, page)
+        search = None if self.search is None else self.search.on(page)
+        agent = None if self.agent is None else replace_fields(self.agent, kwargs=seed.kwargs)
+        result = await write_questions(tree, self.config, self.roles, page, search=search, agent=agent)
         self.progress.questions += len(result.pairs)
         self.progress.rejected += len(result.rejected)
         return msgspec.json.encode(replace(result, tree=without_observations(tree)))

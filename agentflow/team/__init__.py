@@ -1,4 +1,4 @@
-"""Team of supervised actors: planner, executor, verifier and generator; and a single agent.
+"""Team of supervised actors: planner, executor, verifier, generator and reader; and a single agent.
 
 Each role takes typed requests and returns typed replies. Failures of models and tools are data in the reply; only
 `RunStopped` is raised. See docs/team.md.
@@ -11,6 +11,7 @@ from agentflow.team._model_calls import ReadBlob
 from agentflow.team._model_tools import model_tools
 from agentflow.team._observations import ObservationLimits
 from agentflow.team._planner import Planner
+from agentflow.team._reader import Reader
 from agentflow.team._rendering import prompt_versions
 from agentflow.team._rules import judge_by_rule
 from agentflow.team._schemas import card_of, fixed_arguments
@@ -29,6 +30,7 @@ __all__ = [
     "Planner",
     "PutBlob",
     "ReadBlob",
+    "Reader",
     "Solver",
     "Team",
     "Verifier",

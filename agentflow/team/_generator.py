@@ -1,19 +1,21 @@
-"""The generator: writes questions with their answers, and answers questions."""
+"""The generator: extracts facts, writes the words of questions, and answers tasks."""
 
 from agentflow.errors import ModelFailureKind
-from agentflow.models import Model
-from agentflow.team._messages import (
-    answer_messages,
-    look_messages,
-    solution_messages,
-    summary_messages,
-    write_messages,
+from agentflow.facts import (
+    AliasJudgement,
+    AliasRequest,
+    Extraction,
+    ExtractionRequest,
+    Wording,
+    WordingRequest,
 )
+from agentflow.models import Model
+from agentflow.team._messages import answer_messages, look_messages, solution_messages, summary_messages
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
-from agentflow.team._observations import ObservationLimits
 from agentflow.team._pool import Role, in_worker
+from agentflow.team._question_messages import alias_messages, extraction_messages, wording_messages
 from agentflow.team._rendering import episode_images
-from agentflow.team._schemas import draft_schema
+from agentflow.team._schemas import extraction_schema
 from agentflow.team._task_messages import (
     independent_messages,
     instruction_messages,
@@ -22,7 +24,6 @@ from agentflow.team._task_messages import (
 from agentflow.trajectory import (
     Answer,
     AnswerRequest,
-    Draft,
     Failure,
     IndependentSolution,
     IndependentSolutionRequest,
@@ -37,7 +38,6 @@ from agentflow.trajectory import (
     Summary,
     SummaryRequest,
     TaskInstruction,
-    WriteRequest,
 )
 
 
@@ -47,30 +47,40 @@ class Generator(Role):
     See docs/team.md.
     """
 
-    def __init__(
-        self, model: Model, read_blob: ReadBlob, *, workers: int, observations: ObservationLimits
-    ) -> None:
+    def __init__(self, model: Model, read_blob: ReadBlob, *, workers: int) -> None:
         """Create the role.
 
         :param model: model that writes.
         :param read_blob: reads images for a model with vision.
         :param workers: maximum number of workers.
-        :param observations: room for observations in a prompt.
         """
         super().__init__("generators", workers=workers)
         self._model = model
         self._read_blob = read_blob
-        self._observations = observations
 
     @in_worker
-    async def write(self, request: WriteRequest) -> Reply[Draft]:
-        """Write a question with its answer and reasoning."""
-        images = await visible_images(
-            self._model, (blob for step in request.evidence for blob in step.images), self._read_blob
+    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
+        """Extract the facts of a chunk of an observation."""
+        images = await visible_images(self._model, request.images, self._read_blob)
+        messages = extraction_messages(request, images)
+        schema = extraction_schema(bool(images))
+        return await answer_request(
+            self._model, request, Extraction, messages, role="generator", schema=schema
         )
-        messages = write_messages(request, images, self._observations)
-        schema = draft_schema(bool(images))
-        return await answer_request(self._model, request, Draft, messages, role="generator", schema=schema)
+
+    @in_worker
+    async def compare_names(self, request: AliasRequest) -> Reply[AliasJudgement]:
+        """Judge which names mean the same thing."""
+        return await answer_request(
+            self._model, request, AliasJudgement, alias_messages(request), role="generator"
+        )
+
+    @in_worker
+    async def word(self, request: WordingRequest) -> Reply[Wording]:
+        """Write the words of a question."""
+        return await answer_request(
+            self._model, request, Wording, wording_messages(request), role="generator"
+        )
 
     @in_worker
     async def answer(self, request: AnswerRequest) -> Reply[Answer]:

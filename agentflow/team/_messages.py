@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from agentflow._secrets import mask_settings
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.models import Part as MessagePart
-from agentflow.team._observations import ObservationLimits, evidence_texts, path_texts
+from agentflow.team._observations import ObservationLimits, path_texts
 from agentflow.team._rendering import (
     Images,
     bullets,
@@ -48,7 +48,6 @@ from agentflow.trajectory import (
     Turn,
     Verdict,
     VerificationRequest,
-    WriteRequest,
 )
 
 _OWN_ENCODING = ModelText()
@@ -100,37 +99,8 @@ def judge_messages(
     )
 
 
-def write_messages(
-    request: WriteRequest, images: Images, limits: ObservationLimits = _LIMITS
-) -> tuple[Message, ...]:
-    """Ask for a question with its answer; after a rejection, for another one."""
-    examples = "\n\n".join(f"Question: {each.question}\nAnswer: {each.answer}" for each in request.examples)
-    head = prompt(
-        "generator_question",
-        "system",
-        seed_description=request.seed_description,
-        tips=request.tips,
-        examples=examples,
-    )
-    shown_texts = evidence_texts(request.seed, request.evidence, limits)
-    evidence = "\n\n".join(
-        f"{step.intent}\n{call_line(step.action)}\n{_observation(number, step, text, images)}"
-        for number, (step, text) in enumerate(zip(request.evidence, shown_texts, strict=True), start=1)
-    )
-    seed = escape_marks(seed_text(request.seed, request.kwargs))
-    found = prompt("generator_question", "evidence", seed=seed, evidence=evidence)
-    shown = _step_images(request.evidence, images)
-    now = prompt("generator_question", "now", images=len(shown) or "")
-    messages = [system(head), user(f"{found}\n\n{now}", shown)]
-    for rejection in request.rejected:
-        messages.append(Message("assistant", (TextPart(json_text(rejection.draft)),)))
-        reasons = bullets(rejection.reasons) or "- unusable"
-        messages.append(user(prompt("generator_question", "rejected", reasons=reasons)))
-    return tuple(messages)
-
-
 def answer_messages(request: AnswerRequest) -> tuple[Message, ...]:
-    """Ask a question without its path."""
+    """Ask a question without any text."""
     return _single_turn("generator_closed_book", question=request.question)
 
 

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from agentflow.facts import Extraction
 from agentflow.sandbox import Backend, Tool, argument_of
-from agentflow.trajectory import Decision, Draft, NextStep, ToolCard
+from agentflow.trajectory import Decision, NextStep, ToolCard
 from mcp_servers import BACKENDS
 
 Json: TypeAlias = Any
@@ -175,15 +176,15 @@ def _complete(schema: Schema) -> Schema:
 
 
 @lru_cache
-def draft_schema(images: bool) -> Schema:
-    """Return the schema of a draft; it may cite regions only if images were shown."""
-    schema = answer_schema(Draft)
+def extraction_schema(images: bool) -> Schema:
+    """Return the schema of an extraction; it may name regions only if images were shown."""
+    schema = answer_schema(Extraction)
     if images:
         return schema
     schema = copy.deepcopy(schema)
-    citation = schema["properties"]["steps"]["items"]["properties"]["citations"]["items"]
-    del citation["properties"]["region"]
-    citation["required"].remove("region")
+    fact = schema["properties"]["facts"]["items"]
+    del fact["properties"]["region"]
+    fact["required"].remove("region")
     return schema
 
 

@@ -1,4 +1,4 @@
-"""The team of four roles."""
+"""The team of roles."""
 
 from agentflow.actors import ChildSpec
 from agentflow.errors import ConfigurationError
@@ -8,11 +8,12 @@ from agentflow.team._generator import Generator
 from agentflow.team._model_calls import ReadBlob
 from agentflow.team._observations import ObservationLimits
 from agentflow.team._planner import Planner
+from agentflow.team._reader import Reader
 from agentflow.team._verifier import Verifier, Verify
 
 
 class Team:
-    """A planner, an executor, a verifier and a generator, each with its own supervised workers.
+    """A planner, an executor, a verifier, a generator and a reader, each with its own supervised workers.
 
     See docs/team.md.
     """
@@ -22,6 +23,7 @@ class Team:
         *,
         planner: Model,
         generator: Model,
+        reader: Model | None = None,
         verifier: Model | None = None,
         analyst: Model | None = None,
         executor: Model | None = None,
@@ -34,6 +36,7 @@ class Team:
     ) -> None:
         """Create the roles; they work while their `specs` run under a supervisor.
 
+        :param reader: model that checks questions; defaults to the generator's.
         :param verifier: model that verifies episodes and, for `verify="model"`, judges observations; defaults to the
             planner's.
         :param analyst: model that analyses tasks; defaults to the planner's.
@@ -65,10 +68,12 @@ class Team:
         """Calls tools and writes their arguments."""
         self.verifier = Verifier(verify, verifier or planner, blob, workers=workers, observations=room)
         """Judges results."""
-        self.generator = Generator(generator, blob, workers=workers, observations=room)
-        """Writes questions, answers and summaries."""
+        self.generator = Generator(generator, blob, workers=workers)
+        """Extracts facts, and writes questions, answers and summaries."""
+        self.reader = Reader(reader or generator, blob, workers=workers)
+        """Checks questions."""
 
     def specs(self) -> list[ChildSpec]:
         """Return the child specification of each role's pool."""
-        roles = (self.planner, self.executor, self.verifier, self.generator)
+        roles = (self.planner, self.executor, self.verifier, self.generator, self.reader)
         return [role.pool.spec for role in roles]

@@ -1,4 +1,4 @@
-"""Test utilities: virtual time, faulty actors, an event recorder, a fake model endpoint, a tiny model, worlds of facts."""
+"""Test utilities: virtual time, faulty actors, a fake model endpoint, scripted roles, a tiny model, worlds of facts."""
 
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from agentflow.testing._actors import (
 )
 from agentflow.testing._fact_oracle import oracle_answers, oracle_hops, plain_value
 from agentflow.testing._fact_worlds import FactWorld, WorldDocument, fact_world
+from agentflow.testing._scripted_roles import ScriptedRoles
 from agentflow.testing._tiny_model import tiny_tokenizer
 from agentflow.testing.endpoint import fake_endpoint
 
@@ -26,6 +27,7 @@ __all__ = [
     "FaultyActor",
     "FaultyChild",
     "InjectedCrash",
+    "ScriptedRoles",
     "Start",
     "VirtualClock",
     "VirtualTimeLoop",

@@ -44,8 +44,15 @@ DONE, STOPPED = 0, 3
 """Exit statuses: complete; ended early, resumable by the same command."""
 GONE_SECONDS = 60.0
 """Seconds; far more than the runtime needs to clean up after a killed program, also with little CPU."""
-_MODEL = ("plan/", "write/", "answer/")
-_ROLE = {"plan": "plan", "write": "draft", "answer": "answer"}
+_MODEL = ("plan/", "facts/", "word/", "translate/", "read/", "recall/")
+_ROLE = {
+    "plan": "plan",
+    "facts": "extraction",
+    "word": "wording",
+    "translate": "translation",
+    "read": "evidenceanswer",
+    "recall": "evidenceanswer",
+}
 _SUBREAPER = 36
 _START_A_RUNTIME = """
 import anyio

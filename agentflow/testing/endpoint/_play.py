@@ -7,22 +7,19 @@ import base64
 import math
 import re
 import struct
-from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
+from agentflow.testing.endpoint import _facts
 from agentflow.testing.endpoint._prompt import Prompt
 
 EMBEDDING_SIZE = 128
 """Dimension of an embedding."""
 
 _ANY_WORD = re.compile(r"\w+")
-_WORD = re.compile(r"[^\W\d_]{4,}")
 _IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
-_SENTENCE = re.compile(r"[^.!?\n]{20,300}[.!?](?=\s|$)")
-_DISTINCT = re.compile(r"\b\d[\d,.]*\d\b|\b\d+\b|\b[A-Z]\w+(?: [A-Z]\w+)*")
 _NOTED = re.compile(r"echo '([^'\n]*)' >> notes\.txt")
 _LEGAL = re.compile(r"^\s+\d+\. (\S.*)$", re.MULTILINE)
 _REGION = 100
@@ -35,10 +32,16 @@ def play(prompt: Prompt) -> str:
             answer: object = _plan(prompt)
         case "judgement":
             answer = {"verdict": "new", "reason": ""}
-        case "draft":
-            answer = _draft(prompt)
         case "answer":
             answer = {"answer": "unknown"}
+        case "extraction":
+            answer = _facts.extract(prompt)
+        case "wording":
+            answer = _facts.word(prompt)
+        case "translation":
+            answer = _facts.translate(prompt)
+        case "evidenceanswer":
+            answer = _facts.answer(prompt)
         case "taskinstruction" if "<result>\n- " in prompt.text:
             answer = _instruction(prompt)
         case "":
@@ -178,51 +181,6 @@ def _minimal(schema: dict[str, Any], dice: _Dice) -> Any:  # noqa: ANN401 - of t
         case _:
             fields = schema.get("properties", {})
             return {name: _minimal(fields[name], dice) for name in schema.get("required", ())}
-
-
-def _draft(prompt: Prompt) -> dict[str, object]:
-    """Return a question over the last three observations with a quote from each; empty without observations."""
-    dice = _Dice(prompt.hash, "")
-    quotes = list(_quotes(prompt.observations()[-3:], dice))
-    if not quotes:
-        return {"question": "", "answer": "", "steps": []}
-    last = quotes[-1][1]
-    clues = [" ".join(quote.split()[:10]).rstrip(".!?,;:") for _, quote in quotes[:-1]]
-    asked = " and that ".join(dict.fromkeys(clues)) or "something is written"
-    answer = _answer(last, asked, dice)
-    kind = "number" if answer[:1].isdigit() else "name"
-    question = f"Given that {asked}, which {kind} completes the account?"
-    steps = [
-        {"step": f"It is known that {quote}", "citations": [{"observation": number, "quote": quote}]}
-        for number, quote in quotes
-    ]
-    closing = {
-        "step": f"So the {kind} that completes it is {answer}.",
-        "citations": [{"observation": quotes[-1][0], "quote": last}],
-    }
-    return {"question": question, "answer": answer, "steps": [*steps, closing]}
-
-
-def _quotes(observations: list[tuple[int, str]], dice: _Dice) -> Iterator[tuple[int, str]]:
-    """Yield one sentence per observation; with fewer than two observations, more of each."""
-    each = 1 if len(observations) > 1 else 2
-    for number, text in observations:
-        sentences = [sentence.strip() for sentence in _SENTENCE.findall(text)]
-        sentences = sentences or [line for line in text.splitlines() if line.strip()]
-        begin = dice.roll(len(sentences)) if sentences else 0
-        for step in range(min(each, len(sentences))):
-            yield number, sentences[(begin + step) % len(sentences)]
-
-
-def _answer(quote: str, asked: str, dice: _Dice) -> str:
-    """Return a name or number of the quote that the question does not contain."""
-    said = asked.casefold()
-    found = [phrase for phrase in _DISTINCT.findall(quote) if phrase.casefold() not in said]
-    inner = [phrase for phrase in found if not quote.startswith(phrase)] or found
-    if inner:
-        return inner[dice.roll(len(inner))]
-    words = sorted(_WORD.findall(quote), key=len)
-    return words[-1] if words else quote
 
 
 def embed(text: str, *, as_base64: bool = False) -> list[float] | str:

@@ -14,7 +14,7 @@ from agentflow.journal import NewSeed, Page, Run, open_journal
 from agentflow.rollout import RolloutConfig
 from agentflow.rollout._result import TaskResult
 from agentflow.rollout._run import Solver, TaskWorker
-from agentflow.rollout._sandbox_pool import SandboxPool
+from agentflow.runs import SandboxPool
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import ScoreGuard, make_metric
 from agentflow.trajectory import Ending, Episode, Failure, Seed, Solution, Task

@@ -3,27 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agentflow.facts import ExtractedFact, ValueKind
 from agentflow.journal import Page
+from agentflow.testing import ScriptedRoles
 from agentflow.trajectory import (
     Action,
-    Answer,
-    AnswerRequest,
-    Citation,
-    Draft,
-    DraftStep,
     Failure,
-    Look,
-    LookRequest,
     Node,
     Observation,
-    Reply,
     Seed,
-    Step,
     Text,
     Tree,
     Usage,
     Verdict,
-    WriteRequest,
     node_id,
     tree_id,
 )
@@ -94,66 +86,53 @@ def chain(facts: Sequence[str] = FACTS, seed: Seed = SEED) -> Tree:
     return tree({(0,) * depth: fact for depth, fact in enumerate(facts, 1)}, seed)
 
 
-def evidence(*texts: str, tool: str = "rag_search", arguments: Mapping[str, Any] | None = None) -> list[Step]:
-    """Evidence that says these texts."""
-    return [Step("", Action(tool, dict(arguments or {})), text) for text in texts]
-
-
-def step(text: str, *citations: tuple[int, str]) -> DraftStep:
-    """A reasoning step."""
-    return DraftStep(text, tuple(Citation(number, quote) for number, quote in citations))
-
-
-GOOD = Draft(
-    question="Who founded the school in the birthplace of the first keeper of the lighthouse of Brenn?",
-    answer="Jorun Pike",
-    steps=(
-        step("The first keeper of the lighthouse was Ada Holm.", (1, "Its first keeper was Ada Holm.")),
-        step("Ada Holm was born in Vessel Bay.", (2, "She was born in Vessel Bay in 1841.")),
-        step("The school of Vessel Bay was founded by Jorun Pike.", (3, "founded by Jorun Pike")),
+STATEMENTS = (
+    ExtractedFact(
+        "lighthouse of Brenn",
+        "kind",
+        "lighthouse",
+        ValueKind.TEXT,
+        "The lighthouse of Brenn was built in 1874.",
+    ),
+    ExtractedFact(
+        "lighthouse of Brenn",
+        "year of construction",
+        "1874",
+        ValueKind.DATE,
+        "The lighthouse of Brenn was built in 1874.",
+    ),
+    ExtractedFact(
+        "lighthouse of Brenn", "first keeper", "Ada Holm", ValueKind.ENTITY, "Its first keeper was Ada Holm."
+    ),
+    ExtractedFact("Ada Holm", "birthplace", "Vessel Bay", ValueKind.ENTITY, "She was born in Vessel Bay"),
+    ExtractedFact("Ada Holm", "year of birth", "1841", ValueKind.DATE, "in Vessel Bay in 1841."),
+    ExtractedFact(
+        "Vessel Bay",
+        "founder of the school",
+        "Jorun Pike",
+        ValueKind.ENTITY,
+        "a school of navigation, founded by Jorun Pike.",
+    ),
+    ExtractedFact(
+        "Vessel Bay",
+        "distance from the port",
+        "12",
+        ValueKind.NUMBER,
+        "It stands 12 km from Brenn.",
+        unit="km",
     ),
 )
+"""Statements of `FACTS`."""
 
 
-class Scripted:
-    """Generator with scripted drafts and answers."""
+def failing_on(kind: str, failure: Failure) -> Callable[[object], Failure | None]:
+    """Return a function by which requests of this type fail; all do without a type."""
+    return lambda request: failure if not kind or type(request).__name__ == kind else None
 
-    def __init__(
-        self,
-        *drafts: Draft | Failure,
-        knows: Callable[[str], str | Failure] = lambda _: "",
-        sees: Callable[[LookRequest], bool | Failure] = lambda _: False,
-    ) -> None:
-        self._sees = sees
-        self.looked: list[LookRequest] = []
-        self._drafts = drafts
-        self._knows = knows
-        self.written: list[WriteRequest] = []
-        self.answered: list[AnswerRequest] = []
 
-    async def write(self, request: WriteRequest) -> Reply[Draft]:
-        """Return the next draft; the last one is repeated."""
-        self.written.append(request)
-        draft = self._drafts[min(len(request.rejected), len(self._drafts) - 1)]
-        if isinstance(draft, Failure):
-            return Reply(failure=draft)
-        return Reply(draft, usage=Usage(1, 100, 10))
-
-    async def look(self, request: LookRequest) -> Reply[Look]:
-        """Return the scripted check of a picture."""
-        self.looked.append(request)
-        seen = self._sees(request)
-        return Reply(failure=seen) if isinstance(seen, Failure) else Reply(Look(seen), usage=Usage(1, 9, 1))
-
-    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
-        """Return the scripted answer."""
-        self.answered.append(request)
-        known = self._knows(request.question)
-        return (
-            Reply(failure=known)
-            if isinstance(known, Failure)
-            else Reply(Answer(known), usage=Usage(1, 20, 2))
-        )
+def roles(**settings: Any) -> ScriptedRoles:  # noqa: ANN401 - those of `ScriptedRoles`
+    """Roles that know what `FACTS` state."""
+    return ScriptedRoles(STATEMENTS, **settings)
 
 
 def page(entries: Mapping[str, bytes] | None = None) -> Page:

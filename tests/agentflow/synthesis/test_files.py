@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from agentflow.errors import ErrorKind, RunStopped, StopCause
+from agentflow.facts import Wording, WordingRequest
 from agentflow.synthesis import (
     PAIRS,
     REPORT,
@@ -26,19 +27,29 @@ from agentflow.synthesis import (
     write_questions,
 )
 from agentflow.synthesis.pipeline import render_report
-from agentflow.trajectory import Draft, Failure, Seed, Tree, Verdict, tree_id
-from tests.agentflow.synthesis._grown import FACTS, GOOD, SEED, Scripted, chain, node, page, tree
+from agentflow.testing import ScriptedRoles
+from agentflow.trajectory import Failure, Reply, Seed, Tree, Usage, Verdict, tree_id
+from tests.agentflow.synthesis._grown import (
+    FACTS,
+    SEED,
+    STATEMENTS,
+    chain,
+    failing_on,
+    node,
+    page,
+    roles,
+    tree,
+)
 
 CONFIG = SynthesisConfig()
 OTHER = Seed(index=1, id="own_2", content="Explore Vessel Bay")
-ANOTHER = replace(
-    GOOD, question="Who established the navigators' school where the earliest Brenn keeper was born?"
-)
 
 
-async def harvested(grown: Tree, *drafts: Draft | Failure, config: SynthesisConfig = CONFIG) -> SeedResult:
-    """The harvest of that tree."""
-    return await write_questions(grown, config, Scripted(*drafts), page())
+async def harvested(
+    grown: Tree, asked: ScriptedRoles | None = None, config: SynthesisConfig = CONFIG
+) -> SeedResult:
+    """The result of that tree."""
+    return await write_questions(grown, config, asked or roles(), page())
 
 
 async def given(*entries: tuple[Seed, SeedResult]) -> AsyncIterator[tuple[Seed, SeedResult]]:
@@ -71,17 +82,18 @@ def shown(report: Report) -> str:
 
 @pytest.mark.promise("synthesis:files:pairs")
 async def test_a_pair_is_written_as_documented(tmp_path: Path) -> None:
-    result = await harvested(chain(), GOOD)
+    result = await harvested(chain())
     await written(tmp_path, (SEED, result))
-    (pair,) = lines(tmp_path / PAIRS)
+    pair = lines(tmp_path / PAIRS)[0]
+    kept = result.pairs[0]
     own = result.trajectories[0].id
     assert list(pair) == [
         "question", "answer", "trajectory_id", "source_id", "qa_id", "reasoning_steps", "metadata"
     ]  # fmt: skip
-    assert (pair["question"], pair["answer"]) == (GOOD.question, GOOD.answer)
+    assert (pair["question"], pair["answer"]) == (kept.question, kept.answer)
     assert (pair["trajectory_id"], pair["source_id"], pair["qa_id"]) == (own, "seed_001", f"{own}_qa_0")
     assert pair["reasoning_steps"][0] == {
-        "step": "The first keeper of the lighthouse was Ada Holm.",
+        "step": "The first keeper of lighthouse of Brenn: Ada Holm.",
         "citations": [
             {
                 "node_id": result.trajectories[0].nodes[1],
@@ -91,16 +103,26 @@ async def test_a_pair_is_written_as_documented(tmp_path: Path) -> None:
             }
         ],
     }
-    assert pair["metadata"] == {
-        "engine": "offline", "score": result.trajectories[0].score.total, "tries": 1, "grounding": "quoted",
-        "hops": 3, "trajectory_depth": 3, "answerable_without_path": False,
+    metadata = pair["metadata"]
+    assert {name: metadata[name] for name in ("engine", "kind", "level", "hops", "grounding", "tries")} == {
+        "engine": "offline", "kind": "bridge", "level": 0, "hops": 3, "grounding": "derived", "tries": 1,
     }  # fmt: skip
+    assert metadata["answer"] == {"kind": "number", "amount": "12", "unit": "km"}
+    assert metadata["program"][0] == "(1) the first keeper of lighthouse of Brenn"
+    assert [fact["subject"] for fact in metadata["facts"]] == [
+        "lighthouse of Brenn",
+        "Ada Holm",
+        "Vessel Bay",
+    ]
+    assert metadata["support"] == list(result.trajectories[0].nodes[1:])
+    assert [vote["check"] for vote in metadata["votes"]] == ["meaning", "evidence", "too_easy", "hops"]
+    assert (metadata["score"], metadata["trajectory_depth"]) == (result.trajectories[0].score.total, 3)
 
 
 @pytest.mark.promise("synthesis:files:trajectories")
 async def test_a_trajectory_is_written_as_documented(tmp_path: Path) -> None:
     grown = chain()
-    await written(tmp_path, (SEED, await harvested(grown, GOOD)))
+    await written(tmp_path, (SEED, await harvested(grown)))
     (trajectory,) = lines(tmp_path / TRAJECTORIES)
     assert list(trajectory)[:5] == ["trajectory_id", "source_id", "seed_data", "total_depth", "nodes"]
     assert (trajectory["seed_data"], trajectory["total_depth"]) == (SEED.content, 3)
@@ -121,7 +143,7 @@ async def test_the_whole_tree_is_written(tmp_path: Path) -> None:
     failure = Failure(ErrorKind.TIMEOUT, "too slow")
     dead = node(own, (1,), "", verdict=Verdict.ERROR, failure=failure)
     grown = tree({(0,): FACTS[0], (0, 0): FACTS[1], (1,): dead}, stalled={"node_x": "nothing new to try"})
-    await written(tmp_path, (SEED, await harvested(grown, GOOD)))
+    await written(tmp_path, (SEED, await harvested(grown)))
     (record,) = lines(tmp_path / TREES)
     assert [one["node_id"] for one in record["nodes"]] == [one.id for one in grown.nodes]
     assert record["stalled"] == {"node_x": "nothing new to try"}
@@ -130,21 +152,30 @@ async def test_the_whole_tree_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.promise("synthesis:files:near-duplicates")
 async def test_a_question_that_an_earlier_seed_asked_is_dropped_in_seed_order(tmp_path: Path) -> None:
-    one, two = await harvested(chain(), GOOD), await harvested(chain(seed=OTHER), GOOD)
+    one, two = await harvested(chain()), await harvested(chain(seed=OTHER))
+    assert {pair.asks for pair in one.pairs} == {pair.asks for pair in two.pairs}
     report = await written(tmp_path, (SEED, one), (OTHER, two))
-    assert [pair["source_id"] for pair in lines(tmp_path / PAIRS)] == ["seed_001"]
-    assert (report.pairs, report.near_duplicates) == (1, 1)
+    assert {pair["source_id"] for pair in lines(tmp_path / PAIRS)} == {"seed_001"}
+    assert (report.pairs, report.near_duplicates) == (len(one.pairs), len(two.pairs))
     assert len(lines(tmp_path / TRAJECTORIES)) == 2
-    three = await harvested(chain(seed=OTHER), ANOTHER)
-    report = await written(tmp_path, (SEED, one), (OTHER, three))
-    assert (report.pairs, report.near_duplicates) == (2, 0)
-    narrow = SynthesisConfig(question_similarity=0.2)
-    assert (await written(tmp_path, (SEED, one), (OTHER, three), config=narrow)).near_duplicates == 1
+
+
+@pytest.mark.promise("synthesis:files:near-duplicates")
+async def test_a_question_in_other_words_for_the_same_fact_is_dropped(tmp_path: Path) -> None:
+    one = await harvested(chain())
+    other = tuple(
+        replace(pair, question=f"Which {word}?") for pair, word in zip(one.pairs, "abc", strict=False)
+    )
+    report = await written(tmp_path, (SEED, one), (OTHER, replace(one, pairs=other)))
+    assert (report.pairs, report.near_duplicates) == (len(one.pairs), len(other))
+    apart = tuple(replace(pair, asks=pair.asks[::-1]) for pair in other)
+    report = await written(tmp_path, (SEED, one), (OTHER, replace(one, pairs=apart)))
+    assert (report.pairs, report.near_duplicates) == (len(one.pairs) + len(apart), 0)
 
 
 @pytest.mark.promise("synthesis:files:same")
 async def test_the_same_harvests_give_the_same_bytes(tmp_path: Path) -> None:
-    entries = (SEED, await harvested(chain(), GOOD)), (OTHER, await harvested(chain(seed=OTHER), ANOTHER))
+    entries = (SEED, await harvested(chain())), (OTHER, await harvested(chain(seed=OTHER)))
     await written(tmp_path / "a", *entries)
     await written(tmp_path / "b", *entries)
     await written(tmp_path / "b", *entries)
@@ -155,12 +186,12 @@ async def test_the_same_harvests_give_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.promise("synthesis:files:atomic")
 async def test_a_write_that_ends_early_leaves_the_old_files_and_nothing_else(tmp_path: Path) -> None:
-    first = (SEED, await harvested(chain(), GOOD))
+    first = (SEED, await harvested(chain()))
     await written(tmp_path, first)
     before = held(tmp_path)
 
     async def broken() -> AsyncIterator[tuple[Seed, SeedResult]]:
-        yield OTHER, await harvested(chain(seed=OTHER), ANOTHER)
+        yield OTHER, await harvested(chain(seed=OTHER))
         raise RunStopped(StopCause.JOURNAL, "the database is gone")
 
     with pytest.raises(RunStopped, match="the database is gone"):
@@ -172,7 +203,7 @@ async def test_a_write_that_ends_early_leaves_the_old_files_and_nothing_else(tmp
 async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     orphan = tmp_path / f".{PAIRS}.{2**22 + 1}.new"
     orphan.write_text("half a li")
-    await written(tmp_path, (SEED, await harvested(chain(), GOOD)))
+    await written(tmp_path, (SEED, await harvested(chain())))
     assert not orphan.exists()
 
 
@@ -180,7 +211,7 @@ async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None
 async def test_a_folder_that_can_not_be_written_stops_the_run_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunStopped) as raised:
-        await written(tmp_path / "file" / "out", (SEED, await harvested(chain(), GOOD)))
+        await written(tmp_path / "file" / "out", (SEED, await harvested(chain())))
     assert raised.value.cause is StopCause.JOURNAL
     assert "can't be written: Not a directory; " in raised.value.message
     assert "\n" not in raised.value.message
@@ -188,9 +219,9 @@ async def test_a_folder_that_can_not_be_written_stops_the_run_in_one_line(tmp_pa
 
 @pytest.mark.promise("synthesis:files:full-disk")
 async def test_a_disk_that_takes_no_more_stops_the_run_and_leaves_the_old_files(tmp_path: Path) -> None:
-    await written(tmp_path, (SEED, await harvested(chain(), GOOD)))
+    await written(tmp_path, (SEED, await harvested(chain())))
     before = held(tmp_path)
-    other = await harvested(chain(seed=OTHER), ANOTHER)
+    other = await harvested(chain(seed=OTHER))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
@@ -205,36 +236,55 @@ async def test_a_disk_that_takes_no_more_stops_the_run_and_leaves_the_old_files(
 
 @pytest.mark.promise("synthesis:report")
 async def test_the_report_counts_written_and_dropped_items_with_reasons(tmp_path: Path) -> None:
-    leaks = replace(GOOD, question="Who is Jorun Pike?")
     config = SynthesisConfig.model_validate(
         {
             "model_name": "big",
             "prices": {"input": 10, "output": 1000},
             "generator_model": {"model_name": "own"},
+            "max_drafts": 2,
         }
     )
-    first = await harvested(chain(), leaks, GOOD, config=config)
+    first = await harvested(chain(), Vague(STATEMENTS), config)
     second = await harvested(tree({(0,): FACTS[0]}, OTHER), config=config)
     lost = Seed(index=2, id="seed_003", content="lost")
     report = await written(
         tmp_path, (SEED, first), (OTHER, second), (lost, SeedResult(failure="no room")), config=config
     )
-    assert report.engines == {"planner": "big", "verifier": "big", "generator": "own"}
+    pairs = len(first.pairs)
+    assert report.engines == {
+        "planner": "big", "verifier": "big", "generator": "own", "reader": "own", "agent": "big"
+    }  # fmt: skip
     assert (report.seeds, report.failed_seeds, report.trees, report.nodes) == (3, 1, 2, 4)
     assert report.verdicts == {"new": 4}
     assert (report.trajectories, report.left_out) == (1, {"too short": 1})
-    assert (report.drafts, report.rejected, report.pairs) == (2, {"leakage": 1}, 1)
-    assert (report.hops, report.tries, report.grounding) == ({"3": 1}, {"2": 1}, {"quoted": 1})
-    assert (report.grounded_share, report.duplicates, report.why_empty) == (1.0, 4, "")
+    assert (report.drafts, report.rejected) == (2 * pairs, {"self_contained": pairs, "names": pairs})
+    assert (report.pairs, report.facts, report.kinds) == (pairs, 7, {"bridge": pairs})
+    assert (report.tries, report.levels) == ({"2": pairs}, {"0": pairs})
+    assert sum(report.hops.values()) == pairs
+    assert report.agreement == {"meaning": 1.0, "evidence": 1.0, "too_easy": 1.0, "hops": 1.0}
+    assert (report.duplicates, report.why_empty) == (4, "")
+    calls = sum(used.calls for used in report.usage.values())
+    assert report.calls_per_pair == round(calls / pairs, 2) < 25
     assert report.usage["planner"].prompt_tokens == 600
-    assert report.cost == {"planner": 0.066, "verifier": 0.0, "generator": 0.0242}
+    assert report.cost["planner"] == 0.066
+    assert report.cost["reader"] == pytest.approx(report.usage["reader"].calls * 0.011)
     assert json.loads((tmp_path / REPORT).read_text())["failures_of_seeds"] == [
         {"source_id": "seed_003", "why": "no room"}
     ]
     text = shown(report)
-    assert "leakage 1" in text
-    assert "1 written" in text
+    assert f"self_contained {pairs}" in text
+    assert f"{pairs} written" in text
     assert "no room" in text
+
+
+class Vague(ScriptedRoles):
+    """Refers to documents until it was told not to."""
+
+    async def word(self, request: WordingRequest) -> Reply[Wording]:
+        """Write a question that can't be used at first."""
+        if not request.rejected:
+            return Reply(Wording("What does the document say?"), usage=Usage(1, 100, 10))
+        return await super().word(request)
 
 
 def failing() -> Tree:
@@ -269,28 +319,33 @@ async def test_without_a_pair_the_report_says_why(
 ) -> None:
     report = await written(tmp_path, *((SEED, one) for one in harvests))
     assert report.why_empty == why
-    assert f"No pair was written: {why}" in shown(report)
+    assert f"Nothing was written: {why}" in shown(report)
     assert (tmp_path / PAIRS).read_bytes() == b""
 
 
 @pytest.mark.promise("synthesis:report:empty")
 @pytest.mark.parametrize(
-    ("drafts", "config", "why"),
+    ("failing_calls", "settings", "why"),
     [
-        ((GOOD,), SynthesisConfig(min_depth=4), "no path was selected (too short 1)"),
-        ((Failure("timeout", "slow"),), CONFIG, "no draft was written: model calls failed (timeout 3)"),
+        ("none", {"min_depth": 4}, "no path was selected (too short 1)"),
+        ("ExtractionRequest", {}, "no fact was extracted from the observations (none)"),
         (
-            (replace(GOOD, answer="?"),),
-            CONFIG,
-            "all 3 drafts were rejected, 3 by the check answer: the answer is empty",
+            "none",
+            {"min_hops": 9},
+            "7 facts allow no question that needs several of them and relates to its seed",
         ),
+        ("WordingRequest", {}, "no draft was written: model calls failed (timeout 18)"),
+        ("EvidenceRequest", {"max_drafts": 1}, "all 6 drafts were rejected, 6 by the check evidence: "),
     ],
 )
 async def test_without_a_pair_the_report_names_the_stage_that_rejected_everything(
-    tmp_path: Path, drafts: tuple[Draft | Failure, ...], config: SynthesisConfig, why: str
+    tmp_path: Path, failing_calls: str, settings: dict[str, Any], why: str
 ) -> None:
-    report = await written(tmp_path, (SEED, await harvested(chain(), *drafts, config=config)), config=config)
-    assert report.why_empty == why
+    config = SynthesisConfig.model_validate(settings)
+    slow = Failure("timeout", "slow")
+    asked = roles(fails=failing_on(failing_calls, slow))
+    report = await written(tmp_path, (SEED, await harvested(chain(), asked, config)), config=config)
+    assert report.why_empty.startswith(why)
 
 
 @pytest.mark.promise("synthesis:report:empty")
@@ -304,7 +359,7 @@ async def test_the_report_names_trees_without_new_observations(tmp_path: Path) -
 @pytest.mark.promise("synthesis:files:streamed")
 async def test_harvests_are_held_one_at_a_time(tmp_path: Path) -> None:
     padding = " It was lit each evening by hand." * 3000
-    body = msgspec.json.encode(await harvested(chain([fact + padding for fact in FACTS]), GOOD))
+    body = msgspec.json.encode(await harvested(chain([fact + padding for fact in FACTS])))
     decoder = msgspec.json.Decoder(SeedResult)
 
     async def many() -> AsyncIterator[tuple[Seed, SeedResult]]:
@@ -325,7 +380,7 @@ async def test_nodes_are_read_as_they_are_written_and_those_of_other_systems_too
     failure = Failure(ErrorKind.TIMEOUT, "too slow")
     dead = node(tree_id("run", SEED), (1,), "", verdict=Verdict.ERROR, failure=failure)
     grown = tree({(0,): FACTS[0], (0, 0): FACTS[1], (1,): dead})
-    await written(tmp_path, (SEED, await harvested(grown, GOOD)))
+    await written(tmp_path, (SEED, await harvested(grown)))
     (record,) = lines(tmp_path / TREES)
     nodes = msgspec.convert(record["nodes"], list[TrajectoryNode])
     assert json.loads(msgspec.json.encode(nodes)) == record["nodes"]

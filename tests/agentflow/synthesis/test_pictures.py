@@ -1,8 +1,9 @@
-"""Pictures as evidence: cited by node and region, believed only where somebody has looked."""
+"""Pictures as evidence: facts in regions of them, believed only where a model has looked."""
 
 import base64
 import hashlib
 import json
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,135 +15,156 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from agentflow.errors import ModelFailureKind
+from agentflow.facts import (
+    EvidenceAnswer,
+    EvidenceRequest,
+    ExtractedFact,
+    Extraction,
+    ExtractionRequest,
+    FactSpan,
+    FactStore,
+    ValueKind,
+    new_fact,
+    parse_value,
+)
 from agentflow.journal import NewSeed
 from agentflow.synthesis import SynthesisConfig
-from agentflow.synthesis._checks import Check, Grounding, check
 from agentflow.synthesis._files import pair_record
+from agentflow.synthesis._question_draft import Check
 from agentflow.synthesis._questions import write_questions
+from agentflow.testing import ScriptedRoles
+from agentflow.testing.endpoint import _facts
+from agentflow.testing.endpoint._prompt import read_prompt
 from agentflow.trajectory import (
-    Action,
     Blob,
-    Citation,
-    Draft,
-    DraftStep,
     Failure,
+    Look,
     LookRequest,
     Observation,
     Region,
-    Step,
+    Reply,
     Text,
+    Tree,
 )
-from tests.agentflow.synthesis._grown import Scripted, page, tree
+from tests.agentflow.synthesis._grown import page, tree
 from tests.agentflow.synthesis._runs import config_for, run_to_the_end
 from tests.mcp_servers.document._made import pdf
 
 CHART = Blob("c4a7", "image/png")
 UPPER = Region(1, 0.0, 0.0, 1.0, 0.5)
-
-EVIDENCE = (
-    Step("look", Action("vm_screenshot", {}), "", images=(CHART,)),
-    Step("read", Action("rag_search", {"query": "harbour"}), "The harbour of Orm was built by Ada Lind."),
+BUILDER = ExtractedFact(
+    "harbour of Orm", "builder", "Ada Lind", ValueKind.ENTITY, "The harbour of Orm was built by Ada Lind."
+)
+SHIPS = ExtractedFact(
+    "harbour of Orm",
+    "number of ships",
+    "4711",
+    ValueKind.NUMBER,
+    "Total: 4,711 ships",
+    unit="ships",
+    region=UPPER,
 )
 
 
-def draft(region: Region | None = UPPER, quote: str = "Total: 4,711 ships", answer: str = "4,711") -> Draft:
-    """A question whose answer stands in a picture."""
-    return Draft(
-        question="How many ships came to the harbour that Ada Lind built?",
-        answer=answer,
-        steps=(
-            DraftStep("Ada Lind built the harbour of Orm.", (Citation(2, "was built by Ada Lind"),)),
-            DraftStep("The chart of Orm counts the ships of its harbour.", (Citation(1, quote, region),)),
-            DraftStep("So many ships came to that harbour in all.", (Citation(1, quote, region),)),
-        ),
-    )
-
-
-@pytest.mark.promise("synthesis:pictures:cited")
-def test_an_answer_may_be_in_a_region_of_a_picture() -> None:
-    checked = check(draft(), EVIDENCE, least_steps=3, most_words=80)
-    assert checked.findings == ()
-    assert checked.grounding is Grounding.SEEN
-    assert [quote.region is not None for quote in checked.quotes] == [False, True, True]
-
-
-@pytest.mark.promise("synthesis:pictures:refused")
-@pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        (draft(Region(2, 0, 0, 1, 1)), "there are 1"),
-        (draft(Region(0, 0, 0, 1, 1)), "there are 1"),
-        (draft(Region(1, 0.5, 0, 0.5, 1)), "no shares"),
-        (draft(Region(1, 0, 0, 1.2, 1)), "no shares"),
-        (draft(Region(1, float("nan"), 0, 1, 1)), "no shares"),
-        (draft(quote=" "), "does not say what its region shows"),
-        (draft(None), "does not say"),
-    ],
-)
-def test_an_invalid_region_of_a_picture_is_rejected(wrong: Draft, why: str) -> None:
-    checked = check(wrong, EVIDENCE, least_steps=3, most_words=80)
-    reasons = [finding.reason for finding in checked.findings if finding.check is Check.CITATIONS]
-    assert len(reasons) == 1
-    assert why in reasons[0]
-
-
-@pytest.mark.promise("synthesis:pictures:refused")
-def test_a_number_that_only_resembles_what_the_picture_shows_is_not_grounded() -> None:
-    checked = check(draft(answer="711"), EVIDENCE, least_steps=3, most_words=80)
-    assert [finding.check for finding in checked.findings] == [Check.GROUNDING]
-
-
-def grown() -> Any:  # noqa: ANN401 - a tree
+def grown() -> Tree:
     """A tree of one path: a screenshot, then a document."""
-    plain = tree({(0,): "x", (0, 0): EVIDENCE[1].observation})
+    plain = tree({(0,): "x", (0, 0): BUILDER.quote})
     nodes = list(plain.nodes)
     nodes[1] = replace(nodes[1], observation=Observation((CHART,)))
     return replace(plain, nodes=tuple(nodes))
 
 
+class Viewer(ScriptedRoles):
+    """Knows what the chart and the document state, and sees the chart where it is shown."""
+
+    def __init__(self, chart: ExtractedFact = SHIPS, *, confirms: bool | Failure = True) -> None:
+        super().__init__([BUILDER])
+        self.looked: list[LookRequest] = []
+        self._chart = chart
+        self._confirms = confirms
+        self._sees = False
+
+    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
+        """Return the fact of the chart if it is shown."""
+        if request.images:
+            return self._reply(request, Extraction((self._chart,)))
+        return await super().extract(request)
+
+    async def read(self, request: EvidenceRequest) -> Reply[EvidenceAnswer]:
+        """Read the passages, and the chart among them."""
+        self._sees = any(CHART in passage.images for passage in request.passages)
+        return await super().read(request)
+
+    def store_of(self, text: str) -> FactStore:
+        """Return a store with the fact of the chart, if it is in view."""
+        store = super().store_of(text)
+        value = parse_value(SHIPS.value, SHIPS.kind, SHIPS.unit)
+        if not self._sees or value is None:
+            return store
+        fact = new_fact(SHIPS.subject, SHIPS.relation, value, (FactSpan("shown", 0, 0),))
+        return FactStore([*store.facts, fact])
+
+    async def look(self, request: LookRequest) -> Reply[Look]:
+        """Confirm it, or not."""
+        self.looked.append(request)
+        if isinstance(self._confirms, Failure):
+            return Reply(failure=self._confirms)
+        return Reply(Look(self._confirms))
+
+
 CONFIG = SynthesisConfig(check_answerability=False, max_drafts=2)
 
 
+@pytest.mark.promise("synthesis:pictures:cited")
 @pytest.mark.promise("synthesis:pictures:looked")
-async def test_a_claim_about_a_picture_counts_only_if_a_model_confirms_it() -> None:
-    seeing = Scripted(draft(), sees=lambda request: request.quote == "Total: 4,711 ships")
-    whole = page()
-    [pair] = (await write_questions(grown(), CONFIG, seeing, whole)).pairs
-    assert pair.grounding is Grounding.SEEN
-    assert seeing.looked[0] == LookRequest(picture=CHART, region=UPPER, quote="Total: 4,711 ships")
-    cited = pair.reasoning_steps[1].citations[0]
-    assert (cited.node_id, cited.image, cited.region) == (grown().nodes[1].id, CHART.hash, UPPER)
-    assert sum(key.startswith("look/") for key in whole.keys()) == 2  # noqa: SIM118 - a page is no mapping
+async def test_a_fact_in_a_region_of_a_picture_is_cited_once_a_model_has_confirmed_it() -> None:
+    viewer = Viewer()
+    result = await write_questions(grown(), CONFIG, viewer, page())
+    [pair] = result.pairs
+    assert pair.answer == "4,711 ships"
+    assert {(one.picture, one.region) for one in viewer.looked} == {(CHART, UPPER)}
+    assert pair.votes[0].check is Check.PICTURES
+    record = json.loads(msgspec.json.encode(pair_record(grown().seed, pair, result.trajectories[0])))
+    text, seen, *_ = (step["citations"][0] for step in record["reasoning_steps"])
+    assert text.keys() == {"node_id", "quote", "start", "end"}
+    assert (seen["node_id"], seen["image"]) == (grown().nodes[1].id, CHART.hash)
+    assert seen["region"] == {"picture": 1, "left": 0.0, "top": 0.0, "right": 1.0, "bottom": 0.5}
 
 
 @pytest.mark.promise("synthesis:pictures:looked")
 @pytest.mark.parametrize("seen", [False, Failure(ModelFailureKind.UNAVAILABLE, "down")])
-async def test_the_generator_gets_the_picture_claims_that_were_not_confirmed(seen: bool | Failure) -> None:
-    blind = Scripted(draft(), sees=lambda _: seen)
-    result = await write_questions(grown(), CONFIG, blind, page())
+async def test_a_fact_that_no_model_confirms_in_the_picture_is_not_used(seen: bool | Failure) -> None:
+    result = await write_questions(grown(), CONFIG, Viewer(confirms=seen), page())
     assert result.pairs == ()
-    assert {finding.check for one in result.rejected for finding in one.findings} == {Check.PICTURES}
-    assert "picture 1 of observation 1" in blind.written[1].rejected[0].reasons[0]
+    assert {finding.check for draft in result.rejected for finding in draft.findings} == {Check.PICTURES}
 
 
-@pytest.mark.promise("synthesis:pictures:cited")
-async def test_the_files_name_picture_and_region_where_one_is_cited_and_nothing_elsewhere() -> None:
-    [pair] = (await write_questions(grown(), CONFIG, Scripted(draft(), sees=lambda _: True), page())).pairs
-    given = await write_questions(grown(), CONFIG, Scripted(draft(), sees=lambda _: True), page())
-    record = json.loads(msgspec.json.encode(pair_record(grown().seed, pair, given.trajectories[0])))
-    text, seen, _ = (step["citations"][0] for step in record["reasoning_steps"])
-    assert text.keys() == {"node_id", "quote", "start", "end"}
-    assert seen["image"] == CHART.hash
-    assert seen["region"] == {"picture": 1, "left": 0.0, "top": 0.0, "right": 1.0, "bottom": 0.5}
+@pytest.mark.promise("synthesis:pictures:refused")
+@pytest.mark.parametrize(
+    "region",
+    [
+        Region(2, 0, 0, 1, 1),
+        Region(0, 0, 0, 1, 1),
+        Region(1, 0.5, 0, 0.5, 1),
+        Region(1, 0, 0, 1.2, 1),
+        Region(1, float("nan"), 0, 1, 1),
+        None,
+    ],
+)
+async def test_a_fact_from_an_invalid_region_is_refused(region: Region | None) -> None:
+    result = await write_questions(grown(), CONFIG, Viewer(replace(SHIPS, region=region)), page())
+    assert (result.facts, sum(result.extraction_faults.values())) == (1, 1)
+    assert result.pairs == ()
 
 
 class Eyes:
-    """A model that sees: it keeps the pictures it was shown, plans to see more, and cites what they show."""
+    """A model that sees: it keeps the pictures it was shown, plans to see more, and reads facts in them."""
 
     def __init__(self, visit: Callable[[int], dict[str, object]]) -> None:
         self.shown: set[str] = set()
         self.visits = 0
         self._visit_to = visit
+        self._numbers: dict[str, int] = {}
 
     async def answer(self, request: web.Request) -> web.Response:
         body = cast("dict[str, Any]", await request.json())
@@ -153,50 +175,70 @@ class Eyes:
             for part in message["content"]
             if part["type"] == "image_url"
         ]
+        hashes: list[str] = []
         for url in pictures:
             head, _, data = url.partition(",")
             assert head == "data:image/png;base64"
             decoded = base64.b64decode(data, validate=True)
             assert decoded.startswith(b"\x89PNG\r\n")
-            self.shown.add(hashlib.sha256(decoded).hexdigest())
+            hashes.append(hashlib.sha256(decoded).hexdigest())
+        self.shown.update(hashes)
         name = body["response_format"]["json_schema"]["name"]
-        said = json.dumps(self._say(name, len(pictures), body["response_format"]["json_schema"]["schema"]))
+        said = json.dumps(self._say(await request.read(), name, hashes))
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         return web.json_response(
             {"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage}
         )
 
-    def _say(self, name: str, pictures: int, schema: dict[str, Any]) -> object:
-        if name == "look":
-            return {"shows": pictures == 1}
-        if name == "answer":
-            return {"answer": ""}
-        if name == "plan":
-            wanted = schema["properties"]["proposals"]["minItems"]
-            return {"proposals": [self._visit() for _ in range(wanted)]}
-        assert "region" in json.dumps(schema)
-        assert pictures >= 3
-        steps = [
-            {
-                "step": f"The picture of expedition number {number} is titled by its ship.",
-                "citations": [{"observation": number, "quote": f"Ship {number}", "region": _whole()}],
-            }
-            for number in (1, 2, 3)
-        ]
+    def _say(self, raw: bytes, name: str, hashes: list[str]) -> object:
+        """Answer: picture number n shows the nth ship, and its predecessor."""
+        prompt = read_prompt(raw)
+        match name:
+            case "look":
+                return {"shows": len(hashes) == 1}
+            case "plan":
+                wanted = prompt.schema["properties"]["proposals"]["minItems"]
+                return {"proposals": [self._visit() for _ in range(wanted)]}
+            case "extraction":
+                assert "region" in json.dumps(prompt.schema)
+                [number] = map(int, re.findall(r"^The call:\n.*?(\d+).*$", prompt.text, re.MULTILINE))
+                self._numbers[hashes[0]] = number
+                return {"facts": [self._fact(number)], "sets": []}
+            case "wording":
+                return _facts.word(prompt)
+            case "translation":
+                return _facts.translate(prompt)
+            case _:
+                return self._answer(_facts.translate(prompt), {self._numbers[hash] for hash in hashes})
+
+    def _fact(self, number: int) -> dict[str, object]:
+        before = f"Ship {number - 1}" if number > 1 else "Captain Orm"
         return {
-            "question": "Which ship did the last expedition of Captain Orm sail?",
-            "answer": "Ship 3",
-            "steps": steps,
+            "subject": before,
+            "relation": "successor" if number > 1 else "ship",
+            "value": f"Ship {number}",
+            "kind": "entity",
+            "quote": f"Ship {number}",
+            "unit": "",
+            "time": "",
+            "aliases": [],
+            "region": {"picture": 1, "left": 0.0, "top": 0.0, "right": 1.0, "bottom": 1.0},
         }
+
+    def _answer(self, program: dict[str, Any], seen: set[int]) -> dict[str, object]:
+        known = {(fact["subject"], fact["relation"]): fact["value"] for fact in map(self._fact, seen)}
+        results: list[object] = []
+        for step in program["steps"]:
+            [given] = step["inputs"]
+            start = results[int(given[1:]) - 1] if given.startswith("#") else given
+            results.append(known.get((start, step["relation"])))
+        answers = [results[-1]] if results and results[-1] else []
+        return {"quotes": [], "derivation": "It is in the pictures.", "answers": answers}
 
     def _visit(self) -> dict[str, object]:
         self.visits += 1
         return {"intent": "Look.", **self._visit_to(self.visits)}
-
-
-def _whole() -> dict[str, object]:
-    return {"picture": 1, "left": 0.0, "top": 0.0, "right": 1.0, "bottom": 1.0}
 
 
 @asynccontextmanager
@@ -271,11 +313,12 @@ async def test_pictures_of_tools_reach_a_vision_model_the_journal_the_files_and_
             max_depth=3,
             branching_factor=1,
             min_depth=2,
+            max_questions=1,
         )
         _, report = await run_to_the_end(config, [NewSeed("The expeditions of Captain Orm")])
     assert report.pairs == 1
     [pair] = lines(tmp_path / "out" / "synthesized_qa.jsonl")
-    assert pair["metadata"]["grounding"] == "seen"
+    assert (pair["answer"], pair["metadata"]["hops"]) == ("Ship 3", 3)
     cited = {one["image"] for step in pair["reasoning_steps"] for one in step["citations"]}
     [trajectory] = lines(tmp_path / "out" / "trajectories.jsonl")
     kept = {image["hash"] for node in trajectory["nodes"] for image in node.get("images", [])}

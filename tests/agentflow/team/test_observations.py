@@ -7,12 +7,14 @@ from typing import Literal, NamedTuple
 
 import pytest
 
+from agentflow.facts import ExtractionRequest
 from agentflow.models import Message, TextPart, ToolCall, ToolReply
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.team import EpisodeSettings, ObservationLimits, solve_alone
 from agentflow.team._executor import call_tool
-from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages, write_messages
-from agentflow.trajectory import Action, MemoryBlobStore, PlanRequest, Step, Task, Verdict, WriteRequest
+from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages
+from agentflow.team._question_messages import extraction_messages
+from agentflow.trajectory import Action, MemoryBlobStore, PlanRequest, Step, Task, Verdict
 from mcp_servers.web._parsers import ParserPool
 from tests._pages import page_over
 from tests.agentflow.team._canned import Canned
@@ -95,10 +97,7 @@ async def test_a_schema_a_long_page_and_twelve_hits_reach_planner_and_generator(
     path = path_of(results)
     planned = plan_messages(PlanRequest(seed=QUESTION, tools=(SEARCH,), path=path, count=1, remaining=2), {})
     is_usable(text_of(planned[1:]), results)
-    written = write_messages(WriteRequest(seed=QUESTION, evidence=path), {})
-    is_usable(text_of(written[1:]), results)
-    for messages in (planned, written):
-        assert len(text_of(messages[1:])) < 24_000 + 3_000
+    assert len(text_of(planned[1:])) < 24_000 + 3_000
 
 
 @pytest.mark.promise("team:prompts:windows")
@@ -179,9 +178,8 @@ def test_the_planner_is_told_what_remains_what_failed_and_what_is_given() -> Non
     assert "The call failed: timeout: no answer\n</observation>" in text_of(messages)
     assert "- year: 1841" in said and "sk-secret" not in said and said.count("</seed>") == 1
     assert len(said) < MAX_SEED_VALUES_CHARS + 300
-    written = text_of(
-        write_messages(WriteRequest(seed="s", evidence=(step("a"),), kwargs=request.kwargs), {})
-    )
+    chunk = ExtractionRequest(seed="s", action=Action("rag_get", {}), text="a", kwargs=request.kwargs)
+    written = text_of(extraction_messages(chunk, {}))
     assert "- year: 1841" in written and "sk-secret" not in written and written.count("</seed>") == 1
     bare = text_of(plan_messages(PlanRequest(seed="s", tools=(SEARCH,), count=1), {}))
     assert "can still follow" not in bare and "Input data" not in bare and "Values given" not in bare

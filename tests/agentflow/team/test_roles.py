@@ -6,21 +6,31 @@ import pytest
 
 from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
+from agentflow.facts import (
+    ClosedBookRequest,
+    EvidenceAnswer,
+    EvidenceRequest,
+    ExtractedFact,
+    Extraction,
+    ExtractionRequest,
+    QuestionKind,
+    Translation,
+    TranslationRequest,
+    ValueKind,
+    Wording,
+    WordingRequest,
+)
 from agentflow.models import Call, ImagePart
 from agentflow.team import Team
 from agentflow.trajectory import (
+    Action,
     AnalysisRequest,
-    Answer,
-    AnswerRequest,
     Assessment,
-    Citation,
     Command,
     CommandRequest,
     DecidedStep,
     Decision,
     DecisionRequest,
-    Draft,
-    DraftStep,
     Failure,
     Judgement,
     JudgementRequest,
@@ -40,14 +50,26 @@ from agentflow.trajectory import (
     Usage,
     Verdict,
     VerificationRequest,
-    WriteRequest,
 )
 from tests.agentflow.team._model import SEARCH, FunctionModel, plan_request, step, team
 
-DRAFT = Draft("Who?", "Mara", (DraftStep("She did.", (Citation(1, "Mara did."),)),))
+WORDING = Wording("Who?")
+FACTS = Extraction((ExtractedFact("Vell", "founder", "Mara", ValueKind.ENTITY, "Mara did."),))
+SAID = EvidenceAnswer(("Mara did.",), "She did.", ("Mara",))
 JUDGED = JudgementRequest(seed="s", path=(), step=step("Mara did."))
-WRITE = WriteRequest(seed="s", evidence=(step("Mara did."),))
-ANSWER = AnswerRequest(question="Who?")
+EXTRACT = ExtractionRequest(seed="s", action=Action("rag_get", {}), text="Mara did.")
+WORD = WordingRequest(
+    kind=QuestionKind.BRIDGE,
+    program=("(1) the founder of Vell",),
+    answer_kind=ValueKind.ENTITY,
+    facts=("[A] did.",),
+    given=("Vell",),
+    max_words=40,
+    seed="s",
+)
+TRANSLATE = TranslationRequest(question="Who?", relations=("founder",))
+READ = EvidenceRequest(question="Who?", passages=(), answer_kind=ValueKind.ENTITY)
+RECALL = ClosedBookRequest(question="Who?")
 
 ANALYSE = AnalysisRequest(question="Who?", tools=(SEARCH,))
 ANALYSIS = QueryAnalysis("Who it was.", "", "", "")
@@ -61,8 +83,11 @@ SUMMARISE = SummaryRequest(question="Who?", summary="Nobody yet.", turns=())
 ASKED: dict[str, Callable[[Team], Awaitable[Reply[object]]]] = {
     "plan": lambda members: members.planner.plan(plan_request()),  # pyright: ignore[reportAssignmentType]
     "judge": lambda members: members.verifier.judge(JUDGED),
-    "write": lambda members: members.generator.write(WRITE),
-    "answer": lambda members: members.generator.answer(ANSWER),
+    "extract": lambda members: members.generator.extract(EXTRACT),
+    "word": lambda members: members.generator.word(WORD),
+    "translate": lambda members: members.reader.translate(TRANSLATE),
+    "read": lambda members: members.reader.read(READ),
+    "recall": lambda members: members.reader.recall(RECALL),
 }
 SOLVING: dict[str, Callable[[Team], Awaitable[Reply[object]]]] = {
     "analyse": lambda members: members.planner.analyse(ANALYSE),  # pyright: ignore[reportAssignmentType]
@@ -111,15 +136,23 @@ async def test_without_tools_or_count_no_model_is_asked(
         assert await members.planner.plan(request) == Reply(value=Plan(()))
 
 
-@pytest.mark.promise("team:generator:write")
-@pytest.mark.promise("team:generator:answer")
-async def test_the_generator_writes_and_answers() -> None:
-    async with team(lambda call: DRAFT if call.reply is Draft else Answer("Mara")) as (members, model):
-        assert (await members.generator.write(WRITE)).value == DRAFT
-        assert (await members.generator.answer(ANSWER)).value == Answer("Mara")
+@pytest.mark.promise("team:generator:facts")
+@pytest.mark.promise("team:generator:word")
+@pytest.mark.promise("team:reader")
+async def test_the_generator_extracts_and_words_and_the_reader_checks() -> None:
+    answers = {Extraction: FACTS, Wording: WORDING, Translation: Translation(()), EvidenceAnswer: SAID}
+    async with team(lambda call: answers[call.reply]) as (members, model):  # pyright: ignore[reportArgumentType]
+        assert (await members.generator.extract(EXTRACT)).value == FACTS
+        assert (await members.generator.word(WORD)).value == WORDING
+        assert (await members.reader.translate(TRANSLATE)).value == Translation(())
+        assert (await members.reader.read(READ)).value == SAID
+        assert (await members.reader.recall(RECALL)).value == SAID
     assert [(call.role, call.request) for call in model.calls] == [
-        ("generator", WRITE),
-        ("generator", ANSWER),
+        ("generator", EXTRACT),
+        ("generator", WORD),
+        ("reader", TRANSLATE),
+        ("reader", READ),
+        ("reader", RECALL),
     ]
 
 
@@ -269,5 +302,5 @@ async def test_images_of_a_path_come_from_the_blob_store() -> None:
 async def test_the_team_has_one_supervisor_per_role() -> None:
     async with team() as (members, _):
         specs = members.specs()
-    assert [spec.id for spec in specs] == ["planners", "executors", "verifiers", "generators"]
+    assert [spec.id for spec in specs] == ["planners", "executors", "verifiers", "generators", "readers"]
     assert {spec.kind for spec in specs} == {"supervisor"}

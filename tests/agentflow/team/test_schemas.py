@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentflow.facts import Extraction
 from agentflow.sandbox import Sandbox
-from agentflow.team._schemas import answer_schema, draft_schema, plan_schema
-from agentflow.trajectory import Answer, Draft, Judgement, ToolCard
+from agentflow.team._schemas import answer_schema, extraction_schema, plan_schema
+from agentflow.trajectory import Answer, Judgement, ToolCard
 from tests.agentflow.team._model import SEARCH
 
 Schema = dict[str, Any]
@@ -74,11 +75,11 @@ def test_answer_schemas_are_closed_and_require_every_property_without_nulls(
 
 
 @pytest.mark.promise("team:schemas")
-def test_a_draft_may_cite_images_only_if_some_were_shown() -> None:
-    plain, pictured = draft_schema(images=False), draft_schema(images=True)
+def test_a_fact_may_name_a_region_only_if_images_were_shown() -> None:
+    plain, pictured = extraction_schema(images=False), extraction_schema(images=True)
     for schema in (plain, pictured):
         assert_strict(schema)
-        assert list(schema["properties"]) == list(Draft.__struct_fields__)
+        assert list(schema["properties"]) == list(Extraction.__struct_fields__)
     assert "null" not in str(plain)
     assert "region" not in str(plain)
     assert "region" in str(pictured)

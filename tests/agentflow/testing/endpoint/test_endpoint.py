@@ -134,21 +134,30 @@ async def test_without_observations_it_searches_with_words_of_the_seed() -> None
 
 
 @pytest.mark.promise("endpoint:plays")
-async def test_it_drafts_a_grounded_question_judges_and_knows_nothing_by_heart() -> None:
+async def test_its_facts_questions_programs_and_answers_agree() -> None:
+    text = "Brenn Light had keeper Ada Holm. Ada Holm reached Vessel Bay."
     async with fake_endpoint() as url, session() as http:
-        draft = await ask(http, url, body("draft"))
+        found = await ask(http, url, body("extraction", f"<observation>\n{text}\n</observation>"))
         assert await ask(http, url, body("judgement")) == {"verdict": "new", "reason": ""}
-        assert await ask(http, url, body("answer")) == {"answer": "unknown"}
-        nothing = await ask(http, url, body("draft", "Explore."))
-    cited = [citation for step in draft["steps"] for citation in step["citations"]]
-    observations = STORY.split("</observation>")
-    assert len(draft["steps"]) == 3
-    assert all(citation["quote"] in observations[citation["observation"] - 1] for citation in cited)
-    assert {citation["observation"] for citation in cited} == {1, 2}
-    assert draft["answer"] in cited[-1]["quote"]
-    assert draft["answer"].casefold() not in draft["question"].casefold()
-    assert draft["question"].endswith("?")
-    assert nothing == {"question": "", "answer": "", "steps": []}
+        program = "The program:\n(1) the keeper of Brenn Light\n(2) the reached of (1)\n\nThe sentences"
+        question = (await ask(http, url, body("wording", program)))["question"]
+        asked = f"<question>\n{question}\n</question>"
+        steps = (await ask(http, url, body("translation", asked)))["steps"]
+        passages = f'<passage number="1">\n{text}\n</passage>'
+        nothing = await ask(http, url, body("evidenceanswer", asked))
+        answered = await ask(http, url, body("evidenceanswer", f"{passages}\n{asked}"))
+    assert [(fact["subject"], fact["relation"], fact["value"]) for fact in found["facts"]] == [
+        ("Brenn Light", "keeper", "Ada Holm"),
+        ("Ada Holm", "reached", "Vessel Bay"),
+    ]
+    assert question.endswith("?")
+    assert [(step["operator"], step["inputs"], step["relation"]) for step in steps] == [
+        ("follow", ["Brenn Light"], "keeper"),
+        ("follow", ["#1"], "reached"),
+    ]
+    assert nothing["answers"] == []
+    assert answered["answers"] == ["Vessel Bay"]
+    assert all(quote in text for quote in answered["quotes"])
 
 
 def offering(*said: Message, **more: Any) -> Call[str]:  # noqa: ANN401
@@ -338,6 +347,6 @@ async def test_it_logs_every_body_on_a_line_of_a_file(tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with fake_endpoint(log=log) as url, session() as http:
         for said in ("one", "two", "one"):
-            await ask(http, url, body("draft", f"First,\n{said}."))
+            await ask(http, url, body("wording", f"First,\n{said}."))
     lines = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
     assert [line["messages"][-1]["content"][-4:-1] for line in lines] == ["one", "two", "one"]

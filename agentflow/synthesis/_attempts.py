@@ -1,0 +1,182 @@
+"""Difficulty of questions, measured: a single agent tries each of them several times."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from agentflow.actors import together
+from agentflow.errors import ModelFailureKind, ToolFailure
+from agentflow.facts import Value, answer_agrees
+from agentflow.journal import Page
+from agentflow.models import Model, Prices
+from agentflow.sandbox import Sandbox, Tool
+from agentflow.scoring import confidence_interval
+from agentflow.team import EffectGate, EpisodeSettings, PutBlob, ReadBlob, solve_alone
+from agentflow.trajectory import Episode, Task, Usage
+
+
+class Triage(StrEnum):
+    """Reason that a question which passed every check is not in the file of pairs. The set is closed."""
+
+    NEVER_SOLVED = "never_solved"
+    """No attempt was right: it may be broken."""
+    ALWAYS_SOLVED = "always_solved"
+    """All attempts were right, also one level up."""
+    OUTSIDE = "outside"
+    """The share of right attempts is outside the window."""
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """An attempt at a question."""
+
+    number: int
+    """Number, from 0."""
+    correct: bool
+    """The answer is right."""
+    answer: str
+    """Answer; empty if there is none."""
+    turns: int
+    """Number of tool calls."""
+    messages: tuple[dict[str, Any], ...] = ()
+    """The conversation of a right attempt, as chat messages."""
+
+
+class Difficulty(Struct, frozen=True, kw_only=True):
+    """Measured difficulty of a question."""
+
+    attempts: int
+    """Number of attempts."""
+    correct: int
+    """Number of right ones."""
+    rate: float
+    """Share of right ones."""
+    interval: tuple[float, float]
+    """Wilson interval of the share, at 95 %."""
+    turns: float
+    """Average number of tool calls of the right attempts; 0 without any."""
+
+    @classmethod
+    def of(cls, attempts: Sequence[Attempt]) -> "Difficulty":
+        """Return the difficulty that attempts show."""
+        right = [attempt for attempt in attempts if attempt.correct]
+        interval = confidence_interval([float(attempt.correct) for attempt in attempts])
+        return cls(
+            attempts=len(attempts),
+            correct=len(right),
+            rate=round(len(right) / len(attempts), 4),
+            interval=(round(interval.low, 4), round(interval.high, 4)),
+            turns=round(sum(attempt.turns for attempt in right) / len(right), 2) if right else 0.0,
+        )
+
+    def triage(self, window: tuple[float, float]) -> Triage | None:
+        """Return the reason that a question with this difficulty is not kept; `None` if it is."""
+        if self.correct == 0:
+            return Triage.NEVER_SOLVED
+        if window[0] <= self.rate <= window[1]:
+            return None
+        return Triage.ALWAYS_SOLVED if self.correct == self.attempts else Triage.OUTSIDE
+
+
+_OUTAGES = frozenset(map(str, ModelFailureKind))
+
+
+class AttemptPort(Protocol):
+    """Agent that tries questions."""
+
+    async def attempt(self, question: str, page: Page) -> Episode:
+        """Try a question; what is on the page is not repeated."""
+        ...
+
+
+async def attempt_all(
+    agent: AttemptPort, question: str, answer: Value, page: Page, count: int
+) -> tuple[tuple[Attempt, ...], Usage]:
+    """Have an agent try a question several times; return the attempts and their usage.
+
+    An attempt that an outage of the model or the tools ended says nothing about the question and is left out.
+    """
+
+    async def one(number: int) -> tuple[Attempt | None, Usage]:
+        try:
+            episode = await agent.attempt(question, page.section(str(number)))
+        except ToolFailure:
+            return None, Usage()
+        usage = sum((exchange.usage for exchange in episode.exchanges), Usage())
+        if episode.solution is None and episode.failure is not None and episode.failure.kind in _OUTAGES:
+            return None, usage
+        said = "" if episode.solution is None else episode.solution.answer
+        correct = answer_agrees(answer, said)
+        attempt = Attempt(
+            number=number,
+            correct=correct,
+            answer=said,
+            turns=len(episode.turns),
+            messages=chat_of(episode) if correct else (),
+        )
+        return attempt, usage
+
+    made = await together(partial(one, number) for number in range(count))
+    attempts = tuple(attempt for attempt, _ in made if attempt is not None)
+    return attempts, sum((usage for _, usage in made), Usage())
+
+
+def chat_of(episode: Episode) -> tuple[dict[str, Any], ...]:
+    """Return an episode as chat messages: the question, each call with its result, the answer."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": episode.task.question}]
+    for turn in episode.turns:
+        if turn.action is None:
+            continue
+        call = {
+            "id": f"call_{turn.number}",
+            "type": "function",
+            "function": {"name": turn.action.tool, "arguments": turn.action.arguments},
+        }
+        messages += [
+            {"role": "assistant", "content": turn.step.justification, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": turn.result},
+        ]
+    answer = "" if episode.solution is None else episode.solution.answer
+    return (*messages, {"role": "assistant", "content": answer})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleAgent:
+    """Tries questions with the single agent of a rollout, each attempt in a sandbox of its own."""
+
+    model: Model
+    tools: Sequence[Tool]
+    fresh: "FreshSandbox"
+    settings: EpisodeSettings
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    put_blob: PutBlob
+    blob: ReadBlob
+    prices: Prices | None
+    gate: EffectGate
+
+    async def attempt(self, question: str, page: Page) -> Episode:
+        """See `AttemptPort`."""
+        task = Task(index=0, id="attempt", question=question, kwargs=dict(self.kwargs))
+        async with self.fresh() as sandbox:
+            return await solve_alone(
+                task,
+                model=self.model,
+                sandbox=sandbox,
+                tools=self.tools,
+                page=page,
+                settings=self.settings,
+                put_blob=self.put_blob,
+                blob=self.blob,
+                prices=self.prices,
+                gate=self.gate,
+            )
+
+
+class FreshSandbox(Protocol):
+    """Makes an unused sandbox for the time of a block."""
+
+    def __call__(self) -> AbstractAsyncContextManager[Sandbox]: ...

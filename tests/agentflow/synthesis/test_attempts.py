@@ -1,0 +1,128 @@
+"""Difficulty by attempts: never solved, kept, always solved."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from agentflow.errors import ModelFailureKind
+from agentflow.journal import Page
+from agentflow.synthesis import SynthesisConfig, write_questions
+from agentflow.synthesis._attempts import Triage
+from agentflow.synthesis._seed_result import SeedResult
+from agentflow.trajectory import (
+    Action,
+    Ending,
+    Episode,
+    Exchange,
+    Failure,
+    NextStep,
+    Solution,
+    Task,
+    Turn,
+    Usage,
+)
+from tests.agentflow.synthesis._grown import chain, page, roles
+
+CONFIG = SynthesisConfig.model_validate({"difficulty": {"attempts": 4}})
+
+
+class Solver:
+    """Solves the first attempts at each question, as many as it is told to."""
+
+    def __init__(self, answers: dict[str, str], right: int, failure: Failure | None = None) -> None:
+        self.questions: list[str] = []
+        self._answers = answers
+        self._right = right
+        self._failure = failure
+
+    async def attempt(self, question: str, page: Page) -> Episode:
+        """Answer after one search."""
+        self.questions.append(question)
+        right = self.questions.count(question) <= self._right
+        turn = Turn(
+            number=1,
+            step=NextStep(justification="look", context="", sub_goal="", tool_name="rag_search"),
+            action=Action("rag_search", {"query": "Brenn"}),
+            result="Brenn is a port.",
+        )
+        answer = self._answers.get(question, "") if right else "somewhere else"
+        return Episode(
+            task=Task(index=0, id="attempt", question=question),
+            agent="single",
+            ending=Ending.ANSWERED if self._failure is None else Ending.FAILED,
+            turns=(turn,),
+            solution=Solution("", answer) if self._failure is None else None,
+            failure=self._failure,
+            exchanges=(Exchange(key="1", role="agent", usage=Usage(1, 10, 5), seconds=0.0),),
+            seconds=0.0,
+        )
+
+
+async def answers() -> dict[str, str]:
+    """Return the answers to all questions about the tree, at every level."""
+    found: dict[str, str] = {}
+    for level in range(4):
+        config = SynthesisConfig(question_level=level)
+        found |= {
+            pair.question: pair.answer
+            for pair in (await write_questions(chain(), config, roles(), page())).pairs
+        }
+    return found
+
+
+async def solved(right: int, **settings: Any) -> SeedResult:  # noqa: ANN401 - settings
+    """Return the result with a solver that is right so often."""
+    config = CONFIG.model_copy(update=settings)
+    return await write_questions(chain(), config, roles(), page(), agent=Solver(await answers(), right))
+
+
+@pytest.mark.promise("synthesis:difficulty")
+async def test_a_question_that_no_attempt_solves_goes_to_triage() -> None:
+    result = await solved(0)
+    assert result.pairs == ()
+    assert result.triaged
+    assert {one.reason for one in result.triaged} == {Triage.NEVER_SOLVED}
+
+
+@pytest.mark.promise("synthesis:difficulty")
+async def test_a_question_that_some_attempts_solve_is_kept_with_its_pass_rate() -> None:
+    result = await solved(2)
+    assert result.pairs
+    for pair in result.pairs:
+        assert pair.difficulty is not None
+        assert (pair.difficulty.attempts, pair.difficulty.correct, pair.difficulty.rate) == (4, 2, 0.5)
+        low, high = pair.difficulty.interval
+        assert 0.1 < low < 0.5 < high < 0.9
+        assert pair.difficulty.turns == 1
+    assert result.usage["agent"].calls == 4 * (len(result.pairs) + len(result.triaged))
+    [chat, *_] = [one for own in result.attempts for one in own.attempts if one.correct]
+    assert [message["role"] for message in chat.messages] == ["user", "assistant", "tool", "assistant"]
+    assert chat.messages[-1]["content"] == chat.answer
+    assert not any(one.messages for own in result.attempts for one in own.attempts if not one.correct)
+
+
+@pytest.mark.promise("synthesis:difficulty")
+async def test_a_question_that_every_attempt_solves_is_raised_by_one_level() -> None:
+    known = await answers()
+    agent = Solver(known, 4)
+    result = await write_questions(chain(), CONFIG, roles(), page(), agent=agent)
+    everything = [*result.pairs, *(one.pair for one in result.triaged)]
+    assert any(pair.level == 1 for pair in everything)
+    assert {one.reason for one in result.triaged} <= {Triage.ALWAYS_SOLVED}
+
+
+@pytest.mark.promise("synthesis:difficulty")
+async def test_an_outage_says_nothing_about_a_question() -> None:
+    down = Failure(ModelFailureKind.UNAVAILABLE, "down")
+    result = await write_questions(chain(), CONFIG, roles(), page(), agent=Solver({}, 0, down))
+    assert result.pairs
+    assert result.triaged == ()
+    assert {pair.difficulty for pair in result.pairs} == {None}
+
+
+@pytest.mark.promise("synthesis:difficulty")
+@pytest.mark.parametrize("window", [[0.8, 0.2], [0.0, 1.5], [0.1]])
+def test_a_wrong_window_is_refused(window: list[float]) -> None:
+    with pytest.raises(ValidationError, match="window"):
+        SynthesisConfig.model_validate({"difficulty": {"attempts": 4, "window": window}})
