@@ -27,6 +27,12 @@ MAX_MEMBERS: Final = 12
 """Most members of a closed set that a question is asked about."""
 MAX_LISTED: Final = 6
 """Most items of a list that is asked for."""
+MAX_WAYS: Final = 6
+"""Most descriptions of an entity that are tried."""
+MAX_SHARING: Final = 60
+"""Most things with a value that is a condition; a more frequent one says little."""
+MAX_SIBLINGS: Final = 100
+"""Most things of the kinds of those near the seed that are compared with them."""
 _READABLE: Final = re.compile(r"[^\W\d_][^\W\d_ '’()-]*(?:[ '’-]+[^\W\d_]+){0,5}")
 _SINGLE_SHARE: Final = Decimal("0.8")
 """Share of subjects with one value above which a relation counts as functional."""
@@ -109,7 +115,10 @@ class Candidates:
         for fact in store.having(KIND):
             self.kinds.setdefault(fact.subject, fact.value)
         subjects = list(dict.fromkeys(fact.subject for fact in store.facts))
-        self.subjects = sorted((one for one in subjects if one in distances), key=lambda one: distances[one])
+        near = sorted((one for one in subjects if one in distances), key=lambda one: distances[one])
+        kinds = {self.kinds[one] for one in near if one in self.kinds}
+        others = (one for one in subjects if one not in distances and self.kinds.get(one) in kinds)
+        self.subjects = [*near, *islice(others, MAX_SIBLINGS)]
         self.edges: dict[str, list[Edge]] = {one: list(self._edges(one)) for one in self.subjects}
         self.near: dict[str, set[Value]] = {}
         """Values that one fact connects with an entity."""
@@ -195,7 +204,7 @@ class Candidates:
         return sorted(near, key=lambda one: min(self.distances.get(name, 9) for name in one.members))
 
     def _bridges(self, name: str) -> Iterator[Candidate]:
-        for start, way in self.ways[name][:4]:
+        for start, way in self.ways[name][:MAX_WAYS]:
             for edge in self.edges[name]:
                 if not self._hidden_from(edge.fact.value, start):
                     continue
@@ -223,8 +232,8 @@ class Candidates:
 
     def _described(self, one: Edge, other: Edge) -> Iterator[tuple[Program, Program]]:
         """Return descriptions of two subjects by the same relation of two others: the keepers of two lighthouses."""
-        for start, way in self.ways.get(one.fact.subject, ()):
-            for second_start, second_way in self.ways.get(other.fact.subject, ()):
+        for start, way in self.ways.get(one.fact.subject, [])[:MAX_WAYS]:
+            for second_start, second_way in self.ways.get(other.fact.subject, [])[:MAX_WAYS]:
                 named = {start, second_start, one.fact.subject, other.fact.subject}
                 same = (way[0].operator, way[0].relation) == (second_way[0].operator, second_way[0].relation)
                 if same and len(named) == 4:
@@ -321,7 +330,11 @@ class Candidates:
             and readable(fact.relation)
             and (fact.id in known or fact.relation not in self.functional or fact.relation == KIND)
         ]
-        shared = [one for one in conditions if len({fact.subject for fact in one[3]}) > 1]
+        shared = [
+            one
+            for one in conditions
+            if len(one[3]) <= MAX_SHARING and len({fact.subject for fact in one[3]}) > 1
+        ]
         for first, second in islice(combinations(shared, 2), 12):
             both = {fact.subject for fact in first[3]} & {fact.subject for fact in second[3]}
             if both == {name} and first[0] != second[0]:

@@ -65,7 +65,8 @@ def enumerate_skeletons(
     for kind in QuestionKind:
         scored: dict[str, _Scored] = {}
         for candidate in islice(candidates.of(kind), tried):
-            if (skeleton := _checked(candidate, store)) is not None:
+            skeleton = _checked(candidate, store)
+            if skeleton is not None and support_distance(skeleton.facts, distances, store) is not None:
                 one = _Scored(_score(skeleton, store, distances), skeleton)
                 scored.setdefault(skeleton.id, one)
         best += _limited(sorted(scored.values(), key=_Scored.rank), per_kind, per_relation)

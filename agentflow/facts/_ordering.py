@@ -23,6 +23,8 @@ def compare(first: Value, second: Value) -> int | None:
     True
     """
     if isinstance(first, NumberValue) and isinstance(second, NumberValue):
+        if first.unit == second.unit:
+            return (first.amount > second.amount) - (first.amount < second.amount)
         *kind, factor = _unit(first.unit)
         *other_kind, other_factor = _unit(second.unit)
         if kind != other_kind:

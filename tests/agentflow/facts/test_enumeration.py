@@ -12,6 +12,7 @@ from agentflow.facts import (
     Operator,
     QuestionKind,
     Skeleton,
+    TextValue,
     answer_of,
     enumerate_skeletons,
     evaluate,
@@ -119,6 +120,25 @@ def test_without_a_seed_or_facts_there_are_no_skeletons() -> None:
     assert enumerate_skeletons(STORE, ["an unknown place"]) == []
     assert enumerate_skeletons(FactStore(()), ["Brenn Light"]) == []
     assert select_questions([], 5) == []
+
+
+@pytest.mark.promise("programs:enumeration:siblings")
+def test_the_seed_is_compared_with_things_of_its_kind_that_no_fact_links_to_it() -> None:
+    facts = [
+        fact(f"{kind} {place}", relation, value)
+        for kind in ("Light", "Ship")
+        for place in range(40)
+        for relation, value in (("kind", TextValue(kind)), ("height", metres(place)))
+    ]
+    found = enumerate_skeletons(FactStore(facts), ["Light 7"])
+    assert {one.kind for one in found} >= {
+        QuestionKind.COMPARISON,
+        QuestionKind.ARITHMETIC,
+        QuestionKind.YES_NO,
+    }
+    # A question may name the seed or ask for it.
+    assert all("Light 7" in (*one.given, *one.hidden) for one in found)
+    assert all(name.startswith("Light") for one in found for name in one.given)
 
 
 @pytest.mark.promise("programs:seed:mentions")
