@@ -15,6 +15,7 @@ from agentflow.runs import render_config
 from agentflow.synthesis import (
     PAIRS,
     REPORT,
+    TASKS,
     TRAJECTORIES,
     TREES,
     Report,
@@ -128,10 +129,18 @@ def print_summary(run: SynthesisRun, report: Report) -> None:
             console.print(note)
         folder = run.directory.folder
         _print_sample(console, folder)
-        console.print(f"\nFiles in {folder}: {PAIRS}, {TRAJECTORIES}, {TREES}, {REPORT}")
+        names = [PAIRS, TRAJECTORIES, TREES, *([TASKS] if (folder / TASKS).exists() else []), REPORT]
+        console.print(f"\nFiles in {folder}: {', '.join(names)}")
 
 
 def _print_sample(console: "Console", folder: Path) -> None:
+    if (folder / TASKS).exists() and (task := next(_records(folder / TASKS), None)):
+        console.print("\nOne of the tasks", style="bold")
+        console.print(f"  {task['instruction']}")
+        console.print("\nChecked afterwards", style="bold")
+        for predicate in task["verifier"]:
+            console.print(f"  - {_short(predicate['says'])}")
+        return
     pair = next(_records(folder / PAIRS), None)
     if pair is None:
         return

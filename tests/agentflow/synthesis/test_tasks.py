@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
+from agentflow.cli._synth import print_summary
 from agentflow.errors import ConfigurationError
 from agentflow.journal import NewSeed
 from agentflow.synthesis import TASKS, SynthesisConfig, load_config
@@ -77,6 +78,22 @@ async def test_a_synthesis_without_a_model_keeps_the_same_tasks_with_any_number_
         assert report.tasks == 3
         files.append(contents(folder) | {TASKS: (folder / TASKS).read_bytes()})
     assert files[0] == files[1]
+
+
+@pytest.mark.promise("tasks:synthesis:shown")
+async def test_a_finished_run_shows_a_task_with_what_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = settings_of("embodied", tmp_path, "model_name=offline")
+    run, report = await run_to_the_end(config, [SEEDS["embodied"]])
+    print_summary(run, report)
+    shown = " ".join(capsys.readouterr().out.split())
+    [task] = tasks_in(tmp_path)
+    assert (
+        f"One of the tasks {task['instruction']} Checked afterwards - {task['verifier'][0]['says']}" in shown
+    )
+    assert "tasks 1 written; rejected: none" in shown
+    assert TASKS in shown
 
 
 @pytest.mark.promise("tasks:synthesis:refused")
