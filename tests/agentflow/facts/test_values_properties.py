@@ -168,3 +168,15 @@ def test_a_long_answer_is_read_in_bounded_time(part: str) -> None:
     said = part * (20_000 // len(part)) + "x"
     for like in LIKES:
         read_answer(said, like)
+
+
+@pytest.mark.promise("facts:answers:read")
+@given(ENTITIES | NUMBERS | DATES, ENTITIES | NUMBERS | DATES)
+def test_a_negation_or_an_alternative_never_agrees(value: ScalarValue, other: ScalarValue) -> None:
+    shown, alternative = show_value(value), show_value(other)
+    assert not answer_agrees(value, f"It was not {shown}.")
+    assert not answer_agrees(value, f"{shown}? No.")
+    assert not answer_agrees(value, f"Probably {shown}.")
+    if kind_of(value) is kind_of(other) and not values_agree(value, other):
+        assert not answer_agrees(value, f"{shown} or {alternative}")
+        assert not answer_agrees(value, f"not {shown} but {alternative}")
