@@ -20,6 +20,7 @@ from agentflow.facts import (
     QuestionKind,
     Translation,
     TranslationRequest,
+    TreePassages,
     Value,
     answer_agrees,
     closed_sets,
@@ -27,7 +28,6 @@ from agentflow.facts import (
     evaluate,
     kind_of,
     minimal_support,
-    passages_for,
     program_of,
     same_meaning,
     seed_distances,
@@ -115,6 +115,7 @@ class QuestionChecker:
         self._calls = calls
         self._look = look
         self._search = search
+        self._observations = TreePassages(known.store, known.nodes)
         self._seed_distances = seed_distances(known.store, known.seed_names)
         self._relations = tuple(sorted({fact.relation for fact in known.store.facts}))
         self._set_names = {one.id: one.description for one in known.store.sets.values()}
@@ -335,10 +336,9 @@ class QuestionChecker:
     ) -> tuple[EvidencePassage, ...]:
         """Return the passages for a sample; each sample sees them in another order."""
         store = self._known.store
-        found = passages_for(
-            store,
-            self._known.nodes,
+        found = self._observations.passages(
             [store.by_id[fact] for fact in draft.facts],
+            sets=[store.sets[one] for one in closed_sets(draft.program) if one in store.sets],
             support=self._support(draft.facts, draft),
             hidden=[store.by_id[fact] for fact in hidden],
             question=draft.question,
