@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Final
 
 from agentflow.facts._values import DateValue, ListValue, NumberValue, Value, values_agree
@@ -93,7 +93,7 @@ def total(values: Sequence[Value]) -> NumberValue | None:
     NumberValue(amount=Decimal('5.3'), unit='km')
     """
     numbers = _in_one_unit(values)
-    return NumberValue(sum(numbers, Decimal(0)), _unit_of(values[0])) if len(numbers) > 1 else None
+    return NumberValue(reduce(_EXACT.add, numbers), _unit_of(values[0])) if len(numbers) > 1 else None
 
 
 def difference(first: Value, second: Value) -> NumberValue | None:
@@ -106,7 +106,7 @@ def difference(first: Value, second: Value) -> NumberValue | None:
     NumberValue(amount=Decimal('7'), unit='years')
     """
     if len(numbers := _in_one_unit([first, second])) == 2:
-        return NumberValue(abs(numbers[0] - numbers[1]), _unit_of(first))
+        return NumberValue(_EXACT.subtract(*numbers).copy_abs(), _unit_of(first))
     if isinstance(first, DateValue) and isinstance(second, DateValue):
         early, late = sorted((first, second), key=first_day)
         same_precision = (bool(early.month), bool(early.day)) == (bool(late.month), bool(late.day))

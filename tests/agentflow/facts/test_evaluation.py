@@ -112,6 +112,14 @@ ANSWERS: dict[str, tuple[Program, list[Value]]] = {
         (PAIR, step(FOLLOW, 1, relation="height"), step(Operator.SUM, 2)),
         [metres(54)],
     ),
+    "a sum of many digits": (
+        (step(Operator.SUM, number(10**40, "grains"), number(1, "grains")),),
+        [number(10**40 + 1, "grains")],
+    ),
+    "a sum in two units": (
+        (step(FOLLOW, EntityValue("Gull"), EntityValue("Tern"), relation="crossing"), step(Operator.SUM, 1)),
+        [number(9, "km")],
+    ),
     "a difference": (
         (step(Operator.OR, BRENN, SKERRY), step(FOLLOW, 1, relation="height"), step(Operator.DIFFERENCE, 2)),
         [metres(14)],
