@@ -172,7 +172,10 @@ def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]
     if acting := next((tool for tool in request.tools if tool.name == "world_act"), None):
         yield from world_calls(request, acting)
         return
-    if kinds and all(kind.name == "shell" for _, kind in kinds):
+    # Results of other tools are worked with; without them, a shell makes its own files.
+    names = {tool.name for tool, _ in kinds}
+    shells = kinds and all(kind.name == "shell" for _, kind in kinds)
+    if shells and all(step.action.tool in names for step in request.path):
         for job in shell_jobs(request.seed, request.path):
             yield kinds[0][0], Use(job.intent, {kinds[0][1].main: job.command})
     ordered = _ordered(kinds, len(request.path), bool(leads.observed))
