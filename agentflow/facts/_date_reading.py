@@ -15,8 +15,9 @@ from agentflow.facts._clauses import (
     within,
 )
 from agentflow.facts._dates import DateMention, find_dates
+from agentflow.facts._names import CONNECTING
 from agentflow.facts._values import DateValue
-from agentflow.text import quantity_of
+from agentflow.text import quantity_of, singular
 
 _VAGUE_DATE: Final = re.compile(
     r"(?:\b(?:circa|ca|c|about|around|approximately|roughly|before|after|by|until|till|early|late|mid|middle of|spring|summer|autumn"
@@ -28,6 +29,8 @@ _NEAR: Final = 28
 _NEXT_WORD: Final = re.compile(r" ?-?([^\W\d_]+)")
 _MOST: Final = 64
 """Number of dates that are compared with each other."""
+_IN: Final = re.compile(r"\b(?:in|since|from|of|year|until|till|by)\s$", re.IGNORECASE)
+"""Words before a year, after which a plural is the next word of the sentence: "in 1841 ships …"."""
 _EARLY, _FAR = 1000, 3000
 """Range of the numbers that are usually years."""
 _BARE: Final = re.compile(rf"[\W_{MASK}]*")
@@ -67,7 +70,14 @@ def read_dates(answer: str, like: DateValue, question: str = "") -> list[DateVal
 def _may_be_year(line: str, mention: DateMention, like: DateValue) -> bool:
     """Return whether a bare number is a year: no unit follows it, and it has as many digits as the expected one."""
     word = _NEXT_WORD.match(line, mention.end)
-    measured = word is not None and quantity_of(Decimal(1), word[1]).known
+    measured = word is not None and (
+        quantity_of(Decimal(1), word[1]).known
+        or (
+            singular(word[1]) != word[1]
+            and word[1].lower() not in CONNECTING
+            and not _IN.search(line, max(0, mention.start - _NEAR), mention.start)
+        )
+    )
     usual = _EARLY <= mention.year < _FAR or not _EARLY <= abs(like.year) < _FAR
     return not measured and usual
 

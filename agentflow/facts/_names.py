@@ -190,7 +190,10 @@ class NameReader:
         for name in names:
             clause = next((span for span in here if within(name, [span])), None)
             if clause and self._is_prominent(name[0], clause):
-                return not any(self._opens_with_rival(span) for span in here if span != clause)
+                others = [span for span in here if span != clause]
+                return not any(map(self._opens_with_rival, others)) and not any(
+                    self._states_rival(span, found) for span in here
+                )
             if clause and self._is_place(name, clause, here, found):
                 return True
         return not any(self._rivals(span, found) for span in here)
@@ -296,6 +299,16 @@ class NameReader:
         )
         place = next(words, None)
         return place is not None and self._starts_rival(place)
+
+    def _states_rival(self, span: Span, found: Sequence[Span]) -> bool:
+        """Return whether another name follows `is`, `was` and alike in a clause: "the first was Ada"."""
+        places = self._places(span)
+        return any(
+            self._is_rival(place)
+            and self.words[place - 1].form in _COPULAS
+            and not within((self.words[place].start, self.words[place].end), found)
+            for place in places[1:]
+        )
 
     def _is_prominent(self, start: int, clause: Span) -> bool:
         """Return whether a name is the subject of its clause, or follows `is`, `was`, `called` and alike."""

@@ -22,6 +22,8 @@ _TAIL: Final = re.compile(
     re.IGNORECASE,
 )
 _SPACED: Final = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d.,]*\d)")
+_DOTS: Final = re.compile(r"(?<=\d)\s?(?:…|\.{2,3})\s?(?=[\d$€£])")
+"""Dots of a range: `34 … 36`."""
 _DOTTED: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]*\d)")
 _DECIMAL_COMMA: Final = re.compile(r"(?<![\d.,])(\d+),(\d{1,2})(?![\d,.])")
 _APOSTROPHES: Final = re.compile(r"(?<=\d)['’](?=\d{3}(?!\d))")
@@ -39,7 +41,8 @@ _SHOWN: Final[Mapping[str, str]] = {
 
 def plain_numbers(text: str) -> str:
     """Return a text with numbers in digits, without separators of thousands, for `find_quantities`."""
-    joined = _SPACED.sub(lambda found: found[0].replace(" ", ""), _APOSTROPHES.sub("", text))
+    joined = _DOTS.sub(" to ", text)
+    joined = _SPACED.sub(lambda found: found[0].replace(" ", ""), _APOSTROPHES.sub("", joined))
     joined = _DOTTED.sub(lambda found: found[0].replace(".", ""), joined)
     return plain_quantities(_DECIMAL_COMMA.sub(r"\1.\2", joined), numerals=True)
 
