@@ -14,6 +14,7 @@ from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
 from agentflow.synthesis._trajectory_node import TrajectoryNode
+from agentflow.tasks import VerifiableTask
 from agentflow.text import tokens
 from agentflow.trajectory import Seed, Tree
 
@@ -98,12 +99,13 @@ def _lines(
         pairs.append(_ENCODER.encode(pair_record(seed, pair, trajectories[pair.trajectory_id])))
     tasks: list[bytes] = []
     for task in result.tasks:
-        if asked.before(task.instruction, "") is not None:
+        answer = answer_of(task)
+        if asked.before(task.instruction, answer) is not None:
             tally.drop()
             continue
-        asked.add(task.instruction, "", task.id)
+        asked.add(task.instruction, answer, task.id)
         tally.keep_task()
-        tasks.append(_ENCODER.encode(task))
+        tasks.append(_ENCODER.encode(task_record(task)))
     paths = [_ENCODER.encode(trajectory_record(result.tree, one)) for one in result.trajectories]
     return {
         TASKS: tasks,
@@ -123,6 +125,17 @@ def _lines(
             if one.correct
         ],
     }
+
+
+def answer_of(task: VerifiableTask) -> str:
+    """Return the answer of a task; empty if its state solves it."""
+    return str(task.metadata.get("answer") or task.gold.answer)
+
+
+def task_record(task: VerifiableTask) -> dict[str, object]:
+    """Return a line of `tasks.jsonl`: the task, with the fields that a rollout reads."""
+    kept: dict[str, object] = msgspec.to_builtins(task)
+    return {**kept, "answer": answer_of(task), "kwargs": task.setup.kwargs}
 
 
 def pair_record(seed: Seed, pair: Pair, trajectory: Trajectory) -> dict[str, object]:

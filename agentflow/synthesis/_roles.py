@@ -19,10 +19,14 @@ from agentflow.facts import (
 from agentflow.growth import ExecutorPort, PlannerPort, VerifierPort
 from agentflow.runs import PauseGate
 from agentflow.sandbox import Sandbox
-from agentflow.tasks import InstructionAuthor
+from agentflow.tasks import TaskGenerator
 from agentflow.trajectory import (
     Action,
     ActionOutcome,
+    Answer,
+    AnswerRequest,
+    IndependentSolution,
+    IndependentSolutionRequest,
     InstructionRequest,
     Judgement,
     JudgementRequest,
@@ -30,7 +34,9 @@ from agentflow.trajectory import (
     LookRequest,
     Plan,
     PlanRequest,
+    ProposedSolutions,
     Reply,
+    SolutionsRequest,
     TaskInstruction,
 )
 
@@ -85,7 +91,7 @@ class GatedRoles:
     verifier: VerifierPort
     generator: GeneratorPort
     reader: ReaderPort
-    author: InstructionAuthor
+    author: TaskGenerator
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
         """See `PlannerPort`."""
@@ -132,5 +138,17 @@ class GatedRoles:
         return await self.gate.run(self.reader.recall, request)
 
     async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
-        """See `InstructionAuthor`."""
+        """See `TaskGenerator`."""
         return await self.gate.run(self.author.instruct, request)
+
+    async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
+        """See `TaskGenerator`."""
+        return await self.gate.run(self.author.propose, request)
+
+    async def solve_again(self, request: IndependentSolutionRequest) -> Reply[IndependentSolution]:
+        """See `TaskGenerator`."""
+        return await self.gate.run(self.author.solve_again, request)
+
+    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
+        """See `TaskGenerator`."""
+        return await self.gate.run(self.author.answer, request)

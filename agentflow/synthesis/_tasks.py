@@ -59,13 +59,13 @@ async def task_kind(
     executor: ExecutorPort,
     author: InstructionAuthor,
 ) -> TaskKind | None:
-    """Return the kind of tasks that the settings name; `None` if they name none.
+    """Return the kind of state tasks that the settings name; `None` if they name none.
 
     :raises ConfigurationError: one line, if a tool that it needs is missing.
     """
-    if config.tasks is None:
+    kind = None if config.tasks is None else _KINDS.get(config.tasks)
+    if kind is None:
         return None
-    kind = _KINDS[config.tasks]
     if kind.acts not in sandboxes.tools:
         raise ConfigurationError(
             f"tasks: {config.tasks} needs the tool {kind.acts}; add it to available_tools"
@@ -107,5 +107,6 @@ async def derive_tasks(tree: Tree, kind: TaskKind, page: Page) -> SeedResult:
 
 
 def _rejected(task: VerifiableTask, findings: tuple[TaskFinding, ...]) -> RejectedTask:
-    solution = "\n".join(f"{action.tool} {action.arguments}" for action in task.gold.actions)
+    actions = "\n".join(f"{action.tool} {action.arguments}" for action in task.gold.actions)
+    solution = task.gold.answer or actions
     return RejectedTask(kind=task.kind, instruction=task.instruction, solution=solution, findings=findings)

@@ -24,6 +24,7 @@ from agentflow.runs import (
     SandboxPool,
     SupervisedRun,
     check_models,
+    open_supervised,
     run_sync,
     start_child,
     unused_arguments,
@@ -40,6 +41,7 @@ from agentflow.synthesis._report import Report, render_report
 from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
+from agentflow.synthesis._solution_tasks import solution_kind
 from agentflow.synthesis._tasks import derive_tasks, task_kind
 from agentflow.tasks import TaskKind
 from agentflow.team import EpisodeSettings, ObservationLimits, Team
@@ -243,7 +245,11 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         search = (
             AlternativeSearch(sandbox, self.chosen.tools, roles) if self.config.search_alternatives else None
         )
-        kind = await task_kind(self.config, sandbox, sandboxes, roles, roles)
+        opens = solution_kind(self.config, sandboxes, roles)
+        if opens is None:
+            kind = await task_kind(self.config, sandbox, sandboxes, roles, roles)
+        else:
+            kind = await open_supervised(self._supervisor, "tasks", opens)
         return _TreeWorker(
             run, grower, roles, self.config, self._progress, sandboxes.stateful, kind, search, agent
         )

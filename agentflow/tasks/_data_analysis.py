@@ -151,15 +151,16 @@ class DataAnalysis:
 
 @asynccontextmanager
 async def open_data_analysis(
-    sandbox: Sandbox, generator: TaskGenerator, settings: DerivationSettings
+    sandbox: Sandbox, generator: TaskGenerator, settings: DerivationSettings, folder: str = ""
 ) -> AsyncGenerator[DataAnalysis]:
     """Open the kind, and close its session at the end.
 
     See docs/tasks.md for an example.
 
     :param sandbox: sandbox with the `data` backend and a data directory.
+    :param folder: path of the directory in a session; empty for that of the backend.
     """
-    programs = DataPrograms(sandbox)
+    programs = DataPrograms(sandbox, folder)
     try:
         yield DataAnalysis(programs, generator, settings)
     finally:

@@ -49,12 +49,14 @@ class DataFolder(Struct, frozen=True):
 class DataPrograms:
     """Session in which programs run; agents never see it."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, folder: str = "") -> None:
         """Describe it.
 
         :param sandbox: sandbox with the `data` backend and a data directory.
+        :param folder: path of the directory in a session; empty for that of the backend.
         """
         self._sandbox = sandbox
+        self._arguments = {"folder": folder} if folder else {}
         self._session: Sandbox | None = None
         self._turn = anyio.Lock()
 
@@ -64,7 +66,7 @@ class DataPrograms:
         :raises ToolFailure: if it can't be inspected.
         """
         async with self._turn:
-            result = await (await self._open()).execute("data_inspect")
+            result = await (await self._open()).execute("data_inspect", self._arguments)
         if result.error is not None:
             raise ToolFailure(result.error.kind, result.error.message)
         folder = str(result.data["folder"])

@@ -145,7 +145,7 @@ def load_tasks(
 ) -> list[Task]:
     """Load the tasks of a file or of a benchmark. See docs/benchmarks.md.
 
-    A file (JSONL, JSON, CSV, TSV, parquet) has one task per row: `id` or `task_id`; `question`, `query` or `input`;
+    A file (JSONL, JSON, CSV, TSV, parquet) has one task per row: `id` or `task_id`; `question`, `query`, `instruction` or `input`;
     `answer`, `ground_truth` or `expected`, one or a list; `kwargs`. Other fields become metadata.
 
     :param source: a file of tasks, `hub:OWNER/NAME`, a benchmark's name (its bundled samples), or a YAML file that describes a
@@ -175,10 +175,14 @@ def load_tasks(
 _ID: Final = ("id", "task_id")
 
 
-_QUESTION: Final = ("question", "query", "input")
+_QUESTION: Final = ("question", "query", "instruction", "input")
 
 
 _ANSWER: Final = ("answer", "ground_truth", "expected", "references", "answers")
+
+
+_TASK_FIELDS: Final = frozenset({"id", "question", "references"})
+"""Fields of a task that its metadata can't hold, too."""
 
 
 Name = Annotated[str, Field(min_length=1)]
@@ -190,7 +194,7 @@ class Fields(Section):
     id: Name | None = None
     """`id`, `task_id`."""
     question: Name | None = None
-    """`question`, `query`, `input`."""
+    """`question`, `query`, `instruction`, `input`."""
     answer: Name | None = None
     """`answer`, `ground_truth`, `expected`, `references`, `answers`."""
     options: Name | None = None
@@ -279,7 +283,8 @@ def read_plain(row: BenchmarkRow, fields: Fields) -> Task:
     others = {
         name: value for name, value in row.fields.items() if name not in taken and value not in (None, "")
     }
-    metadata = others | (own if is_object(own) else {})
+    given = own if is_object(own) else {}
+    metadata = others | {name: value for name, value in given.items() if name not in _TASK_FIELDS}
     if row.fields.get(options) not in (None, "", []):
         metadata["options"] = _options(row, options)
     task = described(row.text(*question), references(row, *answer), id=row.perhaps(*id), **metadata)

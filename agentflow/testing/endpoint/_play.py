@@ -14,6 +14,7 @@ import msgspec
 
 from agentflow.testing.endpoint import _facts
 from agentflow.testing.endpoint._prompt import Prompt
+from agentflow.testing.endpoint._table_answers import answer_about_tables
 
 EMBEDDING_SIZE = 128
 """Dimension of an embedding."""
@@ -44,6 +45,8 @@ def play(prompt: Prompt) -> str:
             answer = _facts.answer(prompt)
         case "taskinstruction" if "<result>\n- " in prompt.text:
             answer = _instruction(prompt)
+        case "proposedsolutions" | "taskinstruction" | "independentsolution":
+            answer = answer_about_tables(prompt)
         case "":
             return "unknown"
         case _:
