@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from agentflow._typeguards import is_list, is_object
 from agentflow.offline._leads import Leads, spans_of
 from agentflow.offline._words import listed
-from agentflow.offline._writer import LABEL
 from agentflow.trajectory import ToolCard
 
+LABEL = "years between:"
+"""Label that programs print before a span of years."""
 LOOKING = ("search", "read", "visit", "other")
 """Kinds of tools that return new text."""
 _QUERIES = frozenset(listed("query queries q question questions keywords search topic term terms prompt"))

@@ -1,21 +1,11 @@
-"""Chains of facts over several observations, from which multi-hop questions are made."""
+"""Chains of facts over several observations, which lead from the names in a question to its answer."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from agentflow.offline._language import bounded, terms
 from agentflow.offline._statements import SLOT, Statement, read
-from agentflow.trajectory import WriteRequest, digest
 
-_CLAUSE = re.compile(r"the [^\0]*?(?= (?:where|that) )")
-"""Noun before the clause of a description: `the town` of `the town where …`."""
-_STUTTER = re.compile(r"\b(\w+) (?:that (?:was|were|is|are) )?\1\b")
-_CLOSE = 12
-"""Score difference below which chains count as equally good."""
-_BEST = 16
-"""Maximum number of equally good chains."""
 _HUB = 8
 """Number of hops from one thing from which it counts as a hub."""
 _HOPS = 3
@@ -42,31 +32,6 @@ class Hop(NamedTuple):
     found: KnownFact
     worth: int
     """Readability score."""
-
-
-class Chain(NamedTuple):
-    """Outline of a question: hops, the final fact, and an observation to cite for each."""
-
-    hops: tuple[Hop, ...]
-    """Hops, the farthest first."""
-    target: KnownFact
-    """The fact with the answer."""
-    cited: tuple[int, ...]
-    """Cited observations, for each hop and then for the target."""
-    score: int
-    """Score; higher is better."""
-
-    @property
-    def question(self) -> str:
-        """Return the text of the question."""
-        phrase = describe_end(self.hops)
-        before, _, after = self.target.fact.ask.partition(SLOT)
-        clause = _CLAUSE.match(self.hops[-1].phrase)
-        if clause is None or after == "?" or before.endswith(" of "):
-            return f"{before}{phrase}{after}"
-        # The verb goes before the clause: "was the town founded where …".
-        head = clause[0].rstrip()
-        return f"{before}{head}{after.rstrip('?')}{phrase.removeprefix(head)}?"
 
 
 def describe_end(hops: tuple[Hop, ...]) -> str:
@@ -138,61 +103,9 @@ def _hops(found: tuple[KnownFact, ...], classes: dict[str, str]) -> dict[str, li
     }
 
 
-def chains(knowledge: Knowledge, request: WriteRequest) -> Iterator[Chain]:
-    """Yield every chain that makes a question, best first."""
-    last = len(request.evidence)
-    ending = request.evidence[-1].observation if request.evidence else ""
-    wanted = set(terms(request.seed))
-    candidates = [
-        chain
-        for target in knowledge.found
-        for hops in ways(target.fact.subject, knowledge.hops)
-        if (chain := _chain(hops, target, wanted, last)) is not None
-    ]
-    candidates.sort(key=lambda chain: -chain.score)
-    best = [chain for chain in candidates[:_BEST] if chain.score > candidates[0].score - _CLOSE]
-    # Paths of one tree share most observations; the end of each path decides which question it prefers.
-    best.sort(key=lambda chain: digest([ending, chain.question]))
-    return (chain for chain in [*best, *candidates[len(best) :]] if _stands(chain))
-
-
 def ways(end: str, hops: dict[str, list[Hop]]) -> Iterator[tuple[Hop, ...]]:
     """Yield the one or two hops that lead to a thing."""
     for hop in hops.get(end, [])[:_HOPS]:
         yield (hop,)
         for far in hops.get(hop.start, [])[:_HOPS]:
             yield (far, hop)
-
-
-def _chain(hops: tuple[Hop, ...], target: KnownFact, wanted: set[str], last: int) -> Chain | None:
-    things = [hops[0].start, *(hop.end for hop in hops)]
-    sentences = {target.fact.sentence, *(hop.found.fact.sentence for hop in hops)}
-    if len(set(things)) < len(things) or target.fact.value in things or len(sentences) <= len(hops):
-        return None
-    cited = _cite([*(hop.found.places for hop in hops), target.places])
-    if len(set(cited)) < 2:
-        return None
-    apart = not set(target.places).intersection(*(hop.found.places for hop in hops))
-    score = 30 * (len(hops) - 1) + sum(hop.worth for hop in hops) + 6 * len(set(cited)) + 12 * apart
-    score += 10 * (target.places[0] == last) + 5 * (last in cited[:-1])
-    score += 8 * target.fact.value[0].isdigit() + 12 * (not wanted.isdisjoint(terms(" ".join(things))))
-    score -= 15 * any(_CLAUSE.match(hop.phrase) is not None for hop in hops[:-1])
-    return Chain(hops, target, cited, score)
-
-
-def _cite(places: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Pick one observation for each fact: the newest for the target, and different ones if possible."""
-    cited: list[int] = [places[-1][-1]]
-    for options in reversed(places[:-1]):
-        fresh = [number for number in options if number not in cited]
-        cited.append(fresh[0] if fresh else options[0])
-    return tuple(reversed(cited))
-
-
-def _stands(chain: Chain) -> bool:
-    """Return true if the question names neither its answer nor an intermediate result."""
-    question = chain.question
-    hidden = [chain.target.fact.value, *(hop.end for hop in chain.hops)]
-    if len(question.split()) > 45 or _STUTTER.search(question):
-        return False
-    return not any(bounded(name, question) for name in hidden)

@@ -41,7 +41,6 @@ from agentflow.offline._solving import (
 from agentflow.offline._table_tasks import answer_table_request
 from agentflow.offline._translation import translate
 from agentflow.offline._wording import word
-from agentflow.offline._writer import write
 from agentflow.trajectory import (
     Action,
     AnalysisRequest,
@@ -67,7 +66,6 @@ from agentflow.trajectory import (
     Usage,
     Verdict,
     VerificationRequest,
-    WriteRequest,
     canonical,
 )
 
@@ -93,8 +91,6 @@ def answer(request: Request[Any]) -> Struct:
             return plan(request)
         case JudgementRequest():
             return judge(request)
-        case WriteRequest():
-            return write(request)
         case AnswerRequest():
             # The request shows no text, and the engine knows nothing else.
             return Answer("")

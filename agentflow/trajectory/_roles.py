@@ -178,37 +178,6 @@ class Region(Struct, frozen=True):
     """Bottom edge."""
 
 
-class Citation(Struct, frozen=True):
-    """Source of a reasoning step."""
-
-    observation: int
-    """Number of the observation, from 1."""
-    quote: str
-    """Verbatim quote from the observation; for an image, what the region shows."""
-    region: Region | None = None
-    """Cited region of an image."""
-
-
-class DraftStep(Struct, frozen=True):
-    """A step of the reasoning from question to answer."""
-
-    step: str
-    """The conclusion."""
-    citations: tuple[Citation, ...]
-    """Its sources."""
-
-
-class Draft(Struct, frozen=True):
-    """A question, its answer, and the reasoning between them."""
-
-    question: str
-    """The question, understandable without the path."""
-    answer: str
-    """The answer, as short as possible."""
-    steps: tuple[DraftStep, ...]
-    """The reasoning, at least three steps."""
-
-
 class Example(Struct, frozen=True):
     """Example of a question and its answer in the wanted style."""
 
@@ -216,34 +185,6 @@ class Example(Struct, frozen=True):
     """The question."""
     answer: str
     """Its answer."""
-
-
-class Rejection(Struct, frozen=True):
-    """A rejected draft."""
-
-    draft: Draft
-    """The draft."""
-    reasons: tuple[str, ...]
-    """Its faults, one line each."""
-
-
-class WriteRequest(Request[Draft], frozen=True, kw_only=True):
-    """Ask the generator for a question that requires this path, with its answer."""
-
-    seed: str
-    """The subject that was explored."""
-    seed_description: str = ""
-    """Description of the seeds of this run."""
-    tips: str = ""
-    """The user's guidance for questions."""
-    examples: tuple[Example, ...] = ()
-    """Examples of the wanted style."""
-    evidence: tuple[Step, ...]
-    """Observations that may be cited, numbered from 1 in this order."""
-    rejected: tuple[Rejection, ...] = ()
-    """Earlier attempts, oldest first."""
-    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Values given with the seed."""
 
 
 class Answer(Struct, frozen=True):

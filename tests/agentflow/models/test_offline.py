@@ -7,18 +7,17 @@ import msgspec
 import pytest
 
 from agentflow.errors import ModelFailure, RunStopped, StopCause
+from agentflow.facts import Extraction, ExtractionRequest
 from agentflow.models import Accounts, Call, Model
 from agentflow.models._make import OfflineModel
 from agentflow.trajectory import (
     Answer,
     AnswerRequest,
-    Draft,
     Judgement,
     JudgementRequest,
     Plan,
     PlanRequest,
     Request,
-    WriteRequest,
 )
 from tests.agentflow.offline._walks import BATCH, SEARCH, walks
 
@@ -27,7 +26,7 @@ PATH = next(walks(CONTENT, (SEARCH, BATCH)))
 REQUESTS: dict[type[msgspec.Struct], Request[msgspec.Struct]] = {
     Plan: PlanRequest(seed=CONTENT, tools=(SEARCH, BATCH), path=PATH, count=2),
     Judgement: JudgementRequest(seed=CONTENT, path=PATH[:-1], step=PATH[-1]),
-    Draft: WriteRequest(seed=CONTENT, evidence=PATH),
+    Extraction: ExtractionRequest(seed=CONTENT, action=PATH[-1].action, text=PATH[-1].observation),
     Answer: AnswerRequest(question="In which year was Alba founded?"),
 }
 
@@ -50,10 +49,11 @@ async def test_the_same_request_has_the_same_answer_and_its_text_decodes_into_it
 
 _PRINT = """
 from agentflow.offline._engine import plan
-from agentflow.offline._writer import write
+from agentflow.offline._extraction import extract
 from tests.agentflow.models.test_offline import REQUESTS
-from agentflow.trajectory import Draft, Plan
-print(plan(REQUESTS[Plan]), write(REQUESTS[Draft]))
+from agentflow.facts import Extraction
+from agentflow.trajectory import Plan
+print(plan(REQUESTS[Plan]), extract(REQUESTS[Extraction]))
 """
 
 
@@ -70,7 +70,7 @@ def test_answers_do_not_depend_on_the_hash_seed() -> None:
         for seed in ("1", "2")
     }
     assert len(said) == 1
-    assert "Draft" in said.pop()
+    assert "ExtractedFact" in said.pop()
 
 
 @pytest.mark.promise("offline:knows-nothing")
@@ -82,7 +82,7 @@ async def test_a_question_without_text_is_not_answered() -> None:
 @pytest.mark.promise("offline:accounts")
 async def test_the_usage_of_the_offline_engine_is_accounted() -> None:
     accounts = Accounts()
-    completion = await OfflineModel(accounts).complete(call(Draft, REQUESTS[Draft]))
+    completion = await OfflineModel(accounts).complete(call(Extraction, REQUESTS[Extraction]))
     assert accounts.by_role == {"planner": completion.usage}
     assert completion.usage.calls == 1
     assert completion.usage.prompt_tokens > 100
