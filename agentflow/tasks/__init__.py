@@ -5,7 +5,6 @@ solution passes while the initial state, an attempt without effect and every kno
 docs/tasks.md.
 """
 
-from agentflow.tasks._check import check_task
 from agentflow.tasks._contract import (
     GOLD,
     INITIAL,
@@ -23,6 +22,7 @@ from agentflow.tasks._contract import (
     TaskTrial,
     TaskVerdict,
     VerifiableTask,
+    check_task,
     relation_holds,
     task_id,
 )

@@ -4,9 +4,11 @@ Its embeddings need no weights: texts that share words are close.
 """
 
 import base64
+import json
 import math
 import re
 import struct
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
@@ -14,7 +16,6 @@ import msgspec
 
 from agentflow.testing.endpoint import _facts
 from agentflow.testing.endpoint._prompt import Prompt
-from agentflow.testing.endpoint._table_answers import answer_about_tables
 
 EMBEDDING_SIZE = 128
 """Dimension of an embedding."""
@@ -23,6 +24,13 @@ _ANY_WORD = re.compile(r"\w+")
 _IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
 _NOTED = re.compile(r"echo '([^'\n]*)' >> notes\.txt")
 _LEGAL = re.compile(r"^\s+\d+\. (\S.*)$", re.MULTILINE)
+_TABLE = re.compile(r"^(\S+) \(\d+ rows\)\n((?:  .*\n?)+)", re.MULTILINE)
+_NUMERIC_COLUMN = re.compile(
+    r"  (\w+) (?:INT|INTEGER|BIGINT|REAL|DOUBLE|NUMERIC)\b(?!.*(?:primary key|->))", re.IGNORECASE
+)
+_SAMPLE_ROW = re.compile(r"^  (\[.*\])$", re.MULTILINE)
+_COUNTING = re.compile(r"How many rows of (\S+) have a value of (\w+) above ([\d.]+)\?")
+_QUESTION_NOTE = re.compile(r"# (How many .*\?)$|/\* (How many .*\?) \*/", re.MULTILINE)
 _REGION = 100
 
 
@@ -46,7 +54,7 @@ def play(prompt: Prompt) -> str:
         case "taskinstruction" if "<result>\n- " in prompt.text:
             answer = _instruction(prompt)
         case "proposedsolutions" | "taskinstruction" | "independentsolution":
-            answer = answer_about_tables(prompt)
+            answer = _about_tables(prompt)
         case "":
             return "unknown"
         case _:
@@ -197,3 +205,51 @@ def embed(text: str, *, as_base64: bool = False) -> list[float] | str:
     if as_base64:
         return base64.b64encode(struct.pack(f"<{EMBEDDING_SIZE}f", *vector)).decode()
     return vector
+
+
+def _about_tables(prompt: Prompt) -> dict[str, object]:
+    """Return solutions that count rows, the question of one, or another solution of a question."""
+    match prompt.name:
+        case "proposedsolutions":
+            return {"solutions": [_solution(*wanted) for wanted in _wanted(_part(prompt.text, "tables"))]}
+        case "taskinstruction":
+            noted = _QUESTION_NOTE.search(_part(prompt.text, "solution"))
+            return {"instruction": (noted[1] or noted[2]) if noted else "", "ordered": False}
+        case _:
+            found = _COUNTING.search(_part(prompt.text, "instruction"))
+            return {"solution": _other(*found.groups()) if found else ""}
+
+
+def _part(text: str, tag: str) -> str:
+    """Return the last text between these tags."""
+    return text.rpartition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+
+
+def _wanted(tables: str) -> Iterator[tuple[str, str, str]]:
+    """Yield a table, a numeric column and a value of it."""
+    for table in _TABLE.finditer(tables):
+        names = re.findall(r"^  (\w+) ", table[2].partition("  sample rows:")[0], re.MULTILINE)
+        rows = [json.loads(row) for row in _SAMPLE_ROW.findall(table[2])]
+        for column in _NUMERIC_COLUMN.findall(table[2]):
+            for row in rows[:2]:
+                if isinstance(row[names.index(column)], int | float):
+                    yield table[1], column, str(row[names.index(column)])
+
+
+def _solution(table: str, column: str, value: str) -> str:
+    question = f"How many rows of {table} have a value of {column} above {value}?"
+    if "/" not in table:
+        return f'SELECT COUNT(*) FROM "{table}" WHERE "{column}" > {value} /* {question} */'
+    return (
+        f"# {question}\nimport csv\nrows = csv.DictReader(open({table!r}))\n"
+        f"print(sum(float(row[{column!r}] or 0) > {value} for row in rows))"
+    )
+
+
+def _other(table: str, column: str, value: str) -> str:
+    if "/" not in table:
+        return f'SELECT SUM(CASE WHEN "{column}" > {value} THEN 1 ELSE 0 END) FROM "{table}"'
+    return (
+        f"import csv\ncount = 0\nfor row in csv.DictReader(open({table!r})):\n"
+        f"    if float(row[{column!r}] or 0) > {value}:\n        count += 1\nprint(count)"
+    )
