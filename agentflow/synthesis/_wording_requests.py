@@ -86,10 +86,12 @@ def _noun(program: Program, store: FactStore) -> str:
 
 
 def _is_definite(name: str, texts: Iterable[str]) -> bool:
-    """Return true if most texts write the name with an article; as a part of a longer name it does not count."""
-    alone = re.compile(rf"(?P<article>(?<!\w)[Tt]he )?(?<!\w){re.escape(name)}(?! ?[A-Z\w])")
-    found = [match["article"] is not None for text in texts for match in alone.finditer(text)]
-    return 2 * sum(found) > len(found)
+    """Return true if sentences mostly write the name with an article; headings and longer names do not count."""
+    alone = rf"{re.escape(name)}(?!\w| [A-Z])"
+    definite = re.compile(rf"(?<!\w)[Tt]he {alone}")
+    bare = re.compile(rf"\b(?:of|in|at|to|from|by|with|and|or|for|near) {alone}")
+    own = [text for text in texts if name in text]
+    return sum(len(definite.findall(text)) - len(bare.findall(text)) for text in own) > 0
 
 
 def _steps(program: Program, store: FactStore) -> tuple[TranslationStep, ...]:
