@@ -343,6 +343,8 @@ class Candidates:
                 ]
                 yield Candidate(QuestionKind.INTERSECTION, (*found, ProgramStep(Operator.AND, (1, 2))))
         for relation, value, time, facts in shared:
+            if relation == KIND:
+                continue  # a tree rarely knows all things of a kind, so a bound would not be met by one alone
             find = ProgramStep(Operator.FIND, (value,), relation, time=time)
             edges = [self.edges.get(fact.subject, []) for fact in facts]
             for edge in self.edges.get(name, ()):

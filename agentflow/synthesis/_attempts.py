@@ -110,7 +110,7 @@ async def attempt_all(
         if episode.solution is None and episode.failure is not None and episode.failure.kind in _OUTAGES:
             return None, usage
         said = "" if episode.solution is None else episode.solution.answer
-        correct = answer_agrees(answer, said)
+        correct = answer_agrees(answer, said, question=question)
         attempt = Attempt(
             number=number,
             correct=correct,

@@ -21,7 +21,6 @@ from agentflow.facts import (
     Translation,
     TranslationRequest,
     TreePassages,
-    Value,
     answer_agrees,
     closed_sets,
     describe_program,
@@ -249,13 +248,13 @@ class QuestionChecker:
             return None
         ask = partial(self._answer_from, draft, frozenset())
         answers = list(await together(partial(ask, number, f"{key}/{number}") for number in range(samples)))
-        if len({_favours(answer, draft.answer) for answer in answers}) > 1:
+        if len({_favours(answer, draft) for answer in answers}) > 1:
             answers.append(await ask(samples, f"{key}/{samples}"))
-        agreed = sum(_favours(answer, draft.answer) for answer in answers)
+        agreed = sum(_favours(answer, draft) for answer in answers)
         votes.append(Vote(Check.EVIDENCE, len(answers), agreed, tuple(map(_said, answers))))
         if 2 * agreed > len(answers):
             return None
-        others = [answer for answer in answers if not _favours(answer, draft.answer)]
+        others = [answer for answer in answers if not _favours(answer, draft)]
         return Finding(Check.EVIDENCE, f"a reader answers from the evidence: {_said(others[0])}")
 
     async def _recall(self, draft: QuestionDraft, key: str, votes: list[Vote]) -> Finding | None:
@@ -278,9 +277,9 @@ class QuestionChecker:
         for number in range(samples):
             answers.append(await ask(number))
             # A choice is known only if every sample is right; anything else, if one is.
-            if _favours(answers[-1], draft.answer) is not choice:
+            if _favours(answers[-1], draft) is not choice:
                 break
-        known = sum(_favours(answer, draft.answer) for answer in answers)
+        known = sum(_favours(answer, draft) for answer in answers)
         votes.append(Vote(Check.TOO_EASY, len(answers), len(answers) - known, tuple(map(_said, answers))))
         if known == samples or (known and not choice):
             return Finding(Check.TOO_EASY, f"a model answers it without evidence: {show_value(draft.answer)}")
@@ -297,7 +296,7 @@ class QuestionChecker:
         last = EvidencePassage(number=len(passages) + 1, text=found)
         answer = await self._read_passages(draft, (*passages, last), 0, f"read/{key}/search")
         others = () if answer is None else answer.answers
-        wrong = [said for said in others if not answer_agrees(draft.answer, said)]
+        wrong = [said for said in others if not answer_agrees(draft.answer, said, question=draft.question)]
         votes.append(Vote(Check.ALTERNATIVES, 1, int(not wrong), (_said(answer),)))
         return Finding(Check.ALTERNATIVES, f"a search finds another answer: {wrong[0]}") if wrong else None
 
@@ -309,7 +308,7 @@ class QuestionChecker:
                 answer = await self._answer_from(
                     draft, frozenset({fact}), sample, f"{key}/without-{number}-{sample}"
                 )
-                if not _favours(answer, draft.answer):
+                if not _favours(answer, draft):
                     return True
             return False
 
@@ -376,9 +375,11 @@ _WORDS = frozenset({Check.MEANING, Check.EVIDENCE, Check.ALTERNATIVES})
 """Checks whose faults other words may avoid."""
 
 
-def _favours(answer: EvidenceAnswer | None, expected: Value) -> bool:
+def _favours(answer: EvidenceAnswer | None, draft: QuestionDraft) -> bool:
     """Return true if a reader gives this answer and no other one."""
-    return answer is not None and len(answer.answers) == 1 and answer_agrees(expected, answer.answers[0])
+    if answer is None or len(answer.answers) != 1:
+        return False
+    return answer_agrees(draft.answer, answer.answers[0], question=draft.question)
 
 
 def _said(answer: EvidenceAnswer | None) -> str:

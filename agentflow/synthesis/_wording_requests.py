@@ -104,6 +104,7 @@ def _steps(program: Program, store: FactStore) -> tuple[TranslationStep, ...]:
             else tuple(f"#{given}" if isinstance(given, int) else show_value(given) for given in step.inputs),
             relation=step.relation,
             comparison=step.comparison,
+            time=str(step.time) if step.time else "",
         )
         for step in program
     )
