@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,10 @@ WIDTH = 100
 QUOTE_WIDTH = 160
 
 
+SAMPLED = 20
+"""Number of pairs of which one is shown."""
+
+
 def print_summary(run: SynthesisRun, report: Report) -> None:
     """Print it on stdout.
 
@@ -141,7 +146,9 @@ def _print_sample(console: "Console", folder: Path) -> None:
         for predicate in task["verifier"]:
             console.print(f"  - {_short(predicate['says'])}")
         return
-    pair = next(_records(folder / PAIRS), None)
+    # A chain shows best how a question needs its path.
+    pairs = list(islice(_records(folder / PAIRS), SAMPLED))
+    pair = next((one for one in pairs if one["metadata"].get("kind") == "bridge"), next(iter(pairs), None))
     if pair is None:
         return
     wanted = pair["trajectory_id"]
