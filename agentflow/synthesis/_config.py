@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from agentflow.runs import Prose, RoleModel, RunConfig
-from agentflow.settings import load_settings
-from agentflow.synthesis._difficulty_settings import DifficultySettings
+from agentflow.settings import Section, load_settings
 from agentflow.synthesis._selection import find_strategy
 from agentflow.trajectory import Example
 
@@ -28,6 +27,24 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 _ADDED: Final = ("recovery_share", "max_observation_chars", "max_evidence_chars")
 """Settings that runs of earlier versions do not have; they resume with the defaults."""
+
+
+class DifficultySettings(Section):
+    """Attempts by which the difficulty of a question is measured."""
+
+    attempts: int = Field(default=0, ge=0, le=64)
+    """Number of attempts at each question; 0: its difficulty is not measured."""
+    window: tuple[float, float] = (0.25, 0.75)
+    """Share of right attempts that a question must have, from the least to the most."""
+    max_turns: int = Field(default=6, ge=1)
+    """Maximum number of turns of an attempt."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "DifficultySettings":
+        low, high = self.window
+        if not 0 <= low <= high <= 1:
+            raise ValueError("window: give two shares from 0 to 1, the smaller first")
+        return self
 
 
 class SynthesisConfig(RunConfig):

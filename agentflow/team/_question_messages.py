@@ -101,6 +101,7 @@ def translation_messages(request: TranslationRequest) -> tuple[Message, ...]:
         relations=bullets(request.relations) or "(none)",
         sets=bullets(request.sets) or "(none)",
         question=escape_marks(request.question),
+        sample=_attempt(request.sample),
     )
     return (system(prompt("reader_program", "system")), user(now))
 
@@ -125,6 +126,7 @@ def evidence_messages(request: EvidenceRequest, images: Images) -> tuple[Message
         passages="\n\n".join(passages),
         question=escape_marks(request.question),
         answer=answer_words(request.answer_kind, ""),
+        sample=_attempt(request.sample),
     )
     return (system(prompt("reader_answer", "system")), user(now, shown.values()))
 
@@ -133,8 +135,13 @@ def closed_book_messages(request: ClosedBookRequest) -> tuple[Message, ...]:
     """Ask a question without any text."""
     return (
         system(prompt("reader_closed_book", "system")),
-        user(prompt("reader_closed_book", "now", question=request.question)),
+        user(prompt("reader_closed_book", "now", question=request.question, sample=_attempt(request.sample))),
     )
+
+
+def _attempt(sample: int) -> str:
+    """Return the number of a sample, from 2; the first one needs none. Samples have different prompts, so none is cached."""
+    return str(sample + 1) if sample else ""
 
 
 def answer_words(kind: ValueKind, unit: str) -> str:

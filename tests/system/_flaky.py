@@ -18,6 +18,17 @@ FLAKY = "tests.system._flaky:FlakyBackend"
 KINDS = (ErrorKind.TIMEOUT, ErrorKind.NOT_FOUND, ErrorKind.OUTPUT_LIMIT, ErrorKind.FAILED)
 BUILDINGS = ("harbour", "granary", "lighthouse", "cloister", "theatre", "windmill", "archive", "observatory")
 PLACES = ("Orm", "Sandrell", "Low Varn", "Hesper", "Quill", "Tarn", "Umberly", "Wick")
+PEOPLE = (
+    "Ida Holt",
+    "Bram Oster",
+    "Edda Quist",
+    "Jonet Harl",
+    "Lucan Thorne",
+    "Ilsa Venn",
+    "Perrin Sole",
+    "Ada Lind",
+)
+"""Founders of the places; each was born in another one."""
 VERBS = ("founded", "restored", "burned", "surveyed", "painted", "abandoned", "extended", "flooded")
 
 
@@ -52,9 +63,11 @@ class FlakyBackend(Backend):
         if kind is not None:
             raise ToolFailure(kind, f"it did not work ({kind}).")
         chance = Random(query)
+        founded, born = chance.randrange(len(PLACES)), chance.randrange(len(PLACES))
+        building, place, verb = chance.choice(BUILDINGS), chance.choice(PLACES), chance.choice(VERBS)
         said = (
-            f"In the account of {query} the {chance.choice(BUILDINGS)} of {chance.choice(PLACES)} "
-            f"was {chance.choice(VERBS)} in {chance.randrange(1200, 1950)}."
-            for _ in range(3)
+            f"In the account of {query} the {building} of {place} was {verb} in {chance.randrange(1200, 1950)}.",
+            f"{PLACES[founded]} was founded by {PEOPLE[founded]}.",
+            f"{PEOPLE[born]} was born in {PLACES[(born + 3) % len(PLACES)]}.",
         )
         return {"text": " ".join(said)}

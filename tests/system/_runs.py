@@ -44,9 +44,10 @@ DONE, STOPPED = 0, 3
 """Exit statuses: complete; ended early, resumable by the same command."""
 GONE_SECONDS = 60.0
 """Seconds; far more than the runtime needs to clean up after a killed program, also with little CPU."""
-_MODEL = ("plan/", "facts/", "word/", "translate/", "read/", "recall/")
+_MODEL = ("plan/", "aliases", "facts/", "word/", "translate/", "read/", "recall/")
 _ROLE = {
     "plan": "plan",
+    "aliases": "aliasjudgement",
     "facts": "extraction",
     "word": "wording",
     "translate": "translation",

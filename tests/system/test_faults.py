@@ -33,7 +33,18 @@ SHARE = 0.3
 AWAY_SECONDS = 10
 SEEDS = 12
 CHILDREN = (2, 2, 1, 1)
-CALLS = ("plan", "node", "write", "answer")
+ROLES = {
+    "plan": "planner",
+    "node": "verifier",
+    "facts": "generator",
+    "aliases": "generator",
+    "word": "generator",
+    "translate": "reader",
+    "read": "reader",
+    "recall": "reader",
+}
+"""Roles by the first part of the keys of their calls."""
+CALLS = tuple(ROLES)
 
 
 def nodes_of(trees: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -43,9 +54,8 @@ def nodes_of(trees: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def usage_of(folder: Path) -> dict[str, dict[str, int]]:
     """Return the usage of the recorded calls, by role."""
-    roles = {"plan": "planner", "node": "verifier", "write": "generator", "answer": "generator"}
     used: dict[str, Counter[str]] = {}
-    for kind, role in roles.items():
+    for kind, role in ROLES.items():
         for call in calls_of(folder, kind).values():
             used.setdefault(role, Counter()).update(call["usage"])
     return {role: dict(counted) for role, counted in used.items() if counted["calls"]}
@@ -68,11 +78,15 @@ def check_accounts(folder: Path, report: Mapping[str, Any]) -> None:
     for role, spent in spent_in(folder).items():
         assert all(spent[name] >= number for name, number in reported.get(role, {}).items())
     pairs = (folder / PAIRS).read_text(encoding="utf-8").splitlines()
-    assert report["pairs"] == len(pairs) == sum(report["grounding"].values())
+    assert report["pairs"] == len(pairs) == sum(report["kinds"].values())
     for tree in trees:
         for node in tree["nodes"]:
             depth: int = node["depth"]
-            wanted = CHILDREN[depth] if node["verdict"] == "new" and depth < len(CHILDREN) else 0
+            if node["verdict"] != "new":
+                # One child may repair a failure; it is stalled if nothing new was proposed.
+                assert len(node["children_ids"]) <= (node["node_id"] not in tree["stalled"])
+                continue
+            wanted = CHILDREN[depth] if depth < len(CHILDREN) else 0
             assert (len(node["children_ids"]) < wanted) is (node["node_id"] in tree["stalled"])
 
 
@@ -99,8 +113,8 @@ def test_a_run_with_30_percent_failing_model_and_tool_calls_accounts_for_everyth
         call for call in calls_of(folder, *CALLS).values() if call["usage"]["calls"] or call.get("failure")
     ]
     assert counted["most_per_body"] <= 4 * times
-    assert counted["distinct_bodies"] == len(asked)
-    assert counted["repeated_bodies"] == 0
+    # Two trees may arrive at the same question, which is asked in the same words.
+    assert counted["distinct_bodies"] + counted["repeated_bodies"] == len(asked)
     assert counted["faults"] > len(asked) * SHARE
 
 
@@ -124,8 +138,9 @@ def test_with_every_tool_call_failing_no_pair_is_written_and_the_report_says_why
         ended = supervise(tmp_path, *settings(tmp_path, share=1.0), *at.words)
     check_accounts(tmp_path / "out", ended.report)
     assert (tmp_path / "out" / PAIRS).read_bytes() == b""
-    assert ended.report["verdicts"] == {"error": 12}
-    assert ended.report["why_empty"].startswith("all 12 tool calls failed, so there is no evidence: ")
+    assert ended.report["verdicts"].keys() == {"error"}
+    count = ended.report["verdicts"]["error"]
+    assert ended.report["why_empty"].startswith(f"all {count} tool calls failed, so there is no evidence: ")
 
 
 @pytest.mark.promise("system:faults:same")

@@ -1,6 +1,7 @@
 """Facts and questions of the fake model: the same shallow reading answers all requests about them, so that they agree.
 
-A sentence with a name and, behind it, another name or a number is a fact: the word before the value is the relation. A
+A sentence with a name and, behind it, another name or a number is a fact: the verb before the name, or the noun behind the
+number, is the relation. A
 question is its program in words, so that it can be read back.
 """
 
@@ -13,7 +14,8 @@ from agentflow.testing.endpoint._prompt import Prompt
 _SENTENCE = re.compile(r"[^.!?\n]{10,300}[.!?](?=\s|$)")
 _NAME = re.compile(r"\b[A-Z][\w'’-]+(?: (?:of the |of )?[A-Z][\w'’-]+)*")
 _VALUE = re.compile(
-    r"(?P<word>[a-z]{3,}) (?P<value>\d[\d,.]*\d|\d+|[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)(?=[ .,;]|$)"
+    r"\b(?P<verb>[a-z]{4,})(?: [a-z]{1,3}){0,2} (?P<thing>[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)"
+    r"|(?P<number>\d[\d,]*\d|\d) (?P<unit>[a-z]{4,})"
 )
 _PASSAGE = re.compile(r'<passage number="\d+">\n(.*?)\n?</passage>', re.DOTALL)
 _OBSERVATION = re.compile(r"<observation>\n(.*)\n</observation>", re.DOTALL)
@@ -22,9 +24,13 @@ _PROGRAM = re.compile(r"^The program:\n(.*?)(?=\n\n)", re.MULTILINE | re.DOTALL)
 _STEP = re.compile(r"\((\d+)\) (.*?)(?=; \(\d+\) |\?$)")
 _FOLLOW = re.compile(r"the (?P<relation>\w+) of (?P<of>.+)")
 _FIND = re.compile(r"everything with (?P<of>.+) as its (?P<relation>\w+)")
-_STOP = frozenset(
-    ["the", "and", "was", "were", "its", "his", "her", "their", "for", "with", "from", "that", "which"]
+_STOP = frozenset(["were", "their", "with", "from", "that", "which", "when", "where"])
+
+
+_OPENERS = frozenset(
+    ["The", "A", "An", "It", "Its", "He", "She", "His", "Her", "They", "Their", "In", "Of", "This", "There"]
 )
+"""Words that open a sentence and are no names."""
 
 
 class ShallowFact(NamedTuple):
@@ -53,7 +59,7 @@ def extract(prompt: Prompt) -> dict[str, object]:
         }
         for fact in _read(text[1] if text else "")
     ]
-    return {"facts": facts[:40], "sets": []}
+    return {"facts": facts[:60], "sets": []}
 
 
 def word(prompt: Prompt) -> dict[str, object]:
@@ -115,10 +121,22 @@ def _steps(prompt: Prompt) -> list[dict[str, Any]]:
 
 def _read(text: str) -> Iterator[ShallowFact]:
     for sentence in _SENTENCE.findall(text):
-        name = _NAME.search(sentence)
+        name = _first_name(sentence)
         if name is None:
             continue
-        for match in _VALUE.finditer(sentence, name.end()):
-            if match["word"] not in _STOP and match["value"] != name[0]:
-                yield ShallowFact(name[0], match["word"], match["value"], sentence.strip())
-                break
+        subject, end = name
+        for match in _VALUE.finditer(sentence, end):
+            relation, value = match["verb"] or match["unit"], match["thing"] or match["number"]
+            if relation not in _STOP and value not in (subject, *_OPENERS):
+                yield ShallowFact(subject, relation, value, sentence.strip())
+
+
+def _first_name(sentence: str) -> tuple[str, int] | None:
+    """Return the first name of a sentence, without a word that only opens it, and its end."""
+    for match in _NAME.finditer(sentence):
+        words = match[0].split()
+        if words[0] in _OPENERS:
+            words = words[1:]
+        if words:
+            return " ".join(words), match.end()
+    return None
