@@ -113,8 +113,10 @@ def test_a_run_with_30_percent_failing_model_and_tool_calls_accounts_for_everyth
         call for call in calls_of(folder, *CALLS).values() if call["usage"]["calls"] or call.get("failure")
     ]
     assert counted["most_per_body"] <= 4 * times
-    # Two trees may arrive at the same question, which is asked in the same words.
-    assert counted["distinct_bodies"] + counted["repeated_bodies"] == len(asked)
+    # Two trees may arrive at the same question, which is asked in the same words, and each call has up to four attempts.
+    same = len(asked) - counted["distinct_bodies"]
+    assert same >= 0
+    assert counted["repeated_bodies"] <= 4 * same
     assert counted["faults"] > len(asked) * SHARE
 
 
