@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from agentflow.actors import together
 from agentflow.facts import (
-    Fact,
     FactStore,
     Operator,
     Program,
@@ -39,7 +38,6 @@ from agentflow.synthesis._seed_result import (
     SeedResult,
     Trajectory,
     TriagedPair,
-    UsedFact,
 )
 from agentflow.synthesis._selection import EvidencePath, Score, Selection, join_paths, select
 from agentflow.synthesis._tree_facts import extract_facts
@@ -86,7 +84,7 @@ async def write_questions(
     writer = _QuestionWriter(tree, known, config, roles, checker, calls, agent)
     written, rejected = await _write_all(writer, skeletons, config.max_questions)
     pairs, joined = _place(tree, known, selection, written, config)
-    kept = [(pair, one) for pair, one in zip(pairs, written, strict=True)]
+    kept = list(zip(pairs, written, strict=True))
     return SeedResult(
         tree=tree,
         trajectories=(*(_trajectory(tree, path, score) for path, score in selection.chosen), *joined),
@@ -283,7 +281,6 @@ def _place(
 def _pair(known: FactsOfTree, written: _Written, path: str, number: int, config: SynthesisConfig) -> Pair:
     assert written.draft is not None  # only accepted drafts become pairs
     draft, checked, store = written.draft, written.checked, known.store
-    facts = [store.by_id[id] for id in checked.needed]
     return Pair(
         question=draft.question,
         answer=show_value(draft.answer),
@@ -291,7 +288,7 @@ def _pair(known: FactsOfTree, written: _Written, path: str, number: int, config:
         kind=draft.kind,
         level=draft.level,
         program=describe_program(draft.program, set_names(store)),
-        facts=tuple(_used(fact) for fact in facts),
+        facts=tuple(store.by_id[id] for id in checked.needed),
         asks=asked_fact(draft.program, store),
         support=checked.support,
         trajectory_id=path,
@@ -313,12 +310,6 @@ def asked_fact(program: Program, store: FactStore) -> str:
     if last.operator in (Operator.FOLLOW, Operator.FIND):
         return digest([last.operator, *(f"{fact.subject}: {fact.relation}" for fact in facts[-1:])])
     return digest([last.operator, sorted(f"{fact.subject}: {fact.relation}" for fact in facts)])
-
-
-def _used(fact: Fact) -> UsedFact:
-    return UsedFact(
-        id=fact.id, subject=fact.subject, relation=fact.relation, value=fact.value, spans=fact.spans
-    )
 
 
 def _trajectory(tree: Tree, path: EvidencePath, score: Score) -> Trajectory:

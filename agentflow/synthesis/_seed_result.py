@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from agentflow.facts import FactSpan, QuestionKind, Value
+from agentflow.facts import Fact, QuestionKind, Value
 from agentflow.synthesis._attempts import Attempt, Difficulty, Triage
 from agentflow.synthesis._question_draft import Finding, Vote
 from agentflow.synthesis._selection import Score
@@ -36,21 +36,6 @@ class ReasoningStep(Struct, frozen=True):
     """Citations that support it."""
 
 
-class UsedFact(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A fact that a pair needs."""
-
-    id: str
-    """Id of the fact in its tree."""
-    subject: str
-    """Subject."""
-    relation: str
-    """Relation."""
-    value: Value
-    """Value."""
-    spans: tuple[FactSpan, ...]
-    """Places that state it."""
-
-
 class Pair(Struct, frozen=True, kw_only=True):
     """Question with its answer and the reasoning between them."""
 
@@ -66,7 +51,7 @@ class Pair(Struct, frozen=True, kw_only=True):
     """Obfuscation level, from 0 to 3."""
     program: tuple[str, ...]
     """Steps that compute the answer, in words."""
-    facts: tuple[UsedFact, ...]
+    facts: tuple[Fact, ...]
     """Facts that a reader needs; their number is that of the hops."""
     asks: str
     """Fact that the question asks for, or all of its facts if it computes something from them. Equal over seeds."""

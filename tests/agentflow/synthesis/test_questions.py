@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause
-from agentflow.facts import EvidenceAnswer, EvidenceRequest, Wording, WordingRequest
+from agentflow.facts import HIDDEN, EvidenceAnswer, EvidenceRequest, Wording, WordingRequest
 from agentflow.journal import Page, Writing
 from agentflow.synthesis import SeedResult, SynthesisConfig, write_questions
 from agentflow.synthesis._question_draft import Check
@@ -138,6 +138,19 @@ async def test_a_question_that_a_reader_answers_without_its_facts_is_rejected() 
     )
     assert result.pairs == ()
     assert Check.HOPS in {finding.check for draft in result.rejected for finding in draft.findings}
+
+
+@pytest.mark.promise("synthesis:questions:hops")
+async def test_a_reader_that_can_not_be_asked_without_a_fact_does_not_prove_that_it_is_needed() -> None:
+    def fails(request: object) -> Failure | None:
+        hides = isinstance(request, EvidenceRequest) and any(
+            HIDDEN in passage.text for passage in request.passages
+        )
+        return DOWN if hides else None
+
+    result = await write_questions(chain(), CONFIG, roles(fails=fails), page())
+    assert result.pairs == ()
+    assert {finding.check for draft in result.rejected for finding in draft.findings} == {Check.HOPS}
 
 
 @pytest.mark.promise("synthesis:questions:failures")
