@@ -3,10 +3,11 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from agentflow.facts._dates import find_dates
+from agentflow.facts._dates import DateMention, find_dates
 from agentflow.facts._values import (
     BoolValue,
     DateValue,
@@ -168,23 +169,39 @@ def _pattern(name: str, any_case: bool) -> tuple[re.Pattern[str] | None, str]:
 
 
 def _number_spans(text: str, value: NumberValue) -> Iterator[Span]:
-    for found in _NUMBER.finditer(text):
-        written = found[0]
-        for candidate in (written, f"{written} {value.unit}".strip()):
-            read = parse_value(candidate, ValueKind.NUMBER, value.unit)
-            if isinstance(read, NumberValue) and read.amount == value.amount:
-                yield found.span()
-                break
+    for start, end in _numbers(text):
+        if value.amount in _amounts(text[start:end], value.unit):
+            yield start, end
+
+
+@lru_cache(maxsize=256)
+def _numbers(text: str) -> tuple[Span, ...]:
+    """Return the places of numbers. Cached: the facts of a tree are looked for in the same texts."""
+    return tuple(found.span() for found in _NUMBER.finditer(text))
+
+
+@lru_cache(maxsize=8192)
+def _amounts(written: str, unit: str) -> tuple[Decimal, ...]:
+    """Return the amounts that a number may state, without and with the unit."""
+    read = (
+        parse_value(candidate, ValueKind.NUMBER, unit) for candidate in (written, f"{written} {unit}".strip())
+    )
+    return tuple(value.amount for value in read if isinstance(value, NumberValue))
 
 
 def _date_spans(text: str, value: DateValue) -> list[Span]:
     return [
         (found.start, found.end)
-        for found in find_dates(_SPACES.sub(" ", text))
+        for found in _dates(text)
         if found.year == value.year
         and (not found.month or not value.month or found.month == value.month)
         and (not found.day or not value.day or found.day == value.day)
     ]
+
+
+@lru_cache(maxsize=256)
+def _dates(text: str) -> tuple[DateMention, ...]:
+    return tuple(find_dates(_SPACES.sub(" ", text)))
 
 
 def merged_spans(spans: Iterable[Span]) -> list[Span]:
