@@ -44,8 +44,6 @@ from agentflow.offline._wording import word
 from agentflow.trajectory import (
     Action,
     AnalysisRequest,
-    Answer,
-    AnswerRequest,
     CommandRequest,
     DecisionRequest,
     IndependentSolutionRequest,
@@ -91,9 +89,6 @@ def answer(request: Request[Any]) -> Struct:
             return plan(request)
         case JudgementRequest():
             return judge(request)
-        case AnswerRequest():
-            # The request shows no text, and the engine knows nothing else.
-            return Answer("")
         case InstructionRequest(language=""):
             return instruct(request)
         case LookRequest():

@@ -19,12 +19,10 @@ from agentflow.facts import (
 from agentflow.growth import ExecutorPort, PlannerPort, VerifierPort
 from agentflow.runs import PauseGate
 from agentflow.sandbox import Sandbox
-from agentflow.tasks import TaskGenerator
+from agentflow.tasks import TaskAuthor
 from agentflow.trajectory import (
     Action,
     ActionOutcome,
-    Answer,
-    AnswerRequest,
     IndependentSolution,
     IndependentSolutionRequest,
     InstructionRequest,
@@ -91,7 +89,7 @@ class GatedRoles:
     verifier: VerifierPort
     generator: GeneratorPort
     reader: ReaderPort
-    author: TaskGenerator
+    author: TaskAuthor
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
         """See `PlannerPort`."""
@@ -138,17 +136,13 @@ class GatedRoles:
         return await self.gate.run(self.reader.recall, request)
 
     async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
-        """See `TaskGenerator`."""
+        """See `TaskAuthor`."""
         return await self.gate.run(self.author.instruct, request)
 
     async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
-        """See `TaskGenerator`."""
+        """See `TaskAuthor`."""
         return await self.gate.run(self.author.propose, request)
 
     async def solve_again(self, request: IndependentSolutionRequest) -> Reply[IndependentSolution]:
-        """See `TaskGenerator`."""
+        """See `TaskAuthor`."""
         return await self.gate.run(self.author.solve_again, request)
-
-    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
-        """See `TaskGenerator`."""
-        return await self.gate.run(self.author.answer, request)

@@ -27,7 +27,7 @@ from agentflow.tasks._contract import (
     task_id,
 )
 from agentflow.tasks._data_analysis import DataAnalysis, open_data_analysis
-from agentflow.tasks._derivation import DerivationSettings, TaskGenerator
+from agentflow.tasks._derivation import DerivationSettings, TaskAuthor, TaskGenerator
 from agentflow.tasks._desktop import DesktopState
 from agentflow.tasks._household import HouseholdState
 from agentflow.tasks._instructions import InstructionAuthor, InstructionSettings
@@ -54,6 +54,7 @@ __all__ = [
     "StateTaskSettings",
     "StateTasks",
     "TaskAttempt",
+    "TaskAuthor",
     "TaskCheck",
     "TaskFinding",
     "TaskGenerator",

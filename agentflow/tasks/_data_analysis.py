@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from agentflow.errors import ToolFailure
 from agentflow.facts import (
+    ClosedBookRequest,
+    EvidenceAnswer,
     Value,
     answer_agrees,
     show_value,
@@ -48,8 +50,6 @@ from agentflow.tasks._derivation import (
 from agentflow.tasks._printed_values import MAX_DECIMALS, same_output, too_precise, value_of
 from agentflow.trajectory import (
     Action,
-    Answer,
-    AnswerRequest,
     IndependentSolutionRequest,
     InstructionRequest,
     ProposedSolutions,
@@ -359,10 +359,11 @@ class _DataAnalysisWriter:
         """Return answers of a model that sees no data."""
         guesses: list[str] = []
         for number in range(1, _GUESSES + 1):
-            guess = partial(self._generator.answer, AnswerRequest(question=question))
-            reply = await self._calls.ask(f"{key}/closed/{number}", Reply[Answer], guess)
-            if reply.value is not None and reply.value.answer.strip():
-                guesses.append(reply.value.answer.strip())
+            request = ClosedBookRequest(question=question, sample=number - 1)
+            guess = partial(self._generator.recall, request)
+            reply = await self._calls.ask(f"{key}/closed/{number}", Reply[EvidenceAnswer], guess)
+            if reply.value is not None:
+                guesses += [said.strip() for said in reply.value.answers if said.strip()]
         return list(dict.fromkeys(guesses))
 
     async def _wrong(

@@ -7,12 +7,11 @@ from typing import Final, Protocol, TypeVar
 
 from msgspec import Struct
 
+from agentflow.facts import ClosedBookRequest, EvidenceAnswer
 from agentflow.journal import Page
 from agentflow.tasks._contract import RejectedTask, TaskFinding, TaskProblem
 from agentflow.text import contains_phrase, tokens, word_count
 from agentflow.trajectory import (
-    Answer,
-    AnswerRequest,
     Example,
     IndependentSolution,
     IndependentSolutionRequest,
@@ -34,7 +33,7 @@ _MIN_ANSWER: Final = 3
 _FENCE: Final = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
 
 
-class TaskGenerator(Protocol):
+class TaskAuthor(Protocol):
     """Write solutions and instructions, and solve again. A failed call is a reply, not an exception."""
 
     async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
@@ -49,8 +48,12 @@ class TaskGenerator(Protocol):
         """Solve an instruction without its solution."""
         ...
 
-    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
-        """Answer from the model's own knowledge; empty if it does not know."""
+
+class TaskGenerator(TaskAuthor, Protocol):
+    """Author of tasks that also answers without data."""
+
+    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
+        """Answer from the model's own knowledge."""
         ...
 
 

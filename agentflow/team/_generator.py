@@ -10,7 +10,7 @@ from agentflow.facts import (
     WordingRequest,
 )
 from agentflow.models import Model
-from agentflow.team._messages import answer_messages, look_messages, solution_messages, summary_messages
+from agentflow.team._messages import look_messages, solution_messages, summary_messages
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._question_messages import alias_messages, extraction_messages, wording_messages
@@ -22,8 +22,6 @@ from agentflow.team._task_messages import (
     solutions_messages,
 )
 from agentflow.trajectory import (
-    Answer,
-    AnswerRequest,
     Failure,
     IndependentSolution,
     IndependentSolutionRequest,
@@ -81,11 +79,6 @@ class Generator(Role):
         return await answer_request(
             self._model, request, Wording, wording_messages(request), role="generator"
         )
-
-    @in_worker
-    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
-        """Answer a question from the model's own knowledge."""
-        return await answer_request(self._model, request, Answer, answer_messages(request), role="generator")
 
     @in_worker
     async def look(self, request: LookRequest) -> Reply[Look]:

@@ -31,7 +31,6 @@ from agentflow.team._rendering import (
 )
 from agentflow.trajectory import (
     AnalysisRequest,
-    AnswerRequest,
     CommandRequest,
     DecidedStep,
     JudgementRequest,
@@ -97,11 +96,6 @@ def judge_messages(
         system(prompt("verifier_verdict", "system")),
         *_path("verifier_verdict", request.seed, path, path_texts(request.seed, path, limits), images, now),
     )
-
-
-def answer_messages(request: AnswerRequest) -> tuple[Message, ...]:
-    """Ask a question without any text."""
-    return _single_turn("generator_closed_book", question=request.question)
 
 
 def look_messages(request: LookRequest, image: bytes) -> tuple[Message, ...]:

@@ -28,8 +28,6 @@ from agentflow.trajectory._node import (
 )
 from agentflow.trajectory._roles import (
     ActionOutcome,
-    Answer,
-    AnswerRequest,
     Example,
     Judgement,
     JudgementRequest,
@@ -83,8 +81,6 @@ __all__ = [
     "Action",
     "ActionOutcome",
     "AnalysisRequest",
-    "Answer",
-    "AnswerRequest",
     "Assessment",
     "Blob",
     "Command",

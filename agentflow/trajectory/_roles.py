@@ -187,20 +187,6 @@ class Example(Struct, frozen=True):
     """Its answer."""
 
 
-class Answer(Struct, frozen=True):
-    """Answer to a question."""
-
-    answer: str
-    """The answer, as short as possible; empty if unknown."""
-
-
-class AnswerRequest(Request[Answer], frozen=True, kw_only=True):
-    """Ask the generator to answer from its own knowledge, to test whether a question needs its path."""
-
-    question: str
-    """The question."""
-
-
 class Look(Struct, frozen=True):
     """Result of checking a region of an image."""
 

@@ -18,7 +18,11 @@ import msgspec
 
 from agentflow.errors import ModelFailure, RunStopped
 from agentflow.models import Accounts, Call, Message, ModelSettings, TextPart, ToolSpec, make_model
-from agentflow.trajectory import Answer
+
+
+class Answer(msgspec.Struct):
+    answer: str
+
 
 said = (Message("user", (TextPart("How tall is it?"),)),)
 tool = ToolSpec("rag_search", "Looks it up.", {"type": "object", "properties": {"query": {"type": "string"}}})

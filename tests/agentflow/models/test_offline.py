@@ -7,12 +7,10 @@ import msgspec
 import pytest
 
 from agentflow.errors import ModelFailure, RunStopped, StopCause
-from agentflow.facts import Extraction, ExtractionRequest
+from agentflow.facts import ClosedBookRequest, EvidenceAnswer, Extraction, ExtractionRequest
 from agentflow.models import Accounts, Call, Model
 from agentflow.models._make import OfflineModel
 from agentflow.trajectory import (
-    Answer,
-    AnswerRequest,
     Judgement,
     JudgementRequest,
     Plan,
@@ -27,7 +25,7 @@ REQUESTS: dict[type[msgspec.Struct], Request[msgspec.Struct]] = {
     Plan: PlanRequest(seed=CONTENT, tools=(SEARCH, BATCH), path=PATH, count=2),
     Judgement: JudgementRequest(seed=CONTENT, path=PATH[:-1], step=PATH[-1]),
     Extraction: ExtractionRequest(seed=CONTENT, action=PATH[-1].action, text=PATH[-1].observation),
-    Answer: AnswerRequest(question="In which year was Alba founded?"),
+    EvidenceAnswer: ClosedBookRequest(question="In which year was Alba founded?"),
 }
 
 
@@ -75,8 +73,8 @@ def test_answers_do_not_depend_on_the_hash_seed() -> None:
 
 @pytest.mark.promise("offline:knows-nothing")
 async def test_a_question_without_text_is_not_answered() -> None:
-    completion = await OfflineModel(Accounts()).complete(call(Answer, REQUESTS[Answer]))
-    assert completion.value == Answer("")
+    completion = await OfflineModel(Accounts()).complete(call(EvidenceAnswer, REQUESTS[EvidenceAnswer]))
+    assert completion.value == EvidenceAnswer((), "The question shows no text.", ())
 
 
 @pytest.mark.promise("offline:accounts")
@@ -99,7 +97,7 @@ async def test_a_budget_ends_a_run_of_the_offline_engine() -> None:
 
 
 @pytest.mark.promise("offline:refuses")
-@pytest.mark.parametrize(("reply", "request_"), [(Plan, None), (Plan, REQUESTS[Answer])])
+@pytest.mark.parametrize(("reply", "request_"), [(Plan, None), (Plan, REQUESTS[EvidenceAnswer])])
 async def test_an_unsupported_call_is_refused_in_one_line(
     reply: type[msgspec.Struct], request_: Request[msgspec.Struct] | None
 ) -> None:

@@ -1,8 +1,7 @@
 """Generators of tasks for tests: scripted ones, and one that others answer for."""
 
+from agentflow.facts import ClosedBookRequest, EvidenceAnswer
 from agentflow.trajectory import (
-    Answer,
-    AnswerRequest,
     Failure,
     IndependentSolution,
     IndependentSolutionRequest,
@@ -72,6 +71,6 @@ class Current(OfflineTasks):
         """Solve an instruction."""
         return await self.generator.solve_again(request)
 
-    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
+    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
         """Answer without data."""
-        return await self.generator.answer(request)
+        return await self.generator.recall(request)

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from agentflow.facts import ClosedBookRequest, EvidenceAnswer
 from agentflow.offline import answer as offline_answer
 from agentflow.trajectory import (
-    Answer,
-    AnswerRequest,
     IndependentSolution,
     IndependentSolutionRequest,
     InstructionRequest,
@@ -122,10 +121,10 @@ class OfflineTasks:
         """Solve an instruction."""
         return self._reply(request, IndependentSolution)
 
-    async def answer(self, request: AnswerRequest) -> Reply[Answer]:
+    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
         """Answer without data."""
         self.requests.append(request)
-        return Reply(Answer(self._knows), usage=Usage(1, 10, 1))
+        return Reply(EvidenceAnswer((), "", (self._knows,)), usage=Usage(1, 10, 1))
 
     def _reply(self, request: Request[Any], kind: type[T]) -> Reply[T]:
         self.requests.append(request)

@@ -226,7 +226,6 @@ def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
         "executor_arguments": "v2",
         "generator_aliases": "v2",
         "generator_answer": "v2",
-        "generator_closed_book": "v2",
         "generator_facts": "v2",
         "generator_image_check": "v2",
         "generator_summary": "v2",

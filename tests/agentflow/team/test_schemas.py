@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.facts import Extraction
+from agentflow.facts import Extraction, Wording
 from agentflow.sandbox import Sandbox
 from agentflow.team._schemas import answer_schema, extraction_schema, plan_schema
-from agentflow.trajectory import Answer, Judgement, ToolCard
+from agentflow.trajectory import Judgement, ToolCard
 from tests.agentflow.team._model import SEARCH
 
 Schema = dict[str, Any]
@@ -64,7 +64,7 @@ def assert_strict(schema: Schema) -> None:
 
 
 @pytest.mark.promise("team:schemas")
-@pytest.mark.parametrize("kind", [Judgement, Answer])
+@pytest.mark.parametrize("kind", [Judgement, Wording])
 def test_answer_schemas_are_closed_and_require_every_property_without_nulls(
     kind: type[msgspec.Struct],
 ) -> None:
