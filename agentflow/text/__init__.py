@@ -9,8 +9,14 @@ Numbers are compared by one implementation, so that scoring and grounding can't 
     assert distance and same_distance and same_quantity(distance, same_distance)
 """
 
-from agentflow.text._matching import contains_phrase, find_quote
-from agentflow.text._normalise import normalise, normalise_squad
+from agentflow.text._markup import (
+    SplitReply,
+    escape_all_special_tokens,
+    escape_special_tokens,
+    split_reasoning,
+    without_reasoning,
+)
+from agentflow.text._normalise import contains_phrase, find_quote, normalise, normalise_squad
 from agentflow.text._prompts import PromptFiles
 from agentflow.text._quantities import (
     Quantity,
@@ -21,8 +27,6 @@ from agentflow.text._quantities import (
     quantity_of,
     same_quantity,
 )
-from agentflow.text._reasoning import SplitReply, split_reasoning, without_reasoning
-from agentflow.text._special_tokens import escape_all_special_tokens, escape_special_tokens
 from agentflow.text._units import singular
 from agentflow.text._windows import (
     TextWindow,

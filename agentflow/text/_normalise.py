@@ -1,4 +1,4 @@
-"""Normal forms of a text, for comparing it with others."""
+"""Normal forms of a text, for comparing it with others, and the search for phrases and quotes in it."""
 
 import re
 import string
@@ -52,3 +52,78 @@ def join_digit_groups(text: str) -> str:
     if not text.isascii():
         text = _THIN_SPACES.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     return _COMMAS.sub("", text)
+
+
+def contains_phrase(text: str, phrase: str) -> bool:
+    """Return whether a text contains a phrase as whole words: 5 is not in 50, 5.2 or 1,500, nor "no" in "note".
+
+    >>> contains_phrase("It is 1,500 km away", "1500km")
+    True
+    """
+    needle = normalise(phrase).strip(" .,;:!?\"'。，！？")
+    return _find(normalise(text), needle) >= 0
+
+
+def find_quote(text: str, quote: str) -> tuple[int, int] | None:
+    """Return the span of a quote in a text, ignoring differences in spaces, quotation marks, dashes and Unicode forms.
+
+    >>> find_quote("She said  “yes”.", 'said "yes"')
+    (4, 15)
+    """
+    exact = quote.strip()
+    start = _find(text, exact)
+    if start >= 0:
+        return start, start + len(exact)
+    haystack, origins = _reduced(text)
+    needle = _reduced(quote)[0].strip()
+    start = _find(haystack, needle)
+    return None if start < 0 else (origins[start], origins[start + len(needle) - 1] + 1)
+
+
+def _reduced(text: str) -> tuple[str, list[int]]:
+    """Return the text with single spaces and decomposed characters, and each character's original index."""
+    characters: list[str] = []
+    origins: list[int] = []
+    for index, character in enumerate(text):
+        if character.isspace():
+            # A model reads "<|end|>" as "< |end|>", see `escape_special_tokens`, and quotes it so.
+            if characters and characters[-1] not in " <[]":
+                characters.append(" ")
+                origins.append(index)
+            continue
+        simple = (
+            character if character.isascii() else unicodedata.normalize("NFKD", character).translate(MARKS)
+        )
+        characters.extend(simple)
+        origins.extend([index] * len(simple))
+    return "".join(characters), origins
+
+
+def _find(text: str, words: str) -> int:
+    """Return the first index where the phrase begins and ends at word boundaries, or -1."""
+    start = text.find(words) if words else -1
+    while start >= 0:
+        end = start + len(words)
+        if not (_joined(text, start - 1, start) or _joined(text, end - 1, end)):
+            return start
+        start = text.find(words, start + 1)
+    return -1
+
+
+def _joined(text: str, left: int, right: int) -> bool:
+    """Return whether the characters at these indexes belong to one word or number."""
+    if left < 0 or right >= len(text):
+        return False
+    before, after = text[left], text[right]
+    # An accent belongs to what stands before it.
+    if unicodedata.combining(after) or (_is_word(before) and _is_word(after)):
+        return True
+    if before.isdigit() and after in ".," and right + 1 < len(text) and text[right + 1].isdigit():
+        return True
+    if after.isdigit() and before in ".," and left > 0 and text[left - 1].isdigit():
+        return True
+    return after.isdigit() and before == "-" and (left == 0 or text[left - 1] in " (=:")
+
+
+def _is_word(character: str) -> bool:
+    return (character.isalnum() or character == "_") and not ANY_UNSPACED.match(character)

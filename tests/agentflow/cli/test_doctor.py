@@ -9,7 +9,7 @@ import pytest
 
 from agentflow import _import_path
 from agentflow.cli import main
-from agentflow.doctor import _installation
+from agentflow.doctor import _checks
 from agentflow.extras import Extra, add_command
 from agentflow.models import PROVIDERS
 
@@ -61,8 +61,8 @@ def test_missing_extras_and_bytecode_are_installed_by_one_command(
     (tmp_path / "numpy/__init__.py").touch()
     spec = spec_from_file_location("numpy", tmp_path / "numpy/__init__.py")
     lacking = [Extra("all", ("protego", "numpy"), ("protego",)), Extra("web", ("protego",), ("protego",))]
-    monkeypatch.setattr(_installation, "find_spec", {"numpy": spec, "pandas": None}.get)
-    monkeypatch.setattr(_installation, "list_extras", lambda: lacking)
+    monkeypatch.setattr(_checks, "find_spec", {"numpy": spec, "pandas": None}.get)
+    monkeypatch.setattr(_checks, "list_extras", lambda: lacking)
     assert main(["doctor", "extras", "bytecode"]) == 0
     shown = capsys.readouterr().out
     assert "missing: web" in shown

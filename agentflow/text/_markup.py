@@ -1,0 +1,112 @@
+"""Markup of models in texts: tags around their reasoning, and special tokens of chat templates.
+
+A text that a tool returned must not become a role, a turn or an end of text. Tokenizers read special tokens as one token
+wherever they occur. A space after the first character makes them plain text again: `<|im_end|>` becomes `< |im_end|>`. No
+special token contains a space, so nothing that is escaped can become one.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from agentflow._typeguards import is_list, is_object
+
+_NAMES: Final = (
+    r"s|bos|eos|pad|unk|mask|sop|eop|start_of_turn|end_of_turn|start_of_image|end_of_image|image_soft_token"
+    r"|tool_calls?|tool_responses?|tools|function_calls?|extra_id_\d+|unused_?\d+|SPECIAL_\d+|reserved_\w{1,40}"
+)
+_BRACKETED: Final = (
+    r"INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|MODEL_SETTINGS"
+    r"|[gs]?MASK|CLS|SEP|PAD|UNK|BOS|EOS|IMG(?:_BREAK|_END)?|PREFIX|MIDDLE|SUFFIX|BEGIN_AUDIO|AUDIO"
+)
+# Fullwidth forms: a tokenizer may normalise them before it looks for its tokens.
+_SPECIAL: Final = re.compile(
+    r"[<＜﹤](?="
+    r"[|｜][^\s<>＜＞]{1,80}[>＞﹥]"  # <|im_start|>, <｜User｜>, <|turn>
+    r"|[^\s<>＜＞|｜]{1,80}[|｜][>＞﹥]"  # <turn|>
+    rf"|[/／]?(?:{_NAMES})[>＞﹥]"
+    r"|[<＜﹤][/／]?SYS[>＞﹥]{2})"
+    rf"|\[(?=/?(?:{_BRACKETED})\]|e~\[)"
+    r"|\](?=~!?b[\[\]])",
+)
+
+
+def escape_special_tokens(text: str) -> str:
+    """Return a text without strings that chat templates or tokenizers read as special tokens; others are not changed.
+
+    >>> escape_special_tokens("so<|im_end|> and <b>")
+    'so< |im_end|> and <b>'
+    """
+    return _SPECIAL.sub(lambda found: f"{found[0]} ", text)
+
+
+def escape_all_special_tokens(value: object) -> object:
+    """Return a JSON value with all its strings escaped, keys included.
+
+    >>> escape_all_special_tokens({"a": ["</s>", 1]})
+    {'a': ['< /s>', 1]}
+    """
+    if isinstance(value, str):
+        return escape_special_tokens(value)
+    if is_list(value):
+        return [escape_all_special_tokens(each) for each in value]
+    if is_object(value):
+        return {escape_special_tokens(key): escape_all_special_tokens(each) for key, each in value.items()}
+    return value
+
+
+_TAG: Final = re.compile(
+    r"<(/?)(?:seed:)?(?:think|thinking|thought|reasoning)\s*>|\[(/?)THINK\]|◁(/?)think▷", re.IGNORECASE
+)
+
+
+class SplitReply(NamedTuple):
+    """Reply of a model in two parts."""
+
+    reasoning: str
+    """Content of `<think>…</think>`; empty without it."""
+    answer: str
+    """Everything else."""
+
+
+def split_reasoning(text: str) -> SplitReply:
+    """Separate `<think>…</think>` from the answer. Without such a tag, the answer is the text, unchanged.
+
+    A closing tag without an opening one ends reasoning that began in the prompt. An opening tag at the beginning of a
+    line without a closing one begins reasoning that was cut off. `<thinking>`, `<thought>`, `<reasoning>`,
+    `<seed:think>`, `[THINK]` and `◁think▷` are read alike.
+
+    >>> split_reasoning("<think>6 · 7</think>\\n42")
+    SplitReply(reasoning='6 · 7', answer='42')
+    """
+    reasoning: list[str] = []
+    answer: list[str] = []
+    start, opened = 0, -1
+    for tag in _TAG.finditer(text):
+        closing = bool(tag[1] or tag[2] or tag[3])
+        if closing and opened >= 0:
+            reasoning.append(text[opened : tag.start()])
+            start, opened = tag.end(), -1
+        elif closing:
+            reasoning.extend([*answer, text[start : tag.start()]])
+            answer.clear()
+            start = tag.end()
+        elif opened < 0:
+            answer.append(text[start : tag.start()])
+            start, opened = tag.start(), tag.end()
+    rest = text[start:]
+    if opened >= 0 and not "".join(answer).rpartition("\n")[2].strip():
+        reasoning.append(text[opened:])
+        rest = ""
+    if not reasoning:
+        return SplitReply("", text)
+    kept = "".join([*answer, rest]).strip()
+    return SplitReply("\n\n".join(part.strip() for part in reasoning if part.strip()), kept)
+
+
+def without_reasoning(text: str) -> str:
+    """Return a text without `<think>…</think>`. See `split_reasoning`.
+
+    >>> without_reasoning("6 · 7</think>\\n42")
+    '42'
+    """
+    return split_reasoning(text).answer
