@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -164,7 +165,7 @@ def locate_set(extracted: ExtractedSet, chunk: TextChunk, node: Node) -> ClosedS
         return fault(FaultKind.EMPTY)
     if len(members) > _MAX_MEMBERS or any(len(text) > _MAX_NAME for text in texts):
         return fault(FaultKind.TOO_LONG)
-    if any(_INSTRUCTION.search(text) or _CONTROL.search(text) for text in texts):
+    if any(map(_instructs, texts)):
         return fault(FaultKind.INSTRUCTION)
     found = find_quote(chunk.text, extracted.quote)
     if found is None:
@@ -231,9 +232,15 @@ def _form_fault(extracted: ExtractedFact) -> FaultKind | None:
     )  # fmt: skip
     if len(extracted.aliases) > _MAX_ALIASES or any(len(text) > most for text, most in limits):
         return FaultKind.TOO_LONG
-    if any(_INSTRUCTION.search(text) or _CONTROL.search(text) for text, _ in limits):
+    if any(_instructs(text) for text, _ in limits):
         return FaultKind.INSTRUCTION
     return None
+
+
+@lru_cache(maxsize=4096)
+def _instructs(text: str) -> bool:
+    """Return whether a text contains instructions or control characters. Cached: facts share subjects and quotes."""
+    return _INSTRUCTION.search(text) is not None or _CONTROL.search(text) is not None
 
 
 def _value(extracted: ExtractedFact) -> Value | None:

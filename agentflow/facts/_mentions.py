@@ -5,7 +5,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from typing import Final, TypeAlias
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
 
 from agentflow.facts._dates import DateMention, find_dates
 from agentflow.facts._values import (
@@ -38,6 +39,11 @@ _UNSPACED: Final = re.compile(
 _LONG_LINE: Final = 60
 """Characters from which a line without an end of sentence may be wrapped."""
 _SPACES: Final = re.compile(r"\s")
+_ANY_WORD: Final = re.compile(r"\w+")
+_UNUSUAL: Final = re.compile("[_\u0130\u0131\u017f\u212a]")
+"""Characters that are both part of words and between them, or other cases of ASCII letters."""
+_MAX_GAP: Final = 3
+"""Characters between two words of a name."""
 _SCALE: Final = r"hundred|thousand|million|billion|trillion|dozen|mn|bn"
 _WORDS: Final = (
     "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|"
@@ -148,24 +154,80 @@ def value_spans(text: str, value: Value, names: Iterable[str] = ()) -> list[Span
 
 
 def _find_name(text: str, name: str, *, any_case: bool = False) -> Iterator[Span]:
-    pattern, word = _pattern(name, any_case)
-    if pattern is None or (word and word not in text):
+    wanted, only = _plain_words(name)
+    known = _words_of(text) if wanted else None
+    if known is None:
+        pattern = _pattern(name, any_case)
+        for found in pattern.finditer(text) if pattern else ():
+            yield found.span()
         return
-    for found in pattern.finditer(text):
-        yield found.span()
+    position = 0
+    for first in known.places.get(wanted[0], ()):
+        start, end = known.spans[first][0], _end_of(known, wanted, first)
+        if start >= position and end and (any_case or not only or text[start:end] == only):
+            position = end
+            yield start, end
+
+
+class _TextWords(NamedTuple):
+    """Words of a text."""
+
+    forms: list[str]
+    """Words in lower case."""
+    spans: list[Span]
+    """Their places."""
+    places: dict[str, list[int]]
+    """Indexes of the words by form."""
+
+
+def _end_of(known: _TextWords, wanted: Sequence[str], first: int) -> int:
+    """Return the end of a name that begins with a word of a text; 0 if another name does."""
+    last = first + len(wanted) - 1
+    if len(wanted) > 1:
+        if known.forms[first : last + 1] != wanted:
+            return 0
+        if any(right[0] - left[1] > _MAX_GAP for left, right in pairwise(known.spans[first : last + 1])):
+            return 0
+    return known.spans[last][1]
+
+
+@lru_cache(maxsize=8192)
+def _plain_words(name: str) -> tuple[list[str], str]:
+    """Return the words of a name in lower case, and the only one as it is written.
+
+    There are none if the name needs a pattern: case is simple in ASCII only.
+    """
+    words = [] if not name.isascii() or "_" in name else _ANY_WORD.findall(name)
+    return [word.lower() for word in words], words[0] if len(words) == 1 else ""
+
+
+@lru_cache(maxsize=512)
+def _words_of(text: str) -> _TextWords | None:
+    """Return the words of a text by their forms, `None` if names have to be found by patterns.
+
+    Cached: many names are looked for in the same texts.
+    """
+    if _UNUSUAL.search(text):
+        return None
+    spans = [found.span() for found in _ANY_WORD.finditer(text)]
+    forms = [text[start:end].lower() for start, end in spans]
+    places: dict[str, list[int]] = {}
+    for index, form in enumerate(forms):
+        places.setdefault(form, []).append(index)
+    return _TextWords(forms, spans, places)
 
 
 @lru_cache(maxsize=4096)
-def _pattern(name: str, any_case: bool) -> tuple[re.Pattern[str] | None, str]:
-    """Return the pattern of a name, and a word that a text must contain to match."""
-    words = re.findall(r"\w+", name)
+def _pattern(name: str, any_case: bool) -> re.Pattern[str] | None:
+    """Return the pattern of a name, `None` if it has no words."""
+    words = _ANY_WORD.findall(name)
     if not words:
-        return None, ""
-    body = r"[\W_]{1,3}".join(map(re.escape, words))
+        return None
+    body = rf"[\W_]{{1,{_MAX_GAP}}}".join(map(re.escape, words))
     if not _UNSPACED.search(name):
         body = rf"(?<!\w){body}(?!\w)"
     exact = len(words) == 1 and not any_case
-    return re.compile(body, 0 if exact else re.IGNORECASE), words[0] if exact else ""
+    return re.compile(body, 0 if exact else re.IGNORECASE)
 
 
 def _number_spans(text: str, value: NumberValue) -> Iterator[Span]:

@@ -4,6 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
@@ -82,6 +83,7 @@ class NameWord(NamedTuple):
     capital: bool
 
 
+@lru_cache(maxsize=8192)
 def normalise_name(name: str) -> str:
     """Return a name in one case, without accents, leading article, title, and punctuation.
 

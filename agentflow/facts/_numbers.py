@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 from agentflow.text import (
@@ -47,6 +48,7 @@ def plain_numbers(text: str) -> str:
     return plain_quantities(_DECIMAL_COMMA.sub(r"\1.\2", joined), numerals=True)
 
 
+@lru_cache(maxsize=8192)
 def read_number(said: str, unit: str = "") -> tuple[Decimal, str] | None:
     """Return amount and unit of a text that is one number; `None` for others, ordinals, ranges and bounds.
 

@@ -131,7 +131,7 @@ class QuestionChecker:
         draft = replace(draft, facts=tuple(fact for fact in draft.facts if fact in used))
         votes: list[Vote] = []
         needed = draft.facts
-        stages = (self._see, self._translate, self._read, self._recall, self._find_alternatives)
+        stages = (self._see, self._translate, self._read, self._doubt)
         for stage in stages:
             fault = await stage(draft, key, votes)
             if fault is not None:
@@ -257,6 +257,19 @@ class QuestionChecker:
         others = [answer for answer in answers if not _favours(answer, draft)]
         return Finding(Check.EVIDENCE, f"a reader answers from the evidence: {_said(others[0])}")
 
+    async def _doubt(self, draft: QuestionDraft, key: str, votes: list[Vote]) -> Finding | None:
+        """Ask without evidence and search for other answers at the same time."""
+        recalled: list[Vote] = []
+        found: list[Vote] = []
+        faults = await together(
+            [
+                partial(self._recall, draft, key, recalled),
+                partial(self._find_alternatives, draft, key, found),
+            ]
+        )
+        votes += [*recalled, *found]
+        return next((fault for fault in faults if fault is not None), None)
+
     async def _recall(self, draft: QuestionDraft, key: str, votes: list[Vote]) -> Finding | None:
         """Reject a question that a model answers from its own knowledge; chance is discounted for yes and no."""
         samples = self._settings.closed_book_samples
@@ -272,13 +285,14 @@ class QuestionChecker:
                 partial(self._reader.recall, request),
             )
 
-        answers: list[EvidenceAnswer | None] = []
         choice = _is_choice(draft)
-        for number in range(samples):
-            answers.append(await ask(number))
-            # A choice is known only if every sample is right; anything else, if one is.
-            if _favours(answers[-1], draft) is not choice:
-                break
+        if choice:
+            # A choice is known only if every sample is right; half of the guesses are.
+            answers: list[EvidenceAnswer | None] = []
+            while len(answers) < samples and all(_favours(answer, draft) for answer in answers):
+                answers.append(await ask(len(answers)))
+        else:
+            answers = await together(partial(ask, number) for number in range(samples))
         known = sum(_favours(answer, draft) for answer in answers)
         votes.append(Vote(Check.TOO_EASY, len(answers), len(answers) - known, tuple(map(_said, answers))))
         if known == samples or (known and not choice):
