@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Role = Literal["planner", "verifier", "generator", "reader", "agent"]
 """Role that uses a model."""
 
-TaskName = Literal["terminal", "embodied", "gui", "text2sql", "data_analysis"]
+TaskName = Literal["terminal", "embodied", "gui", "text2sql", "data_analysis", "document"]
 """Kind of tasks that can be derived from trees; see `agentflow.tasks`."""
 
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -10,6 +10,7 @@ from agentflow.growth import BranchSandboxes
 from agentflow.runs import sandbox_settings
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.synthesis._config import SynthesisConfig, TaskName
+from agentflow.synthesis._tasks import derivation_settings
 from agentflow.tasks import (
     DerivationSettings,
     TaskGenerator,
@@ -54,7 +55,7 @@ def solution_kind(
         raise ConfigurationError(
             f"tasks: {config.tasks} verifies in sandboxes of its own, without a server; remove sandbox_server_url"
         )
-    derivation = _derivation(config)
+    derivation = derivation_settings(config)
     given = settings.backend_settings
     if config.tasks == "text2sql" and given.get("sql"):
         copies = {"sql": {**given["sql"], "writable": True, "workers": _WORKERS}}
@@ -89,12 +90,3 @@ async def _opened(
 ) -> AsyncGenerator[TaskKind]:
     async with Sandbox(settings) as sandbox, opens(sandbox, generator, derivation) as kind:
         yield kind
-
-
-def _derivation(config: SynthesisConfig) -> DerivationSettings:
-    return DerivationSettings(
-        max_tasks=config.max_selected_traj,
-        tips=config.synthesis_tips,
-        seed_description=config.seed_description,
-        examples=config.examples,
-    )

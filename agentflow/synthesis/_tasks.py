@@ -8,15 +8,17 @@ from msgspec import Struct
 
 from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ToolFailure
-from agentflow.growth import BranchSandboxes, ExecutorPort
-from agentflow.journal import Page
+from agentflow.growth import BranchSandboxes
+from agentflow.journal import Page, Run
 from agentflow.sandbox import Sandbox
 from agentflow.synthesis._config import SynthesisConfig, TaskName
+from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.tasks import (
+    DerivationSettings,
     DesktopState,
+    DocumentPictures,
     HouseholdState,
-    InstructionAuthor,
     InstructionSettings,
     RejectedTask,
     StateReader,
@@ -26,6 +28,7 @@ from agentflow.tasks import (
     TaskKind,
     TerminalState,
     VerifiableTask,
+    check_images,
     check_task,
 )
 from agentflow.trajectory import Tree
@@ -53,16 +56,14 @@ _KINDS: Final[Mapping[TaskName, _StateKind]] = {
 
 
 async def task_kind(
-    config: SynthesisConfig,
-    sandbox: Sandbox,
-    sandboxes: BranchSandboxes,
-    executor: ExecutorPort,
-    author: InstructionAuthor,
+    config: SynthesisConfig, sandbox: Sandbox, sandboxes: BranchSandboxes, roles: GatedRoles, run: Run
 ) -> TaskKind | None:
-    """Return the kind of state tasks that the settings name; `None` if they name none.
+    """Return the kind of tasks that the settings name, if its solutions are states or pictures; otherwise `None`.
 
-    :raises ConfigurationError: one line, if a tool that it needs is missing.
+    :raises ConfigurationError: one line, if a tool or a model that it needs is missing.
     """
+    if config.tasks == "document":
+        return _document_pictures(config, roles, run)
     kind = None if config.tasks is None else _KINDS.get(config.tasks)
     if kind is None:
         return None
@@ -76,9 +77,9 @@ async def task_kind(
         raise ConfigurationError(f"tasks: {config.tasks} needs the tool {kind.reads}; {kind.fix}") from None
     return StateTasks(
         kind.reader(),
-        executor=executor,
+        executor=roles,
         sandboxes=sandboxes,
-        author=author,
+        author=roles,
         settings=StateTaskSettings(
             max_tasks=config.max_selected_traj,
             min_steps=config.min_depth,
@@ -86,6 +87,26 @@ async def task_kind(
                 max_drafts=config.max_drafts, tips=config.synthesis_tips, examples=config.examples
             ),
         ),
+    )
+
+
+def _document_pictures(config: SynthesisConfig, roles: GatedRoles, run: Run) -> TaskKind:
+    check_images()
+    for role in ("generator", "reader"):
+        if not config.model_for(role).vision:
+            raise ConfigurationError(
+                f"tasks: document needs a {role} that sees pictures; set {role}_model to a model with vision=true"
+            )
+    return DocumentPictures(roles, derivation_settings(config), put_blob=run.put_blob, blob=run.blob)
+
+
+def derivation_settings(config: SynthesisConfig) -> DerivationSettings:
+    """Return the settings of kinds with a solution or an answer."""
+    return DerivationSettings(
+        max_tasks=config.max_selected_traj,
+        tips=config.synthesis_tips,
+        seed_description=config.seed_description,
+        examples=config.examples,
     )
 
 

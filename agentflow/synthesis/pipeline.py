@@ -247,7 +247,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         )
         opens = solution_kind(self.config, sandboxes, roles)
         if opens is None:
-            kind = await task_kind(self.config, sandbox, sandboxes, roles, roles)
+            kind = await task_kind(self.config, sandbox, sandboxes, roles, run)
         else:
             kind = await open_supervised(self._supervisor, "tasks", opens)
         return _TreeWorker(

@@ -29,7 +29,9 @@ from agentflow.tasks._contract import (
 from agentflow.tasks._data_analysis import DataAnalysis, open_data_analysis
 from agentflow.tasks._derivation import DerivationSettings, TaskAuthor, TaskGenerator
 from agentflow.tasks._desktop import DesktopState
+from agentflow.tasks._document_pictures import DocumentPictures, PictureRoles
 from agentflow.tasks._household import HouseholdState
+from agentflow.tasks._image_regions import check_images
 from agentflow.tasks._instructions import InstructionAuthor, InstructionSettings
 from agentflow.tasks._state_tasks import StateTasks, StateTaskSettings
 from agentflow.tasks._states import State, StateCondition, StateReader
@@ -44,9 +46,11 @@ __all__ = [
     "DerivationSettings",
     "DerivedTasks",
     "DesktopState",
+    "DocumentPictures",
     "HouseholdState",
     "InstructionAuthor",
     "InstructionSettings",
+    "PictureRoles",
     "RejectedTask",
     "State",
     "StateCondition",
@@ -68,6 +72,7 @@ __all__ = [
     "TerminalState",
     "Text2Sql",
     "VerifiableTask",
+    "check_images",
     "check_task",
     "open_data_analysis",
     "open_text2sql",

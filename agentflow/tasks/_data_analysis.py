@@ -11,8 +11,6 @@ from msgspec import Struct
 
 from agentflow.errors import ToolFailure
 from agentflow.facts import (
-    ClosedBookRequest,
-    EvidenceAnswer,
     Value,
     answer_agrees,
     show_value,
@@ -42,12 +40,13 @@ from agentflow.tasks._derivation import (
     IndependentVote,
     TaskCalls,
     TaskGenerator,
+    closed_book_guesses,
     instruction_problem,
     rejected,
     vote,
     without_fence,
 )
-from agentflow.tasks._printed_values import MAX_DECIMALS, same_output, too_precise, value_of
+from agentflow.tasks._printed_values import MAX_DECIMALS, answer_verdict, same_output, too_precise, value_of
 from agentflow.trajectory import (
     Action,
     IndependentSolutionRequest,
@@ -73,7 +72,6 @@ _LANGUAGE: Final = "Python"
 _MAX_TABLES: Final = 30
 _MAX_EXPLORED: Final = 4
 _MAX_MISTAKES: Final = 4
-_GUESSES: Final = 2
 _SWAPS: Final = (
     ("other_extreme", r"\bmax\b", "min"),
     ("other_extreme", r"\bmin\b", "max"),
@@ -138,15 +136,7 @@ class DataAnalysis:
             if ran.error:
                 return TaskVerdict(passed=False, reasons=(f"the program fails: {ran.error}",))
             answer = ran.output
-        if not answer.strip():
-            return TaskVerdict(passed=False, reasons=("there is no answer",))
-        question = str(task.metadata["question"])
-        failed = [
-            each.says
-            for each in task.verifier
-            if not answer_agrees(_decoded(each.expected), answer, question=question)
-        ]
-        return TaskVerdict(passed=not failed, reasons=tuple(failed))
+        return answer_verdict(task, answer)
 
 
 @asynccontextmanager
@@ -165,10 +155,6 @@ async def open_data_analysis(
         yield DataAnalysis(programs, generator, settings)
     finally:
         await programs.close()
-
-
-def _decoded(expected: Json) -> Value:
-    return msgspec.convert(expected, Value)
 
 
 class _DataAnalysisWriter:
@@ -304,7 +290,7 @@ class _DataAnalysisWriter:
             if not agreement.accepted:
                 problem = TaskFinding(TaskProblem.AMBIGUOUS, agreement.reason)
             else:
-                guesses = await self._guesses(question, key)
+                guesses = await closed_book_guesses(self._calls, self._generator, question, key)
                 if any(answer_agrees(expected, guess, question=question) for guess in guesses):
                     problem = TaskFinding(TaskProblem.CLOSED_BOOK, "a model answers it without the data")
                 else:
@@ -354,17 +340,6 @@ class _DataAnalysisWriter:
         return await vote(
             self._calls, self._generator, request, differs, samples=self._settings.samples, key=key
         )
-
-    async def _guesses(self, question: str, key: str) -> list[str]:
-        """Return answers of a model that sees no data."""
-        guesses: list[str] = []
-        for number in range(1, _GUESSES + 1):
-            request = ClosedBookRequest(question=question, sample=number - 1)
-            guess = partial(self._generator.recall, request)
-            reply = await self._calls.ask(f"{key}/closed/{number}", Reply[EvidenceAnswer], guess)
-            if reply.value is not None:
-                guesses += [said.strip() for said in reply.value.answers if said.strip()]
-        return list(dict.fromkeys(guesses))
 
     async def _wrong(
         self,

@@ -30,6 +30,7 @@ MAX_INSTRUCTIONS: Final = 2
 _MAX_WORDS: Final = 85
 _MIN_ANSWER: Final = 3
 """Shortest answer that is searched in an instruction: single digits occur by chance."""
+_GUESSES: Final = 2
 _FENCE: Final = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
 
 
@@ -49,12 +50,16 @@ class TaskAuthor(Protocol):
         ...
 
 
-class TaskGenerator(TaskAuthor, Protocol):
-    """Author of tasks that also answers without data."""
+class ClosedBook(Protocol):
+    """Role that answers from its own knowledge."""
 
     async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
         """Answer from the model's own knowledge."""
         ...
+
+
+class TaskGenerator(TaskAuthor, ClosedBook, Protocol):
+    """Author of tasks that also answers without data."""
 
 
 class DerivationSettings(Struct, frozen=True, kw_only=True):
@@ -122,9 +127,8 @@ async def vote(
     :param differs: returns the difference of a solution's result from the gold one, or an empty text.
     :param key: key of the instruction on the page.
     """
-    agreed, reason, number = 0, "", 0
-    while number < samples or (number == samples and 0 < agreed < samples):
-        number += 1
+
+    async def difference(number: int) -> str:
         own = IndependentSolutionRequest(
             kind=request.kind,
             language=request.language,
@@ -136,14 +140,39 @@ async def vote(
             f"{key}/solve/{number}", Reply[IndependentSolution], partial(generator.solve_again, own)
         )
         solution = "" if reply.value is None else without_fence(reply.value.solution)
-        difference = "an independent solution is empty"
-        if solution:
-            difference = await calls.once(f"{key}/differs/{number}", str, partial(differs, solution))
-        if difference:
-            reason = difference
+        if not solution:
+            return "an independent solution is empty"
+        return await calls.once(f"{key}/differs/{number}", str, partial(differs, solution))
+
+    return await count_votes(difference, samples)
+
+
+async def count_votes(difference: Callable[[int], Awaitable[str]], samples: int) -> IndependentVote:
+    """Count the samples that agree; after a disagreement one more decides.
+
+    :param difference: returns the difference of a sample, by its number from 1, or an empty text.
+    """
+    agreed, reason, number = 0, "", 0
+    while number < samples or (number == samples and 0 < agreed < samples):
+        number += 1
+        if differs := await difference(number):
+            reason = differs
         else:
             agreed += 1
     return IndependentVote(agreed, number, reason)
+
+
+async def closed_book_guesses(calls: TaskCalls, generator: ClosedBook, question: str, key: str) -> list[str]:
+    """Return the answers of a model that sees nothing but the question."""
+    guesses: list[str] = []
+    for number in range(1, _GUESSES + 1):
+        request = ClosedBookRequest(question=question, sample=number - 1)
+        reply = await calls.ask(
+            f"{key}/closed/{number}", Reply[EvidenceAnswer], partial(generator.recall, request)
+        )
+        if reply.value is not None:
+            guesses += [said.strip() for said in reply.value.answers if said.strip()]
+    return list(dict.fromkeys(guesses))
 
 
 def instruction_problem(instruction: str, solution: str, answers: Sequence[str]) -> TaskFinding | None:

@@ -1,4 +1,4 @@
-"""Typed values that programs print: one number, name, date or truth, or a short list."""
+"""Typed values as answers of tasks, and as programs print them: one number, name, date or truth, or a short list."""
 
 import re
 from decimal import Decimal, InvalidOperation
@@ -12,9 +12,11 @@ from agentflow.facts import (
     NumberValue,
     Value,
     ValueKind,
+    answer_agrees,
     parse_value,
     values_agree,
 )
+from agentflow.tasks._contract import TaskVerdict, VerifiableTask
 from agentflow.tasks._data_programs import ProgramRun
 
 Json: TypeAlias = Any
@@ -91,3 +93,16 @@ def same_output(one: ProgramRun, other: ProgramRun, *, ordered: bool = False) ->
     if first is None or second is None:
         return first is None and second is None and one.output == other.output
     return values_agree(first, second)
+
+
+def answer_verdict(task: VerifiableTask, answer: str) -> TaskVerdict:
+    """Compare an answer with the typed values that a task expects."""
+    if not answer.strip():
+        return TaskVerdict(passed=False, reasons=("there is no answer",))
+    question = str(task.metadata["question"])
+    failed = [
+        each.says
+        for each in task.verifier
+        if not answer_agrees(msgspec.convert(each.expected, Value), answer, question=question)
+    ]
+    return TaskVerdict(passed=not failed, reasons=tuple(failed))

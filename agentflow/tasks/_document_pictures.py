@@ -1,0 +1,475 @@
+"""Tasks about pictures in documents: the answer is in one region of one picture, and nowhere else."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.actors import together
+from agentflow.facts import (
+    ChunkExtraction,
+    EvidenceAnswer,
+    EvidencePassage,
+    EvidenceRequest,
+    Extraction,
+    ExtractionRequest,
+    Fact,
+    TextChunk,
+    Value,
+    answer_agrees,
+    build_store,
+    kind_of,
+    show_value,
+    values_agree,
+)
+from agentflow.journal import Page
+from agentflow.sandbox import Sandbox
+from agentflow.tasks._contract import (
+    GOLD,
+    NO_OP,
+    DerivedTasks,
+    RejectedTask,
+    TaskAttempt,
+    TaskFinding,
+    TaskPredicate,
+    TaskProblem,
+    TaskRelation,
+    TaskSetup,
+    TaskVerdict,
+    VerifiableTask,
+    task_id,
+)
+from agentflow.tasks._derivation import (
+    MAX_INSTRUCTIONS,
+    ClosedBook,
+    DerivationSettings,
+    IndependentVote,
+    TaskCalls,
+    closed_book_guesses,
+    count_votes,
+    instruction_problem,
+    rejected,
+)
+from agentflow.tasks._image_regions import views_of
+from agentflow.tasks._printed_values import answer_verdict
+from agentflow.team import PutBlob, ReadBlob
+from agentflow.text import contains_phrase
+from agentflow.trajectory import (
+    Action,
+    Blob,
+    InstructionRequest,
+    Node,
+    Observation,
+    Region,
+    Reply,
+    TaskInstruction,
+    Tree,
+    Verdict,
+)
+
+KIND: Final = "document"
+"""Name of the kind."""
+
+_MAX_SIBLINGS: Final = 2
+_MAX_OTHERS: Final = 3
+_MAX_TEXTS: Final = 8
+_MAX_TEXT_CHARS: Final = 3_000
+_NOT_OF_WORDS: Final = (TaskProblem.ELSEWHERE, TaskProblem.CLOSED_BOOK)
+"""Problems that other words do not solve."""
+_UNDETERMINED: Final = "It cannot be determined."
+_PICTURE: Final = "A picture from a document:"
+
+
+class PictureRoles(ClosedBook, Protocol):
+    """Roles with vision that read facts in pictures, write questions about them, and answer them. A failed call is a reply."""
+
+    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
+        """Extract the facts of a picture, each with its region."""
+        ...
+
+    async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
+        """Write the question that a fact answers."""
+        ...
+
+    async def read(self, request: EvidenceRequest) -> Reply[EvidenceAnswer]:
+        """Answer a question from pictures and texts alone."""
+        ...
+
+
+class DocumentPictures:
+    """Tasks whose answer only a region of a picture shows. See docs/tasks.md."""
+
+    name = KIND
+    """Name of the kind."""
+
+    def __init__(
+        self, roles: PictureRoles, settings: DerivationSettings, *, put_blob: PutBlob, blob: ReadBlob
+    ) -> None:
+        """Describe the kind.
+
+        :param roles: roles with vision.
+        :param put_blob: stores the region and the covered picture of each task.
+        :param blob: reads pictures.
+        """
+        self._roles = roles
+        self._settings = settings
+        self._put_blob = put_blob
+        self._blob = blob
+
+    async def derive(self, tree: Tree, page: Page) -> DerivedTasks:
+        """Derive tasks from the pictures in the observations of a tree.
+
+        :raises RunStopped: if the run can't continue.
+        """
+        calls = TaskCalls(page, KIND)
+        writer = _PictureTaskWriter(tree, calls, self._roles, self._settings, self._put_blob, self._blob)
+        await writer.work()
+        return DerivedTasks(tasks=tuple(writer.tasks), rejected=tuple(writer.rejected), usage=calls.usage)
+
+    async def verify(
+        self, task: VerifiableTask, attempt: TaskAttempt, session: Sandbox | None = None
+    ) -> TaskVerdict:
+        """Compare the answer of an attempt; the session is not needed."""
+        return answer_verdict(task, attempt.answer)
+
+
+class _ShownPicture(Struct, frozen=True):
+    node: Node
+    action: Action
+    blob: Blob
+
+
+class _ShownFact(Struct, frozen=True):
+    """A fact that only a region of a picture states."""
+
+    picture: _ShownPicture
+    fact: Fact
+    region: Region
+
+    @property
+    def words(self) -> str:
+        time = "" if self.fact.time is None else f" (in {show_value(self.fact.time)})"
+        return f"{self.fact.relation} of {self.fact.subject}{time}"
+
+
+class _StoredViews(Struct, frozen=True):
+    """Views of a region in the blob store; empty if there are none."""
+
+    crop: Blob | None = None
+    masked: Blob | None = None
+
+
+class _Readings(Struct, frozen=True):
+    """Answers of readers that must not find the answer."""
+
+    wrong: tuple[tuple[str, str], ...]
+    """Names of attempts with their answers; empty: none was given."""
+    problem: TaskFinding | None = None
+
+
+class _PictureTaskWriter:
+    """Makes the tasks of one tree."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        calls: TaskCalls,
+        roles: PictureRoles,
+        settings: DerivationSettings,
+        put_blob: PutBlob,
+        blob: ReadBlob,
+    ) -> None:
+        self.tasks: list[VerifiableTask] = []
+        self.rejected: list[RejectedTask] = []
+        self._tree = tree
+        self._calls = calls
+        self._roles = roles
+        self._settings = settings
+        self._put_blob = put_blob
+        self._blob = blob
+        self._pictures = list(_pictures(tree))
+        self._texts = [
+            node.observation.text
+            for node in tree.nodes
+            if node.action is not None and node.verdict is Verdict.NEW and node.observation.text
+        ]
+
+    async def work(self) -> None:
+        """Try the facts of all pictures, first one of each, until there are enough tasks."""
+        facts = await self._facts()
+        for shown in facts:
+            if len(self.tasks) >= self._settings.max_tasks:
+                return
+            await self._try(shown, [other for other in facts if other is not shown])
+
+    async def _facts(self) -> list[_ShownFact]:
+        """Extract the facts of each picture; return those that are shown once, the first of each picture first."""
+        found = await together(partial(self._extract, picture) for picture in self._pictures)
+        self.rejected += [own for own in found if isinstance(own, RejectedTask)]
+        usable = [own for own in found if not isinstance(own, RejectedTask)]
+        known = [each for own in usable for each in own]
+        clear: list[list[_ShownFact]] = []
+        for own in usable:
+            problems = [(each, _repetition(each, known)) for each in own]
+            clear.append([each for each, problem in problems if problem is None])
+            self.rejected += [
+                rejected(KIND, problem, solution=each.words)
+                for each, problem in problems
+                if problem is not None
+            ]
+        return [each for round_ in zip_longest(*clear) for each in round_ if each is not None]
+
+    async def _extract(self, picture: _ShownPicture) -> list[_ShownFact] | RejectedTask:
+        request = ExtractionRequest(
+            seed=self._tree.seed.content,
+            kwargs=self._tree.seed.kwargs,
+            seed_description=self._settings.seed_description,
+            action=picture.action,
+            text="",
+            images=(picture.blob,),
+        )
+        reply = await self._calls.ask(
+            f"facts/{picture.blob.hash}", Reply[Extraction], partial(self._roles.extract, request)
+        )
+        if reply.value is None:
+            reason = "no answer" if reply.failure is None else reply.failure.message
+            return rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution="")
+        alone = msgspec.structs.replace(picture.node, observation=Observation((picture.blob,)))
+        build = build_store([alone], [ChunkExtraction(alone.id, TextChunk(0, 0, ""), reply.value)])
+        return [
+            _ShownFact(picture, fact, region)
+            for fact in build.store.facts
+            if (region := fact.spans[0].region) is not None
+        ]
+
+    async def _try(self, shown: _ShownFact, others: Sequence[_ShownFact]) -> None:
+        key = f"{shown.picture.blob.hash}/{shown.fact.id}"
+        views = await self._calls.once(f"{key}/views", _StoredViews, partial(self._views, shown))
+        if views.crop is None or views.masked is None:
+            reason = "the picture can't be read, or the region covers most of it"
+            self.rejected.append(rejected(KIND, TaskProblem.NO_GOLD, reason, solution=shown.words))
+            return
+        earlier: tuple[tuple[str, str], ...] = ()
+        for number in range(1, MAX_INSTRUCTIONS + 1):
+            written = await self._write(shown, others, views.crop, views.masked, earlier, f"{key}/{number}")
+            if isinstance(written, VerifiableTask):
+                self.tasks.append(written)
+                return
+            self.rejected.append(written)
+            if not written.instruction or written.findings[0].problem in _NOT_OF_WORDS:
+                return
+            earlier = (*earlier, (written.instruction, written.findings[0].reason))
+
+    async def _views(self, shown: _ShownFact) -> _StoredViews:
+        views = await views_of(await self._blob(shown.picture.blob.hash), shown.region)
+        if views is None:
+            return _StoredViews()
+        return _StoredViews(
+            await self._put_blob(views.crop, "image/png"), await self._put_blob(views.masked, "image/png")
+        )
+
+    async def _write(
+        self,
+        shown: _ShownFact,
+        others: Sequence[_ShownFact],
+        crop: Blob,
+        masked: Blob,
+        earlier: tuple[tuple[str, str], ...],
+        key: str,
+    ) -> VerifiableTask | RejectedTask:
+        """Have the question written, and answered from the region, from everything else, and from nothing."""
+        answer = show_value(shown.fact.value)
+        request = self._instruction(shown, answer, earlier)
+        reply = await self._calls.ask(
+            f"{key}/instruct", Reply[TaskInstruction], partial(self._roles.instruct, request)
+        )
+        if reply.value is None:
+            reason = "no answer" if reply.failure is None else reply.failure.message
+            return rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution=shown.words)
+        question = " ".join(reply.value.instruction.split())
+        if problem := instruction_problem(question, "", [answer]):
+            return rejected(KIND, problem, solution=shown.words, instruction=question or "(empty)")
+        agreement = await self._agreement(question, shown.fact.value, crop, key)
+        if not agreement.accepted:
+            return rejected(
+                KIND, TaskProblem.NOT_SHOWN, agreement.reason, solution=shown.words, instruction=question
+            )
+        readings = await self._elsewhere(question, shown, masked, key)
+        if readings.problem is not None:
+            return rejected(KIND, readings.problem, solution=shown.words, instruction=question)
+        wrong = _wrong(shown, others, readings.wrong)
+        return self._task(shown, question, wrong, agreement, crop, masked)
+
+    def _instruction(
+        self, shown: _ShownFact, answer: str, earlier: tuple[tuple[str, str], ...]
+    ) -> InstructionRequest:
+        picture = shown.picture
+        return InstructionRequest(
+            kind=KIND,
+            language="fact",
+            seed=self._tree.seed.content,
+            tips=self._settings.tips,
+            examples=self._settings.examples,
+            environment=f"{picture.action.tool} {msgspec.json.encode(picture.action.arguments).decode()}",
+            solution=shown.words,
+            result=answer,
+            rejected=earlier,
+        )
+
+    async def _read(
+        self, question: str, value: Value, passages: Sequence[EvidencePassage], key: str, sample: int = 0
+    ) -> tuple[str, ...] | None:
+        """Return the answers of a reader; `None` if the call failed."""
+        request = EvidenceRequest(
+            question=question, passages=tuple(passages), answer_kind=kind_of(value), sample=sample
+        )
+        reply = await self._calls.ask(key, Reply[EvidenceAnswer], partial(self._roles.read, request))
+        return None if reply.value is None else reply.value.answers
+
+    async def _agreement(self, question: str, value: Value, crop: Blob, key: str) -> IndependentVote:
+        """Have the question answered from the region alone."""
+
+        async def difference(number: int) -> str:
+            passage = EvidencePassage(1, _PICTURE, (crop,))
+            said = await self._read(question, value, [passage], f"{key}/crop/{number}", number - 1)
+            if said is None:
+                return "a reader of the region failed"
+            if len(said) == 1 and answer_agrees(value, said[0], question=question):
+                return ""
+            return f"a reader of the region alone answers: {'; '.join(said)[:80] or 'nothing'}"
+
+        return await count_votes(difference, self._settings.samples)
+
+    async def _elsewhere(self, question: str, shown: _ShownFact, masked: Blob, key: str) -> _Readings:
+        """Have it answered without the region: from the covered picture, others, the text, and from memory."""
+        value, own = shown.fact.value, shown.picture
+        siblings = [each for each in self._pictures if each.blob != own.blob][:_MAX_SIBLINGS]
+        sources = [("masked_page", [EvidencePassage(1, _PICTURE, (masked,))])]
+        sources += [
+            (f"sibling/{each.node.id}/{each.blob.hash[:8]}", [EvidencePassage(1, _PICTURE, (each.blob,))])
+            for each in siblings
+        ]
+        if texts := self._passages(shown):
+            sources.append(("text", texts))
+        wrong: list[tuple[str, str]] = []
+        for name, passages in sources:
+            said = await self._read(question, value, passages, f"{key}/{name}")
+            if said is None:
+                return _Readings((), TaskFinding(TaskProblem.MODEL_FAILED, f"a reader of {name} failed"))
+            if any(answer_agrees(value, each, question=question) for each in said):
+                return _Readings((), TaskFinding(TaskProblem.ELSEWHERE, f"it is answered from {name}"))
+            wrong.append((name, said[0] if said else ""))
+        guesses = await closed_book_guesses(self._calls, self._roles, question, key)
+        if any(answer_agrees(value, guess, question=question) for guess in guesses):
+            reason = TaskFinding(TaskProblem.CLOSED_BOOK, "a model answers it without the picture")
+            return _Readings((), reason)
+        wrong += [(f"closed_book/{number}", guess) for number, guess in enumerate(guesses, 1)]
+        return _Readings(tuple(wrong))
+
+    def _passages(self, shown: _ShownFact) -> list[EvidencePassage]:
+        """Return the passages of the tree's texts that name the subject."""
+        subject = shown.fact.subject
+        found = [text for text in self._texts if contains_phrase(text, subject)]
+        return [
+            EvidencePassage(number, _window(text, subject))
+            for number, text in enumerate(found[:_MAX_TEXTS], 1)
+        ]
+
+    def _task(
+        self,
+        shown: _ShownFact,
+        question: str,
+        wrong: tuple[TaskAttempt, ...],
+        agreement: IndependentVote,
+        crop: Blob,
+        masked: Blob,
+    ) -> VerifiableTask:
+        value, picture = shown.fact.value, shown.picture
+        answer = show_value(value)
+        setup = TaskSetup(tools=(picture.action.tool,), kwargs=self._tree.seed.kwargs)
+        gold = TaskAttempt(name=GOLD, actions=(picture.action,), answer=answer)
+        return VerifiableTask(
+            id=task_id(self._tree.id, f"{KIND}/{shown.fact.id}", gold, setup),
+            kind=KIND,
+            instruction=f"{question}\n\nA picture in the document shows it. Answer with the value alone.",
+            setup=setup,
+            gold=gold,
+            verifier=(
+                TaskPredicate(
+                    says="the answer is the value that the region shows",
+                    relation=TaskRelation.AGREES,
+                    expected=msgspec.to_builtins(value),
+                ),
+            ),
+            wrong=wrong,
+            tree_id=self._tree.id,
+            source_id=self._tree.seed.id,
+            sources=(picture.node.id,),
+            metadata={
+                "question": question,
+                "answer": answer,
+                "image": picture.blob.hash,
+                "region": msgspec.to_builtins(shown.region),
+                "crop": crop.hash,
+                "masked": masked.hash,
+                "agreed": agreement.agreed,
+                "samples": agreement.samples,
+            },
+        )
+
+
+def _pictures(tree: Tree) -> Iterator[_ShownPicture]:
+    """Yield each picture of a tree once."""
+    seen: set[str] = set()
+    for node in tree.nodes:
+        if node.action is None or node.verdict is not Verdict.NEW:
+            continue
+        for blob in node.observation.blobs:
+            if blob.mime.startswith("image/") and blob.hash not in seen:
+                seen.add(blob.hash)
+                yield _ShownPicture(node, node.action, blob)
+
+
+def _repetition(shown: _ShownFact, known: Sequence[_ShownFact]) -> TaskFinding | None:
+    """Return the problem of a fact that is shown a second time, with the same value or another one."""
+    own = shown.fact
+    for other in known:
+        fact = other.fact
+        if other is shown or (fact.subject, fact.relation, fact.time) != (
+            own.subject,
+            own.relation,
+            own.time,
+        ):
+            continue
+        if not values_agree(fact.value, own.value):
+            return TaskFinding(TaskProblem.AMBIGUOUS, "pictures show different values")
+        return TaskFinding(TaskProblem.ELSEWHERE, "another picture shows it, too")
+    return None
+
+
+def _window(text: str, subject: str) -> str:
+    at = max(0, text.casefold().find(subject.casefold()) - _MAX_TEXT_CHARS // 2)
+    return text[at : at + _MAX_TEXT_CHARS]
+
+
+def _wrong(
+    shown: _ShownFact, others: Sequence[_ShownFact], readings: Sequence[tuple[str, str]]
+) -> tuple[TaskAttempt, ...]:
+    """Return attempts that must fail: the picture without an answer, other readings, and other values of pictures."""
+    look = (shown.picture.action,)
+    wrong = [TaskAttempt(name=NO_OP, actions=look, answer=_UNDETERMINED)]
+    wrong += [TaskAttempt(name=name, answer=answer) for name, answer in readings]
+    values: defaultdict[bool, list[str]] = defaultdict(list)
+    for other in others:
+        value = other.fact.value
+        if kind_of(value) is kind_of(shown.fact.value) and not values_agree(value, shown.fact.value):
+            values[other.fact.relation == shown.fact.relation].append(show_value(value))
+    near = list(dict.fromkeys([*values[True], *values[False]]))[:_MAX_OTHERS]
+    wrong += [
+        TaskAttempt(name=f"other_figure/{number}", answer=answer) for number, answer in enumerate(near, 1)
+    ]
+    return tuple(wrong)
