@@ -16,7 +16,7 @@ from agentflow._secrets import hide_arguments
 from agentflow.cli._output import EXITS, Exit
 from agentflow.errors import ConfigurationError, exit_report
 
-_HOMES = {"eval": "evaluate"}
+_HOMES = {"eval": "evaluate", "preview": "check"}
 """Modules of commands with another name."""
 
 

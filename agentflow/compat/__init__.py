@@ -10,8 +10,7 @@ own with a printed name takes precedence. Every printed name and ours: docs/migr
 docs/migrating-flow-grpo.md and docs/migrating-tuner.md.
 """
 
-from agentflow.compat._ajet import ajet
-from agentflow.compat._finder import PRINTED_MODULES, install_finder
+from agentflow.compat._printed_names import PRINTED_MODULES, ajet, install_finder
 
 __all__ = ["PRINTED_MODULES", "ajet"]
 

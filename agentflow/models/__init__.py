@@ -5,9 +5,8 @@ that fails for good is a `ModelFailure` with a closed kind; a run that can't con
 """
 
 from agentflow.models._accounts import Accounts
-from agentflow.models._chat import ChatClient
 from agentflow.models._endpoints import ModelEndpoints, RejectionMemory
-from agentflow.models._http_model import OpenModel, Statistics
+from agentflow.models._http_model import ChatClient, OpenModel, Statistics
 from agentflow.models._make import OFFLINE, make_model
 from agentflow.models._names import SERVER_PREFIXES
 from agentflow.models._protocol import (

@@ -23,9 +23,9 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.runs._run import SupervisedRun, check_models, run_sync
-    from agentflow.runs._sandbox_pool import SandboxPool
     from agentflow.runs._seed_scheduler import GRACE_SECONDS
     from agentflow.runs._supervised_resources import (
+        SandboxPool,
         open_models,
         open_supervised,
         prices_of,
@@ -80,9 +80,9 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._run": ["SupervisedRun", "check_models", "run_sync"],
-        "._sandbox_pool": ["SandboxPool"],
         "._seed_scheduler": ["GRACE_SECONDS"],
         "._supervised_resources": [
+            "SandboxPool",
             "open_models",
             "open_supervised",
             "prices_of",

@@ -1,18 +1,34 @@
-"""The browser backend."""
+"""The browser backend. A fork copies the session's pages: the same storage, history and form fields."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
+import anyio
+
+from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.browser._chromium import BrowserProcess
-from mcp_servers.browser._forking import fork_state
 from mcp_servers.browser._input_tools import ElementTools, MouseTools
 from mcp_servers.browser._inspection_tools import InspectionTools, PdfTools
-from mcp_servers.browser._navigation import NavigationTools
+from mcp_servers.browser._navigation import NavigationTools, emulate
+from mcp_servers.browser._page_actions import devtools_session, retry_while_swapping
 from mcp_servers.browser._settings import SERVER_ONLY, BrowserSettings
+from mcp_servers.browser._snapshots import snapshot_of
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._running import read_settings
-from mcp_servers.core._session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from playwright.async_api import Frame, Page, Route
+
+    from mcp_servers.browser._state import Tab
+    from mcp_servers.core._session import Session
 
 _GROUPS: dict[str, tuple[type, ...]] = {
     "core": (NavigationTools, ElementTools, InspectionTools),
@@ -75,3 +91,337 @@ class BrowserBackend(PdfTools, MouseTools, InspectionTools, ElementTools, Naviga
     async def shutdown(self) -> None:
         """Stop the browser."""
         await self._browser.close()
+
+
+MAX_HISTORY = 30
+COMPARE_SECONDS = 2
+COMPARE_EVERY = 0.1
+_BLANK = "about:blank"
+_PATHS = """
+  const pathOf = element => {
+    const path = [];
+    for (let node = element; node && node !== document.documentElement;) {
+      const parent = node.parentNode;
+      if (!parent)
+        return null;
+      path.unshift([...parent.children].indexOf(node));
+      node = parent;
+      if (node instanceof ShadowRoot) {
+        path.unshift(-1);
+        node = node.host;
+      }
+    }
+    return path;
+  };
+  const at = (path, tag) => {
+    let node = document.documentElement;
+    for (const step of path) {
+      node = step === -1 ? node?.shadowRoot : node?.children[step];
+      if (!node)
+        return null;
+    }
+    return node.tagName === tag ? node : null;
+  };
+  const all = root => [...root.querySelectorAll('*')].flatMap(
+    element => element.shadowRoot ? [element, ...all(element.shadowRoot)] : [element]);
+  const focused = () => {
+    let element = document.activeElement;
+    while (element?.shadowRoot?.activeElement)
+      element = element.shadowRoot.activeElement;
+    return element && element !== document.body ? element : null;
+  };
+"""
+# Only what differs from what the page's own text says, except where that cannot be known.
+READ = f"""() => {{
+  {_PATHS}
+  const fields = [], scrolled = [];
+  let files = 0;
+  for (const element of all(document)) {{
+    const add = (kind, value) => fields.push({{path: pathOf(element), tag: element.tagName, kind, value}});
+    if (element instanceof HTMLInputElement) {{
+      if (element.type === 'file')
+        files += element.files.length;
+      else if (element.type === 'checkbox' || element.type === 'radio') {{
+        if (element.checked !== element.defaultChecked)
+          add('checked', element.checked);
+        if (element.indeterminate)
+          add('indeterminate', true);
+      }} else if (element.value !== element.defaultValue)
+        add('value', element.value);
+    }} else if (element instanceof HTMLTextAreaElement) {{
+      if (element.value !== element.defaultValue)
+        add('value', element.value);
+    }} else if (element instanceof HTMLSelectElement)
+      add('selected', [...element.options].map(option => option.selected));
+    else if (element instanceof HTMLDetailsElement)
+      add('open', element.open);
+    else if (element.isContentEditable && !element.parentElement?.isContentEditable)
+      add('html', element.innerHTML);
+    if (element !== document.scrollingElement && (element.scrollTop || element.scrollLeft))
+      scrolled.push({{path: pathOf(element), tag: element.tagName, x: element.scrollLeft, y: element.scrollTop}});
+  }}
+  const focus = focused();
+  let selection = null;
+  try {{
+    selection = focus && [focus.selectionStart ?? null, focus.selectionEnd ?? null];
+  }} catch {{
+    // Some kinds of fields have none.
+  }}
+  return {{
+    fields, scrolled, files,
+    window: [scrollX, scrollY],
+    focus: focus && {{path: pathOf(focus), tag: focus.tagName, selection}},
+  }};
+}}"""
+# Events tell the page of what changed, as they did when it was done by hand.
+WRITE = f"""state => {{
+  {_PATHS}
+  const set = (element, name, value) => {{
+    for (let kind = element; kind; kind = Object.getPrototypeOf(kind)) {{
+      const property = Object.getOwnPropertyDescriptor(kind, name);
+      if (property?.set && kind !== element)
+        return property.set.call(element, value);
+    }}
+    element[name] = value;
+  }};
+  const names = {{value: 'value', checked: 'checked', html: 'innerHTML', open: 'open', indeterminate: 'indeterminate'}};
+  let missing = 0;
+  for (const {{path, tag, kind, value}} of state.fields) {{
+    const element = path && at(path, tag);
+    if (!element) {{
+      missing++;
+      continue;
+    }}
+    if (kind === 'selected') {{
+      const options = [...element.options];
+      if (options.length !== value.length) {{
+        missing++;
+        continue;
+      }}
+      if (options.every((option, index) => option.selected === value[index]))
+        continue;
+      options.forEach((option, index) => option.selected = value[index]);
+    }} else {{
+      if (element[names[kind]] === value)
+        continue;
+      set(element, names[kind], value);
+    }}
+    if (kind === 'open' || kind === 'indeterminate')
+      continue;
+    element.dispatchEvent(new InputEvent('input', {{bubbles: true, composed: true}}));
+    if (kind !== 'html')
+      element.dispatchEvent(new Event('change', {{bubbles: true}}));
+  }}
+  return missing;
+}}"""
+SCROLL = f"""state => {{
+  {_PATHS}
+  const focus = state.focus && state.focus.path && at(state.focus.path, state.focus.tag);
+  if (focus) {{
+    focus.focus({{preventScroll: true}});
+    try {{
+      if (state.focus.selection && state.focus.selection[0] !== null)
+        focus.setSelectionRange(...state.focus.selection);
+    }} catch {{
+      // Some kinds of fields have none.
+    }}
+  }}
+  for (const {{path, tag, x, y}} of state.scrolled)
+    (path && at(path, tag))?.scrollTo({{left: x, top: y, behavior: 'instant'}});
+  scrollTo({{left: state.window[0], top: state.window[1], behavior: 'instant'}});
+}}"""
+READ_SESSION_STORAGE = """() => {
+  try {
+    return [location.origin, Object.entries(sessionStorage)];
+  } catch {
+    return ['', []];
+  }
+}"""
+# Runs before the page's own scripts; `%s` is an object from origins to entries.
+KEEP_SESSION_STORAGE = """(() => {
+  try {
+    const entries = (%s)[location.origin];
+    if (entries && !sessionStorage.length)
+      entries.forEach(([key, value]) => sessionStorage.setItem(key, value));
+  } catch {
+    // Pages without an origin have no storage.
+  }
+})()"""
+
+
+class _FrameState(TypedDict):
+    """Form fields, scroll positions and focus of a frame, as `READ` returns them."""
+
+    fields: list[dict[str, Any]]
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """Navigation history of a tab."""
+
+    urls: list[str]
+    """Addresses, oldest first."""
+    current: int
+    """Index of the current address."""
+
+
+async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]:
+    """Make `copy` like `state`.
+
+    :return: one line for each part of the state that could not be copied.
+    :raises ToolFailure: `cannot_fork`, while a dialog is open, or the browser has crashed.
+    """
+    copy.viewport, copy.offline, copy.files = state.viewport, state.offline, state.files
+    if state.context is None:
+        return ()
+    from playwright.async_api import Error
+
+    for tab in state.tabs:
+        if tab.dialog is not None:
+            message = f"a dialog is open on {tab.page.url}: answer it with browser_handle_dialog first."
+            raise ToolFailure(ErrorKind.CANNOT_FORK, message)
+    left_behind: list[str] = []
+    try:
+        with state.ignoring_new_pages():
+            storage = await state.context.storage_state(indexed_db=True)
+        await copy.ensure_context(storage)
+        for index, tab in enumerate(state.tabs):
+            lines = await _copy_tab(state, tab, copy)
+            left_behind += [f"tab {index} ({tab.page.url}): {line}" for line in lines]
+    except Error as error:
+        message = f"the pages cannot be copied: {error.message.splitlines()[0]}"
+        raise ToolFailure(ErrorKind.CANNOT_FORK, message) from None
+    if state.current is not None and copy.tabs:
+        copy.current = copy.tabs[state.tabs.index(state.current)]
+    return tuple(left_behind)
+
+
+async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[str]:
+    """Open the same page in the copy and restore its state; return what could not be copied."""
+    if tab.crashed:
+        await copy.open_tab()
+        return ["its page has crashed"]
+    lines: list[str] = []
+    if tab.chooser is not None:
+        lines.append("the open file chooser")
+    if tab.downloads:
+        lines.append("running downloads")
+    parent_snapshot = await snapshot_of(tab)
+    frames = [await _read(frame) for frame in tab.page.frames]
+    history = await _history_of(tab.page)
+    storage = [await _session_storage(frame) for frame in tab.page.frames]
+    new = await copy.open_tab()
+    new.media = tab.media.copy()
+    if new.media:
+        await emulate(new)
+    await _replay_history(new.page, history, KEEP_SESSION_STORAGE % json.dumps(dict(storage)))
+    with anyio.move_on_after(state.settings.settle_seconds):
+        await copy.until_settled(frozenset())
+    missing = await _write(new.page, WRITE, frames)
+    with anyio.move_on_after(state.settings.settle_seconds):
+        await copy.until_settled(frozenset())
+    await _write(new.page, SCROLL, frames)
+    if files := sum(frame["files"] for frame in frames if frame):
+        lines.append(f"{files} chosen files")
+    if difference := await _align(new, parent_snapshot):
+        lines.append(f"the reloaded page differs, first at {difference!r}")
+    elif missing:
+        lines.append(f"{missing} fields were not found")
+    new.console.extend(tab.console)
+    new.errors.clear()
+    return lines
+
+
+async def _history_of(page: Page) -> _History:
+    async with devtools_session(page) as ask:
+        history = await ask("Page.getNavigationHistory")
+    current: int = history["currentIndex"]
+    first = max(current - MAX_HISTORY, 0)
+    entries = history["entries"][first : current + MAX_HISTORY + 1]
+    return _History([entry["url"] for entry in entries], current - first)
+
+
+async def _replay_history(page: Page, history: _History, script: str) -> None:
+    """Rebuild the history and open the current address. Earlier addresses are not requested until the client goes back."""
+    from playwright.async_api import Error
+
+    async with await page.add_init_script(script):
+        *earlier, last = history.urls
+        if history.current == len(earlier) and (earlier == [_BLANK] or history.urls == [_BLANK]):
+            if last != _BLANK:
+                # A page that cannot be opened shows the same error again.
+                with contextlib.suppress(Error):
+                    await page.goto(last)
+            return
+        await page.route("**/*", _blank)
+        await _visit(page, history)
+        await page.unroute("**/*", _blank)
+        with contextlib.suppress(Error):
+            await page.reload()
+
+
+async def _visit(page: Page, history: _History) -> None:
+    from playwright.async_api import Error
+
+    for index, url in enumerate(history.urls):
+        if index or url != _BLANK:
+            with contextlib.suppress(Error):
+                await page.goto(url, wait_until="commit")
+            if not index:
+                # A new tab starts with a blank page; this history does not.
+                async with devtools_session(page) as ask:
+                    await ask("Page.resetNavigationHistory")
+    for _ in range(len(history.urls) - 1 - history.current):
+        await retry_while_swapping(lambda: page.go_back(wait_until="commit"))
+
+
+async def _blank(route: Route) -> None:
+    await route.fulfill(status=200, content_type="text/html", body="")
+
+
+async def _read(frame: Frame) -> _FrameState | None:
+    from playwright.async_api import Error
+
+    try:
+        return await frame.evaluate(READ)
+    except Error:
+        # A frame without a document, or one that is navigating, has no state.
+        return None
+
+
+async def _session_storage(frame: Frame) -> tuple[str, list[list[str]]]:
+    """Return the frame's origin and the entries of its session storage."""
+    from playwright.async_api import Error
+
+    try:
+        return await frame.evaluate(READ_SESSION_STORAGE)
+    except Error:
+        return "", []
+
+
+async def _write(page: Page, script: str, frames: list[_FrameState | None]) -> int:
+    """Restore the states of the frames, in order; return the number of fields that were not found."""
+    from playwright.async_api import Error
+
+    missing = 0
+    for frame, state in zip(page.frames, frames, strict=False):
+        if state:
+            try:
+                missing += await frame.evaluate(script, state) or 0
+            except Error:
+                missing += len(state["fields"])
+    return missing
+
+
+async def _align(tab: Tab, parent_snapshot: str) -> str:
+    """Give the elements the parent's names; return the first line that differs, if the pages stay different."""
+    difference = ""
+    with anyio.move_on_after(COMPARE_SECONDS):
+        while True:
+            difference = tab.names.align(parent_snapshot, await tab.page.aria_snapshot(mode="ai"))
+            if not difference:
+                break
+            # The parent's page has had more time to render.
+            await anyio.sleep(COMPARE_EVERY)
+    return difference

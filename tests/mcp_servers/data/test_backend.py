@@ -10,7 +10,7 @@ import pytest
 from agentflow.errors import ConfigurationError
 from agentflow.sandbox import Image, TextContent
 from mcp_servers.data import DataBackend
-from mcp_servers.data._file_queries import program_sources
+from mcp_servers.data._backend import program_sources
 from runtimes import Runtime
 from runtimes.process import ProcessRuntime
 from tests.mcp_servers.data._folder import Analyst, analyst, fill, fill_broken, opened
@@ -230,7 +230,7 @@ async def test_a_forged_answer_is_one_short_failure(shop: Analyst, monkeypatch: 
     for name, (answer, told) in FORGED.items():
         with monkeypatch.context() as patch:
             program = f"import sys; sys.stdin.read(); sys.stdout.write({answer})"
-            patch.setattr("mcp_servers.data._file_queries._COMMAND", ("python3", "-I", "-c", program))
+            patch.setattr("mcp_servers.data._backend._COMMAND", ("python3", "-I", "-c", program))
             if name.startswith("a bomb"):
                 tracemalloc.start()
             try:
@@ -262,7 +262,7 @@ async def test_only_the_first_columns_of_many_are_described(
     shop: Analyst, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = [(name, text.replace("COLUMNS = 2_000", "COLUMNS = 4")) for name, text in program_sources()]
-    monkeypatch.setattr("mcp_servers.data._file_queries.program_sources", lambda: sources)
+    monkeypatch.setattr("mcp_servers.data._backend.program_sources", lambda: sources)
     files = cast("list[dict[str, list[dict[str, list[object]]]]]", (await shop.data("inspect"))["files"])
     described = [(len(table["columns"]), len(table["sample"])) for file in files for table in file["tables"]]
     assert described == [(2, 2), (1, 2), (1, 2), *[(0, 0)] * 4]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.errors import ErrorKind
-from mcp_servers.web._parsing import best_passages
+from mcp_servers.web._parser_process import best_passages
 from tests.mcp_servers.web._services import KEY, Services
 from tests.mcp_servers.web._site import Site
 from tests.mcp_servers.web._tools import Web, rows, text_of, web_tools
