@@ -109,7 +109,7 @@ def test_the_glossary_is_short_and_names_each_term_once() -> None:
         ("learning rate", "agentflow/learner/local/_optimizer.py"),
         ("rate limit", "mcp_servers/"),
         ("navigation", "mcp_servers/browser/_navigation.py"),
-        ("prefix packing", "agentflow/learner/packing/"),
+        ("prefix packing", "agentflow/learner/packing.py"),
     ],
 )
 def test_a_standard_term_leads_to_its_file(words: str, file: str) -> None:

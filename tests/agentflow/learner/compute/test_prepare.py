@@ -26,7 +26,7 @@ from agentflow.learner.compute import Attention, log_probs, log_probs_by_row, pr
 from agentflow.learner.compute._tree import TreeMask
 from agentflow.learner.packing import pack
 from tests.agentflow.learner._models import tiny_model
-from tests.agentflow.learner.packing._trees import plain_row
+from tests.agentflow.learner._packed_rows import plain_row
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,

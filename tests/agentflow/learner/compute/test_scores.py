@@ -10,7 +10,7 @@ import torch
 from agentflow.learner.compute import Attention, log_probs, log_probs_by_row, prepare
 from agentflow.learner.packing import pack
 from tests.agentflow.learner._models import tiny_model
-from tests.agentflow.learner.packing._trees import plain_row
+from tests.agentflow.learner._packed_rows import plain_row
 
 ROWS = [
     plain_row([5, 6, 7, *middle, *end], [False, False, True, *[True] * (len(middle) + len(end))], temperature)

@@ -1,4 +1,4 @@
-"""Pack rows into the arrays that a model computes."""
+"""Prefix packing: rows that share a prefix are packed as a tree, and each token is computed once. See docs/packing.md."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner._rows import Row, sort_rows
+
+__all__ = [
+    "Packed",
+    "pack",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

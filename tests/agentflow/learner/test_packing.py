@@ -13,10 +13,9 @@ from agentflow.errors import ConfigurationError
 from agentflow.learner import Sample
 from agentflow.learner._rows import Row, sort_rows
 from agentflow.learner.losses import LossSettings, step_rows
-from agentflow.learner.packing import Packed, pack
-from agentflow.learner.packing._pack import cuts
+from agentflow.learner.packing import Packed, cuts, pack
 from agentflow.trajectory import Tokens
-from tests.agentflow.learner.packing._trees import forking_rows, plain_row, prefixes
+from tests.agentflow.learner._packed_rows import forking_rows, plain_row, prefixes
 
 
 def rows_of(packed: Packed, rows: Sequence[Row]) -> list[Row]:

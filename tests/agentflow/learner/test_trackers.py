@@ -20,7 +20,7 @@ from agentflow.learner.trackers import (
     open_trackers,
     read_figures,
 )
-from tests.agentflow.learner.trackers._files import tensorboard_points, wandb_steps
+from tests.agentflow.learner._tracker_files import tensorboard_points, wandb_steps
 
 JSONL = TrackerSettings(use=("jsonl",))
 

@@ -1,3 +1,5 @@
+"""Structured logs on stderr, with secrets masked. See docs/settings.md."""
+
 import logging
 import sys
 from collections.abc import MutableMapping
@@ -11,6 +13,12 @@ from structlog.typing import Processor
 from agentflow._secrets import MASK, is_secret_name, mask_settings, mask_text
 from agentflow._terminal import printable
 from agentflow._typeguards import is_list_or_tuple, is_mapping
+
+__all__ = [
+    "Level",
+    "configure_logging",
+    "get_logger",
+]
 
 
 class Level(StrEnum):

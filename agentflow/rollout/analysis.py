@@ -1,4 +1,4 @@
-"""Tables, a chart and a terminal view from the summaries of finished rollouts."""
+"""Analysis of finished rollouts: tables, a chart and a terminal view of their scores. See docs/analyse.md."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -18,6 +18,16 @@ from agentflow.runs import counts_text, report_table, role_names
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+__all__ = [
+    "AnalysedRun",
+    "AnalysisTable",
+    "draw",
+    "find_runs",
+    "render_summary",
+    "tables_of",
+    "with_interval",
+]
 
 
 class AnalysedRun(Struct, frozen=True):

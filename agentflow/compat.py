@@ -1,4 +1,14 @@
-"""Printed names: a finder of modules, and the command `ajet`."""
+"""Imports printed in the documentation of other systems, as other names of this project's packages.
+
+::
+
+    import agentflow.compat
+    from synthesis import synthesize
+
+Importing it adds a finder to `sys.meta_path`; nothing is loaded before a printed name is imported. A module of your
+own with a printed name takes precedence. Every printed name and ours: docs/migrating-data-synthesis.md,
+docs/migrating-flow-grpo.md and docs/migrating-tuner.md.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +22,11 @@ from typing import Final
 
 from agentflow._arguments import CommandParser
 from agentflow._secrets import hide_arguments
+
+__all__ = [
+    "PRINTED_MODULES",
+    "ajet",
+]
 
 PRINTED_MODULES: Final[Mapping[str, str]] = {
     "agentflow.agentflow": "agentflow",
@@ -117,3 +132,6 @@ def ajet(arguments: Sequence[str] | None = None) -> int:
     words = [] if given.conf is None else [f"--config={given.conf}"]
     words += [] if given.backbone is None else [f"--backbone={given.backbone}"]
     return main(["train", *words, *rest])
+
+
+install_finder()
