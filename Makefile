@@ -19,17 +19,19 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .PHONY: first-training help run test soak shake check check-style check-types check-layers check-docs check-audit format bench lock clean
 
+# Single quotes around each line: write no apostrophe in it.
 help:
 	@echo 'make run     install, then run the main job: grow the bundled seeds into question-answer pairs'
 	@echo 'make test    the whole test suite in its short forms (TESTS=path ARGS="-k word" for a part)'
 	@echo 'make soak    the long forms: hours of load, thousands of sessions, a hundred kills'
 	@echo 'make shake   tests that start processes, ROUNDS=20 times under pressure, to find races'
-	@echo 'make check   lint, types, layers, links and snippets of the docs'
-	@echo 'make format  apply ruff's fixes and formatting'
+	@echo 'make check   all of: check-style check-types check-layers check-docs check-audit'
+	@echo 'make format  apply the fixes and the formatting of ruff'
 	@echo 'make bench   every benchmark, with its floors'
 	@echo 'make first-training   train a tiny planner on the CPU: docs/first-training.md'
 	@echo 'make lock    pin the newest versions of everything in constraints.txt and tests/node'
 	@echo 'make clean   remove everything that the other targets created'
+	@echo 'make help    this list'
 
 run: .venv/.core
 	@$(BIN)/python -m agentflow.supervisor $(ARGS)

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +14,13 @@ from agentflow.runs import Phase, RunStatus
 from agentflow.telemetry import Level, configure_logging, get_logger
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.table import Table
 
 
 LINE_SECONDS = 5.0
 """Interval between two lines."""
 FRAME_SECONDS = 0.25
-"""Interval at which the status is read, and the terminal is updated."""
+"""Interval at which the status is read."""
 OWN_PACKAGES = ("agentflow", "mcp_servers", "runtimes")
 
 RUN_LOGGER = "agentflow.run"
@@ -74,44 +73,17 @@ def run_fields(status: RunStatus, **own: object) -> dict[str, object]:
     }
 
 
-def run_table(status: RunStatus, notes: Sequence[str] = (), **rows: str) -> "Table":
-    """Return a table of a progress bar, the given rows, the consumption, and notes about the input."""
-    from rich.text import Text
-
-    table = progress_table(status.phase.value, status.seeds, status.done)
-    failed = f", {status.calls_failed} failed" if status.calls_failed else ""
-    cost = f", cost {status.cost:.4f}" if status.cost else ""
-    rows["model"] = f"{status.calls_in_flight} calls in flight{failed}, {status.tokens:,} tokens{cost}"
-    for name, text in rows.items():
-        table.add_row(name, text)
-    for note in notes:
-        table.add_row("input", Text(note))
-    return table
-
-
-def progress_table(phase: str, total: int, done: int) -> "Table":
-    """Return a table whose first row is a progress bar."""
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_row(phase, ProgressBar(total=max(1, total), completed=done, width=40))
-    return table
-
-
 @contextmanager
 def open_display(view: RunView[ViewedStatus]) -> Generator[Callable[[], Coroutine[None, None, None]]]:
     """Yield a function that shows the progress on stderr, in the way that fits it, until it is cancelled."""
     if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.live import Live
+        # These load rich.
+        from agentflow.runs import open_terminal, show_progress
 
-        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        with open_terminal() as screen:
             # While the table is live, so that log lines are printed above it.
             set_up_logging(Level.WARNING)
-            yield partial(_update_table, view, live)
+            yield partial(show_progress, screen, lambda: view.table(view.status()))
         set_up_logging(Level.WARNING)
         return
     set_up_logging(Level.INFO)
@@ -130,15 +102,6 @@ async def _log_lines(view: RunView[ViewedStatus]) -> None:
         if status.phase is not phase or status.seconds >= due:
             logger.info("progress", **view.fields(status))
             phase, due = status.phase, status.seconds + LINE_SECONDS
-
-
-async def _update_table(view: RunView[ViewedStatus], live: "Live") -> None:
-    """Update a table in place."""
-    from agentflow.cli._printable_data import Printable
-
-    while True:
-        live.update(Printable(view.table(view.status())), refresh=True)
-        await anyio.sleep(FRAME_SECONDS)
 
 
 def set_up_logging(level: Level) -> None:

@@ -44,7 +44,7 @@ def run_doctor(given: argparse.Namespace) -> int:
 def _show(found: Sequence[Diagnosis], named: Sequence[str]) -> None:
     from rich.console import Console
 
-    from agentflow.cli._printable_data import PrintableData
+    from agentflow.runs import PrintableData
 
     console = Console()
     console.push_render_hook(PrintableData())

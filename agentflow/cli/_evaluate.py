@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from agentflow._terminal import printable
-from agentflow.cli._display import RUN_LOGGER, RunView, open_display, progress_table, set_up_logging
+from agentflow.cli._display import RUN_LOGGER, RunView, open_display, set_up_logging
 from agentflow.cli._output import UNLIMITED, Exit, print_wide, write_out
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.rollout import (
@@ -231,6 +231,8 @@ def _fields(progress: _Progress) -> dict[str, object]:
 
 
 def _progress(progress: _Progress) -> "Table":
+    from agentflow.runs import progress_table
+
     table = progress_table(progress.phase.value, len(progress.cells), progress.finished)
     for cell, status in progress.working:
         score = "" if status.score is None else f", {status.score:.1%}"

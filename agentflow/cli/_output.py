@@ -65,7 +65,7 @@ def buffered_console(width: int = WIDTH) -> "Generator[Console]":
     """
     from rich.console import Console
 
-    from agentflow.cli._printable_data import PrintableData
+    from agentflow.runs import PrintableData
 
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:

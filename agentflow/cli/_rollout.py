@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentflow.cli._display import RunView, run_fields, run_table
+from agentflow.cli._display import RunView, run_fields
 from agentflow.cli._output import Exit, print_wide
 from agentflow.cli._program import watch_run
 from agentflow.rollout import (
@@ -93,6 +93,8 @@ def _fields(status: RolloutStatus) -> dict[str, object]:
 
 
 def _table(notes: Sequence[str], status: RolloutStatus) -> "Table":
+    from agentflow.runs import run_table
+
     score = "none yet" if status.score is None else f"{status.score:.1%}"
     not_scored = {"not scored": f"{status.unjudged}, {status.trouble}"} if status.unjudged else {}
     return run_table(

@@ -3,13 +3,13 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentflow.cli._display import RunView, run_fields, run_table
+from agentflow.cli._display import RunView, run_fields
 from agentflow.cli._output import Exit, buffered_console
 from agentflow.cli._program import watch_run
 from agentflow.runs import render_config
@@ -23,11 +23,10 @@ from agentflow.synthesis import (
     SynthesisConfig,
     load_synthesis_config,
 )
-from agentflow.synthesis.pipeline import SynthesisRun, SynthesisStatus, render_report, seeds_for
+from agentflow.synthesis.pipeline import SynthesisRun, SynthesisStatus, render_report, seeds_for, status_table
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 
 def run_synth(given: argparse.Namespace) -> int:
@@ -60,7 +59,7 @@ def run_synth(given: argparse.Namespace) -> int:
 
 def synth_view(run: SynthesisRun) -> RunView[SynthesisStatus]:
     """Return how the progress of a synthesis is shown."""
-    return RunView(run.status, _start(run), _fields, partial(_table, run.notes))
+    return RunView(run.status, _start(run), _fields, partial(status_table, run.notes))
 
 
 def _train(config: SynthesisConfig, given: argparse.Namespace) -> int:
@@ -95,19 +94,6 @@ def _fields(status: SynthesisStatus) -> dict[str, object]:
         nodes=sum(status.nodes.values()),
         questions=status.questions,
         rejected=status.rejected,
-    )
-
-
-def _table(notes: Sequence[str], status: SynthesisStatus) -> "Table":
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in status.nodes.items())
-    return run_table(
-        status,
-        notes,
-        seeds=f"{status.done} of {status.seeds} done, {status.active} growing",
-        nodes=f"{sum(status.nodes.values())}  {verdicts}",
-        questions=f"{status.questions} accepted, {status.rejected} drafts rejected"
-        if not status.tasks
-        else f"{status.tasks} tasks accepted, {status.rejected} rejected",
     )
 
 

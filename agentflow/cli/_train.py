@@ -10,7 +10,7 @@ import anyio
 
 from agentflow._terminal import printable
 from agentflow._typeguards import is_list, is_mapping
-from agentflow.cli._display import RunView, progress_table
+from agentflow.cli._display import RunView
 from agentflow.cli._output import Exit, print_json
 from agentflow.cli._program import watch_run
 from agentflow.errors import ConfigurationError
@@ -112,6 +112,8 @@ def _fields(status: TrainStatus) -> dict[str, object]:
 
 
 def _table(status: TrainStatus) -> "Table":
+    from agentflow.runs import progress_table
+
     table = progress_table(status.phase.value, status.steps or 0, status.step)
     of = "" if status.steps is None else f" of {status.steps}"
     failed = ", ".join(f"{count} {kind}" for kind, count in status.failed.items()) or "none"

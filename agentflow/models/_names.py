@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -42,10 +43,19 @@ def list_price(name: str) -> tuple[float, float] | None:
     return known.get(model) or known.get(_DATE.sub("", model))
 
 
-@cache
+def price_date() -> date:
+    """Return the date of the built-in prices."""
+    return _price_list()[0]
+
+
 def _list_prices() -> dict[str, dict[str, tuple[float, float]]]:
-    tables = tomllib.loads(_PRICES.read_text(encoding="utf-8"))["models"]
-    return {
+    return _price_list()[1]
+
+
+@cache
+def _price_list() -> tuple[date, dict[str, dict[str, tuple[float, float]]]]:
+    content = tomllib.loads(_PRICES.read_text(encoding="utf-8"))
+    return content["date"], {
         provider: {model: (float(prompt), float(completion)) for model, (prompt, completion) in table.items()}
-        for provider, table in tables.items()
+        for provider, table in content["models"].items()
     }

@@ -1,10 +1,11 @@
 """Settings of a model."""
 
+from datetime import date
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, SecretStr
 
-from agentflow.models._names import list_price
+from agentflow.models._names import list_price, price_date
 from agentflow.models._protocol import Sampling
 from agentflow.settings import EndpointUrl, Section
 from agentflow.trajectory import Usage
@@ -89,8 +90,17 @@ class ModelSettings(Section):
     @property
     def known_prices(self) -> Prices | None:
         """Prices of tokens: those of the settings, else built-in ones; `None` if unknown, as at any `base_url`."""
-        if self.prices is not None or self.base_url or self.api != "auto":
-            return self.prices
+        return self.prices or self._list_prices
+
+    @property
+    def prices_as_of(self) -> date | None:
+        """Date of the built-in prices, if they are used."""
+        return None if self.prices or self._list_prices is None else price_date()
+
+    @property
+    def _list_prices(self) -> Prices | None:
+        if self.base_url or self.api != "auto":
+            return None
         found = list_price(self.name)
         return None if found is None else Prices(input=found[0], output=found[1])
 

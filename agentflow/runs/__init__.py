@@ -15,7 +15,9 @@ from agentflow.runs._progress import (
     RunProgress,
     RunStatus,
     cost_by_role,
+    cost_text,
     counts_text,
+    prices_as_of,
     report_table,
     role_names,
 )
@@ -23,6 +25,17 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.runs._run import SupervisedRun, check_models, run_sync
+    from agentflow.runs._screen import (
+        Printable,
+        PrintableData,
+        ProgressScreen,
+        on_terminal,
+        open_screen,
+        open_terminal,
+        progress_table,
+        run_table,
+        show_progress,
+    )
     from agentflow.runs._seed_scheduler import GRACE_SECONDS
     from agentflow.runs._supervised_resources import (
         SandboxPool,
@@ -46,6 +59,9 @@ __all__ = [
     "ChosenTools",
     "PauseGate",
     "Phase",
+    "Printable",
+    "PrintableData",
+    "ProgressScreen",
     "Prose",
     "Resume",
     "RoleModel",
@@ -58,19 +74,27 @@ __all__ = [
     "check_output",
     "choose_tools",
     "cost_by_role",
+    "cost_text",
     "counts_text",
     "explores_bundled_corpus",
     "lock_output",
+    "on_terminal",
     "open_models",
+    "open_screen",
     "open_supervised",
+    "open_terminal",
+    "prices_as_of",
     "prices_of",
+    "progress_table",
     "render_config",
     "replace_file",
     "report_disk_errors",
     "report_table",
     "role_names",
     "run_sync",
+    "run_table",
     "sandbox_settings",
+    "show_progress",
     "start_child",
     "unused_arguments",
 ]
@@ -80,6 +104,17 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._run": ["SupervisedRun", "check_models", "run_sync"],
+        "._screen": [
+            "Printable",
+            "PrintableData",
+            "ProgressScreen",
+            "on_terminal",
+            "open_screen",
+            "open_terminal",
+            "progress_table",
+            "run_table",
+            "show_progress",
+        ],
         "._seed_scheduler": ["GRACE_SECONDS"],
         "._supervised_resources": [
             "SandboxPool",

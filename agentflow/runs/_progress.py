@@ -120,6 +120,26 @@ def cost_by_role(models: "Mapping[str, ModelSettings]", usage: Mapping[str, Usag
     }
 
 
+def prices_as_of(models: "Iterable[ModelSettings]") -> str:
+    """Return the date of the built-in prices if one of the models uses them, else an empty text."""
+    return max((str(model.prices_as_of) for model in models if model.prices_as_of), default="")
+
+
+def cost_text(cost: Mapping[str, float], as_of: str, kept: int = 0, unit: str = "") -> str:
+    """Return the cost in one line, with the date of built-in prices.
+
+    :param kept: number of results that it paid for.
+    :param unit: name of one of them.
+    """
+    total = sum(cost.values())
+    each = f", {total / kept:.4f} per {unit}" if kept else ""
+    if not as_of:
+        return f"{total:.4f}{each}, by the prices of the settings"
+    return (
+        f"{total:.4f}{each} (US dollars, list prices as of {as_of}; `prices` in the settings overrides them)"
+    )
+
+
 def report_table(rows: Iterable[tuple[str, str]]) -> "Table":
     """Return a table of names and texts for a terminal."""
     from rich.table import Table

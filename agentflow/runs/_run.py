@@ -2,13 +2,17 @@
 
 import gc
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
-from anyio.from_thread import start_blocking_portal
+import anyio
+from anyio import CancelScope, RunFinishedError
+from anyio.from_thread import run_sync as run_in_loop
+from anyio.lowlevel import EventLoopToken, current_token
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
@@ -281,15 +285,61 @@ def check_models(config: RunConfig, models: Mapping[str, ModelSettings]) -> dict
 
 
 def run_sync(work: Callable[A, Awaitable[T]], *arguments: A.args, **named: A.kwargs) -> T:
-    """Run it in an event loop in a thread and return its result; works inside a running loop, as in a notebook."""
-    with start_blocking_portal() as portal:
-        future = portal.start_task_soon(partial(work, *arguments, **named))
+    """Run it in an event loop in a thread and return its result; works inside a running loop, as in a notebook.
+
+    An interrupt cancels the work at any moment, and propagates once it is cleaned up.
+    """
+    loop = _OwnLoop(partial(work, *arguments, **named))
+    thread = Thread(target=loop.run, name="agentflow-run")
+    try:
+        thread.start()
+        return loop.result.result()
+    except BaseException:
+        loop.cancel()
+        # A thread that has not begun yet finds that it is cancelled.
+        if thread.is_alive():
+            thread.join()
+        raise
+
+
+class _OwnLoop(Generic[T]):
+    """An event loop in a thread, whose work can be cancelled before it begins. (A portal of anyio that is interrupted while it
+    starts waits forever.)
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        self.result = Future[T]()
+        self._work = work
+        self._lock = Lock()
+        self._cancelled = False
+        self._running: tuple[EventLoopToken, CancelScope] | None = None
+
+    def run(self) -> None:
+        """Do the work; called in the thread."""
         try:
-            return future.result()
-        except BaseException:
-            # Interrupted while waiting: the work is cancelled and cleaned up before the interrupt propagates.
-            future.cancel()
-            raise
+            self.result.set_result(anyio.run(self._main))
+        except BaseException as error:  # raised in the thread that waits
+            self.result.set_exception(error)
+
+    def cancel(self) -> None:
+        """Cancel the work; called in another thread."""
+        with self._lock:
+            self._cancelled = True
+            running = self._running
+        if running is not None:
+            token, scope = running
+            # The work may be over, and the loop with it.
+            with suppress(RunFinishedError):
+                run_in_loop(scope.cancel, token=token)
+
+    async def _main(self) -> T:
+        with CancelScope() as scope:
+            with self._lock:
+                self._running = current_token(), scope
+                if self._cancelled:
+                    scope.cancel()
+            return await self._work()
+        raise CancelledError
 
 
 YOUNG = 200_000

@@ -178,6 +178,7 @@ def trajectory_record(tree: Tree, trajectory: Trajectory) -> dict[str, object]:
         "nodes": [TrajectoryNode.of(tree, tree.by_id[own]) for own in trajectory.nodes],
         "tree_id": tree.id,
         "score": trajectory.score,
+        **({"joined": True} if trajectory.joined else {}),
     }
 
 

@@ -1,10 +1,23 @@
 """Progress of a synthesis."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+
+from msgspec import Struct
 
 from agentflow.runs import RunProgress, RunStatus
 from agentflow.trajectory import Node, Seed
+
+_PREVIEWS = 2
+
+
+class PairPreview(Struct, frozen=True):
+    """A pair or a task that was accepted just now."""
+
+    question: str
+    """The question, or the instruction of a task."""
+    answer: str
+    """The answer; empty if a state solves the task."""
 
 
 class SynthesisStatus(RunStatus, frozen=True, kw_only=True):
@@ -18,6 +31,8 @@ class SynthesisStatus(RunStatus, frozen=True, kw_only=True):
     """Number of drafts that it rejected."""
     tasks: int = 0
     """Number of tasks that it accepted."""
+    latest: tuple[PairPreview, ...] = ()
+    """The last pairs or tasks that it accepted, the newest first."""
 
 
 class SynthesisProgress(RunProgress):
@@ -32,11 +47,16 @@ class SynthesisProgress(RunProgress):
         self.rejected = 0
         """Number of rejected drafts."""
         self._nodes: Counter[str] = Counter()
+        self._latest: deque[PairPreview] = deque(maxlen=_PREVIEWS)
 
     def count_node(self, seed: Seed, node: Node) -> None:
         """Count a new node."""
         if node.parent is not None:
             self._nodes[node.verdict.value] += 1
+
+    def preview(self, question: str, answer: str) -> None:
+        """Remember an accepted pair or task for a while."""
+        self._latest.appendleft(PairPreview(question, answer))
 
     def status(self) -> SynthesisStatus:
         """Return the current progress."""
@@ -46,4 +66,5 @@ class SynthesisProgress(RunProgress):
             questions=self.questions,
             rejected=self.rejected,
             tasks=self.tasks,
+            latest=tuple(self._latest),
         )

@@ -272,7 +272,7 @@ def _place(
         if path_id is None:
             path, score = join_paths(tree, support, config.max_depth)
             path_id = path.id
-            joined.setdefault(path_id, _trajectory(tree, path, score))
+            joined.setdefault(path_id, replace(_trajectory(tree, path, score), joined=True))
         pairs.append(_pair(known, one, path_id, numbers[path_id], config))
         numbers[path_id] += 1
     return tuple(pairs), list(joined.values())

@@ -1,20 +1,15 @@
-"""Quality report of a synthesis, and its table for a terminal."""
+"""Quality report of a synthesis."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from agentflow.runs import cost_by_role, counts_text, report_table, role_names
+from agentflow.runs import cost_by_role, counts_text, prices_as_of
 from agentflow.synthesis._config import Role, SynthesisConfig
 from agentflow.synthesis._question_draft import Check
 from agentflow.synthesis._seed_result import Pair, SeedResult
 from agentflow.trajectory import Seed, Tree, Usage, Verdict
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 _NAMED_FAILURES = 20
 
@@ -53,13 +48,19 @@ class Report(Struct, frozen=True, kw_only=True):
     stalled: int
     """Nodes with fewer children than requested."""
     trajectories: int
-    """Selected paths."""
+    """Paths in the file: the selected ones, and joined ones."""
+    selected_paths: int
+    """Paths selected from trees."""
+    joined_paths: int
+    """Paths that join several branches, each for a question with facts of all of them."""
     left_out: dict[str, int]
     """Paths not selected, by reason."""
     drafts: int
     """Drafts written."""
     rejected: dict[str, int]
     """Findings about rejected drafts, by check; a draft may have several."""
+    rejection_examples: dict[str, str]
+    """The first reason of each check."""
     pairs: int
     """Pairs in the file."""
     near_duplicates: int
@@ -78,6 +79,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Pairs in the file by number of facts that a reader needs."""
     tries: dict[str, int]
     """Pairs in the file by number of drafts."""
+    votes: dict[str, int]
+    """Samples of models about the pairs in the file, by check."""
     agreement: dict[str, float]
     """Share of samples in favour of the pairs in the file, by check."""
     pass_rates: dict[str, int]
@@ -87,11 +90,15 @@ class Report(Struct, frozen=True, kw_only=True):
     too_easy: int
     """Drafts rejected because a model answered them without evidence."""
     calls_per_pair: float
-    """Model calls of the run per pair in the file; 0 without pairs."""
+    """Model calls of the run per pair or task in the file; 0 without any."""
     usage: dict[str, Usage]
     """Model usage by role."""
     cost: dict[str, float]
     """Cost by role, of models with prices."""
+    cost_per_pair: float
+    """Cost of the run per pair or task in the file; 0 without any, and without prices."""
+    prices_as_of: str
+    """Date of the built-in prices, if they were used for the cost; else empty."""
     model_failures: dict[str, int]
     """Model calls that failed for good, by kind."""
     tool_failures: dict[str, int]
@@ -129,7 +136,9 @@ class ReportBuilder:
         if result.tree is not None:
             self._add_tree(result.tree)
         self._group("triaged").update(one.reason for one in result.triaged)
-        self._counts["trajectories"] += len(result.trajectories)
+        joined = sum(path.joined for path in result.trajectories)
+        self._counts["joined"] += joined
+        self._counts["selected"] += len(result.trajectories) - joined
         self._counts["drafts"] += len(result.rejected) + len(result.pairs) + len(result.triaged)
         self._counts["facts"] += result.facts
         self._group("left_out").update(result.left_out)
@@ -170,9 +179,10 @@ class ReportBuilder:
 
     def report(self) -> Report:
         """Return the report."""
-        counts = self._counts
-        drafts = counts["drafts"]
+        counts, kept = self._counts, self._counts["pairs"] or self._counts["tasks"]
         models = {role: self._config.model_for(role) for role in _ROLES}
+        cost = cost_by_role(models, self._usage)
+        votes = self._sorted("samples")
         return Report(
             engines={role: model.name for role, model in models.items()},
             seeds=counts["seeds"],
@@ -183,10 +193,13 @@ class ReportBuilder:
             verdicts=self._sorted("verdicts"),
             duplicates=counts["duplicates"],
             stalled=counts["stalled"],
-            trajectories=counts["trajectories"],
+            trajectories=counts["selected"] + counts["joined"],
+            selected_paths=counts["selected"],
+            joined_paths=counts["joined"],
             left_out=self._sorted("left_out"),
-            drafts=drafts,
+            drafts=counts["drafts"],
             rejected=self._sorted("rejected"),
+            rejection_examples={check: self._example(check) for check in self._sorted("rejected")},
             pairs=counts["pairs"],
             near_duplicates=counts["near_duplicates"],
             facts=counts["facts"],
@@ -194,9 +207,10 @@ class ReportBuilder:
             skeletons=self._sorted("skeletons"),
             kinds=self._sorted("kinds"),
             levels=self._sorted("levels"),
+            votes=votes,
             agreement={
-                check: round(self._group("agreed")[check] / samples, 4)
-                for check, samples in sorted(self._group("samples").items())
+                check: round(self._group("agreed")[Check(check)] / samples, 4)
+                for check, samples in votes.items()
                 if samples
             },
             hops=self._sorted("hops"),
@@ -204,15 +218,15 @@ class ReportBuilder:
             pass_rates=self._sorted("pass_rates"),
             triaged=self._sorted("triaged"),
             too_easy=self._group("rejected")[Check.TOO_EASY],
-            calls_per_pair=round(sum(used.calls for used in self._usage.values()) / counts["pairs"], 2)
-            if counts["pairs"]
-            else 0.0,
+            calls_per_pair=round(sum(used.calls for used in self._usage.values()) / kept, 2) if kept else 0.0,
             usage=dict(sorted(self._usage.items())),
-            cost=cost_by_role(models, self._usage),
+            cost=cost,
+            cost_per_pair=round(sum(cost.values()) / kept, 6) if kept else 0.0,
+            prices_as_of=prices_as_of(model for role, model in models.items() if role in self._usage),
             model_failures=self._sorted("model_failures"),
             tool_failures=self._sorted("tool_failures"),
             dropped_tools=self._dropped_tools,
-            why_empty="" if counts["pairs"] or counts["tasks"] else self._why_empty(),
+            why_empty="" if kept else self._why_empty(),
             tasks=counts["tasks"],
             rejected_tasks=self._sorted("rejected_tasks"),
         )
@@ -260,14 +274,8 @@ class ReportBuilder:
                 f"none of {counts['nodes']} observations contained anything new ({counts_text(self._sorted('verdicts'))})",
             ),
             (bool(self._config.tasks), self._no_task()),
-            (
-                not counts["trajectories"],
-                f"no path was selected ({counts_text(self._sorted('left_out'))})",
-            ),
-            (
-                not counts["facts"],
-                f"no fact was extracted from the observations ({counts_text(self._sorted('extraction_faults'))})",
-            ),
+            (not counts["selected"], self._no_path()),
+            (not counts["facts"], self._no_fact()),
             (
                 not self._group("skeletons"),
                 f"{counts['facts']} facts allow no question that needs several of them and relates to its seed",
@@ -277,12 +285,31 @@ class ReportBuilder:
                 f"no draft was written: model calls failed ({counts_text(self._sorted('model_failures'))})",
             ),
             (bool(counts["near_duplicates"]), "every pair repeats an earlier one"),
+            (bool(self._group("triaged")), self._all_triaged()),
         )
         for stage, why in stages:
             if stage:
                 return why
         check, count = max(self._group("rejected").items(), key=lambda entry: (entry[1], entry[0]))
         return f"all {counts['drafts']} drafts were rejected, {count} by the check {check}: {self._example(check)}"
+
+    def _no_path(self) -> str:
+        needed = f"a path needs {self._config.min_depth} observations with something new"
+        left_out = counts_text(self._sorted("left_out"))
+        return f"no path was selected ({left_out}): {needed}; lower min_depth, or raise max_depth"
+
+    def _no_fact(self) -> str:
+        """Return the likely cause that observations with something new gave no fact."""
+        start = f"no fact was extracted from {self._group('verdicts')[Verdict.NEW]} observations: "
+        if faults := self._sorted("extraction_faults"):
+            return f"{start}they do not state what the model reported ({counts_text(faults)})"
+        if failures := self._sorted("model_failures"):
+            return f"{start}model calls failed ({counts_text(failures)})"
+        return f"{start}the model reported none"
+
+    def _all_triaged(self) -> str:
+        reasons = counts_text(self._sorted("triaged"))
+        return f"the difficulty of every accepted pair is outside the window ({reasons}); see triage.jsonl"
 
     def _no_task(self) -> str:
         if self._counts["near_duplicates"]:
@@ -298,68 +325,3 @@ class ReportBuilder:
 
     def _example(self, name: str) -> str:
         return " ".join(self._examples.get(name, "no reason is known").split())
-
-
-def render_report(report: Report) -> "RenderableType":
-    """Return the report as a table.
-
-    See docs/synthesis.md.
-    """
-    from rich.console import Group
-    from rich.text import Text
-
-    table = report_table(_rows(report))
-    if not report.why_empty:
-        return table
-    return Group(table, Text(f"Nothing was written: {report.why_empty}", style="bold red"))
-
-
-def _rows(report: Report) -> list[tuple[str, str]]:
-    failed = f", {report.failed_seeds} failed" if report.failed_seeds else ""
-    rows = [
-        ("engine", role_names(report.engines)),
-        ("seeds", f"{report.seeds}{failed}"),
-        ("trees", f"{report.trees} with {report.nodes} actions: {counts_text(report.verdicts)}"),
-        ("actions refused", f"{report.duplicates} duplicates; {report.stalled} nodes had nothing new to try"),
-        ("paths", f"{report.trajectories} selected; left out: {counts_text(report.left_out)}"),
-        ("drafts", f"{report.drafts}; rejected: {counts_text(report.rejected)}"),
-        ("pairs", f"{report.pairs} written; {report.near_duplicates} near-duplicates dropped"),
-        *(
-            [("tasks", f"{report.tasks} written; rejected: {counts_text(report.rejected_tasks)}")]
-            if report.tasks or report.rejected_tasks
-            else []
-        ),
-        (
-            "facts",
-            f"{report.facts} extracted; questions they allow: {counts_text(report.skeletons)}; faults {counts_text(report.extraction_faults)}",
-        ),
-        ("kinds", f"{counts_text(report.kinds)}; levels {counts_text(report.levels)}"),
-        (
-            "difficulty",
-            f"facts needed {counts_text(report.hops)}; tries {counts_text(report.tries)}; {report.too_easy} too easy",
-        ),
-        *(
-            [("attempts", f"right {counts_text(report.pass_rates)}; triaged {counts_text(report.triaged)}")]
-            if report.pass_rates or report.triaged
-            else []
-        ),
-        (
-            "agreement",
-            ", ".join(f"{check} {share:.0%}" for check, share in report.agreement.items()) or "no votes",
-        ),
-        ("usage", "; ".join([*_usage(report), f"{report.calls_per_pair:g} calls per pair"])),
-        (
-            "failures",
-            f"model: {counts_text(report.model_failures)}; tools: {counts_text(report.tool_failures)}",
-        ),
-    ]
-    rows += [("tool dropped", f"{name}: {why}") for name, why in report.dropped_tools.items()]
-    return rows + [(f"failed {seed.source_id}", seed.why) for seed in report.failures_of_seeds]
-
-
-def _usage(report: Report) -> list[str]:
-    return [
-        f"{role} {used.calls} calls, {used.prompt_tokens} + {used.completion_tokens} tokens"
-        + (f", {report.cost[role]:.4f}" if role in report.cost else "")
-        for role, used in report.usage.items()
-    ]

@@ -129,6 +129,8 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     """Ids of its nodes in path order, the root first."""
     score: Score
     """Score, given the paths selected before."""
+    joined: bool = False
+    """It joins the paths to the nodes of a question that spans branches; it was not selected."""
 
 
 class SeedResult(Struct, frozen=True, kw_only=True):

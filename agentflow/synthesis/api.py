@@ -17,14 +17,17 @@ def synthesize(
     config_path: str | PathLike[str] | None = None,
     seeds: Seeds | None = None,
     overrides: Iterable[str] = (),
+    progress: bool = True,
 ) -> None:
     """Grow trees from seeds and write question-answer pairs. The same call resumes a run that ended early.
 
-    It also works inside a running event loop, as in a notebook.
+    It also works inside a running event loop, as in a notebook. In a terminal or a notebook it shows its progress with the
+    newest pairs, and at the end the counts and some pairs, or the reason that there are none; elsewhere it prints nothing.
 
     :param config_path: settings file, JSON or YAML.
     :param seeds: a file of seeds, one seed, or a list of them; `None`: those of the settings.
     :param overrides: `key=value` settings that override the file.
+    :param progress: false shows nothing in any case.
     :raises ConfigurationError: one line, if something can't be used; nothing was begun.
     :raises RunStopped: if it ended early; the same call resumes it.
 
@@ -32,7 +35,7 @@ def synthesize(
 
         synthesize(seeds=["Explore the harbour"], overrides=["output_dir=my_output"])
     """
-    run_sync(asynthesize, config_path=config_path, seeds=seeds, overrides=overrides)
+    run_sync(asynthesize, config_path=config_path, seeds=seeds, overrides=overrides, progress=progress)
 
 
 async def asynthesize(
@@ -40,6 +43,7 @@ async def asynthesize(
     config_path: str | PathLike[str] | None = None,
     seeds: Seeds | None = None,
     overrides: Iterable[str] = (),
+    progress: bool = True,
 ) -> Report:
     """Grow trees from seeds, write question-answer pairs and return the report on them. See `synthesize`.
 
@@ -47,4 +51,4 @@ async def asynthesize(
 
         report = await asynthesize(config_path="config.yaml")
     """
-    return await SynthesisPipeline(load_config(config_path, overrides)).arun(seeds)
+    return await SynthesisPipeline(load_config(config_path, overrides)).arun(seeds, progress=progress)

@@ -1,7 +1,9 @@
 """A synthesis as an object, made from settings: trees grown from seeds, questions about them, files from the journal."""
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from functools import partial
@@ -34,10 +36,11 @@ from agentflow.synthesis._alternative_search import AlternativeSearch
 from agentflow.synthesis._attempts import SingleAgent
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._control import ControlServer
-from agentflow.synthesis._files import write_files
+from agentflow.synthesis._display import render_report, render_result, show_while, status_table
+from agentflow.synthesis._files import answer_of, write_files
 from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
 from agentflow.synthesis._questions import write_questions
-from agentflow.synthesis._report import Report, render_report
+from agentflow.synthesis._report import Report
 from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
@@ -57,7 +60,11 @@ __all__ = [
     "SynthesisStatus",
     "render_report",
     "seeds_for",
+    "status_table",
 ]
+
+# Plain: its line is readable in programs that configure no logging.
+_logger = logging.getLogger(__name__)
 
 
 class SynthesisPipeline:
@@ -76,21 +83,34 @@ class SynthesisPipeline:
         self._config = config
         self._output_dir = None if output_dir is None else Path(output_dir)
 
-    def run(self, seeds: Seeds | None = None) -> None:
+    def run(self, seeds: Seeds | None = None, *, progress: bool = True) -> None:
         """Work on all unfinished seeds and write the files.
 
         It also works inside a running event loop, as in a notebook.
 
         :param seeds: seeds to grow; `None`: those of the settings.
+        :param progress: show progress and some pairs, if there is a terminal or a notebook.
         :raises ConfigurationError: one line, if something can't be used; nothing was begun.
         :raises RunStopped: if it ended early; the same call resumes it.
         """
-        run_sync(self.arun, seeds)
+        run_sync(self.arun, seeds, progress=progress)
 
-    async def arun(self, seeds: Seeds | None = None) -> Report:
+    async def arun(self, seeds: Seeds | None = None, *, progress: bool = True) -> Report:
         """Work on all unfinished seeds, write the files and return the report on them. See `run`."""
+        from agentflow.runs import open_screen  # loads rich
+
         chosen = seeds_for(self._config) if seeds is None else new_seeds(seeds)[: self._config.number_of_seed]
-        return await SynthesisRun(self._config, self._output_dir).run(chosen, further=seeds is not None)
+        run = SynthesisRun(self._config, self._output_dir)
+        work = partial(run.run, chosen, further=seeds is not None)
+        with open_screen() if progress else nullcontext() as screen:
+            if screen is None:
+                report = await work()
+            else:
+                report = await show_while(work, screen, run.status, run.notes)
+                screen.keep(render_result(report, run.directory.folder))
+        if report.why_empty and screen is None:
+            _logger.warning("nothing was written to %s: %s", run.directory.folder, report.why_empty)
+        return report
 
 
 STATELESS_CONCURRENCY = 64
@@ -284,12 +304,16 @@ class _TreeWorker:
             result = await derive_tasks(tree, self.kind, page)
             self.progress.tasks += len(result.tasks)
             self.progress.rejected += len(result.rejected_tasks)
+            for task in result.tasks:
+                self.progress.preview(task.instruction, answer_of(task))
             return msgspec.json.encode(replace(result, tree=without_observations(tree)))
         search = None if self.search is None else self.search.on(page)
         agent = None if self.agent is None else replace_fields(self.agent, kwargs=seed.kwargs)
         result = await write_questions(tree, self.config, self.roles, page, search=search, agent=agent)
         self.progress.questions += len(result.pairs)
         self.progress.rejected += len(result.rejected)
+        for pair in result.pairs:
+            self.progress.preview(pair.question, pair.answer)
         return msgspec.json.encode(replace(result, tree=without_observations(tree)))
 
     def give_up(self, seed: Seed, error: Exception) -> bytes:

@@ -93,6 +93,15 @@ def test_every_command_that_a_page_names_exists(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.promise("docs:make-help")
+def test_make_help_names_every_target() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+    assert shown.stderr == ""
+    targets = re.findall(r"^\.PHONY:(.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    missing = set(" ".join(targets).split()) - set(re.findall(r"[a-z-]+", shown.stdout))
+    assert missing == set()
+
+
 @pytest.mark.promise("docs:contents")
 def test_every_page_is_in_the_table_of_contents() -> None:
     contents = ROOT / "docs/README.md"

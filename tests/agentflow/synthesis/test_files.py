@@ -14,6 +14,7 @@ from rich.console import Console
 
 from agentflow.errors import ErrorKind, RunStopped, StopCause
 from agentflow.facts import Wording, WordingRequest
+from agentflow.models._names import price_date
 from agentflow.synthesis import (
     PAIRS,
     REPORT,
@@ -256,17 +257,24 @@ async def test_the_report_counts_written_and_dropped_items_with_reasons(tmp_path
     }  # fmt: skip
     assert (report.seeds, report.failed_seeds, report.trees, report.nodes) == (3, 1, 2, 4)
     assert report.verdicts == {"new": 4}
-    assert (report.trajectories, report.left_out) == (1, {"too short": 1})
+    assert (report.trajectories, report.selected_paths, report.joined_paths) == (1, 1, 0)
+    assert report.left_out == {"too short": 1}
     assert (report.drafts, report.rejected) == (2 * pairs, {"self_contained": pairs, "names": pairs})
     assert (report.pairs, report.facts, report.kinds) == (pairs, 7, {"bridge": pairs})
     assert (report.tries, report.levels) == ({"2": pairs}, {"0": pairs})
     assert sum(report.hops.values()) == pairs
     assert report.agreement == {"meaning": 1.0, "evidence": 1.0, "too_easy": 1.0, "hops": 1.0}
+    samples = {check: sum(vote.samples for pair in first.pairs for vote in pair.votes if vote.check == check)
+               for check in report.agreement}  # fmt: skip
+    assert report.votes == samples
+    assert report.rejection_examples["self_contained"].startswith("the question points at something")
     assert (report.duplicates, report.why_empty) == (4, "")
     calls = sum(used.calls for used in report.usage.values())
     assert report.calls_per_pair == round(calls / pairs, 2) < 25
     assert report.usage["planner"].prompt_tokens == 600
     assert report.cost["planner"] == 0.066
+    assert report.cost_per_pair == pytest.approx(sum(report.cost.values()) / pairs, abs=1e-6)
+    assert report.prices_as_of == ""
     assert report.cost["reader"] == pytest.approx(report.usage["reader"].calls * 0.011)
     assert json.loads((tmp_path / REPORT).read_text())["failures_of_seeds"] == [
         {"source_id": "seed_003", "why": "no room"}
@@ -275,6 +283,31 @@ async def test_the_report_counts_written_and_dropped_items_with_reasons(tmp_path
     assert f"self_contained {pairs}" in text
     assert f"{pairs} written" in text
     assert "no room" in text
+    assert "by the prices of the settings" in text
+
+
+@pytest.mark.promise("synthesis:report")
+async def test_paths_that_join_branches_are_not_counted_as_selected(tmp_path: Path) -> None:
+    branches = tree({(0,): FACTS[0], (1,): FACTS[1], (2,): FACTS[2]})
+    config = SynthesisConfig(min_depth=1, max_selected_traj=1)
+    report = await written(tmp_path, (SEED, await harvested(branches, config=config)), config=config)
+    records = lines(tmp_path / TRAJECTORIES)
+    joined = [record for record in records if record.get("joined")]
+    assert report.pairs > 0
+    assert report.selected_paths == 1
+    assert report.joined_paths == len(joined) == len(records) - 1 > 0
+    assert f"1 selected, {len(joined)} joined for questions that span branches" in shown(report)
+
+
+@pytest.mark.promise("synthesis:report")
+async def test_costs_by_built_in_prices_come_with_their_date(tmp_path: Path) -> None:
+    config = SynthesisConfig(model_name="gpt-4.1")
+    report = await written(tmp_path, (SEED, await harvested(chain(), config=config)), config=config)
+    assert report.cost["planner"] == pytest.approx(3 * (100 * 2.0 + 10 * 8.0) / 1_000_000)
+    assert report.prices_as_of == str(price_date())
+    assert f"list prices as of {report.prices_as_of}; `prices` in the settings overrides them" in shown(
+        report
+    )
 
 
 class Vague(ScriptedRoles):
@@ -327,8 +360,16 @@ async def test_without_a_pair_the_report_says_why(
 @pytest.mark.parametrize(
     ("failing_calls", "settings", "why"),
     [
-        ("none", {"min_depth": 4}, "no path was selected (too short 1)"),
-        ("ExtractionRequest", {}, "no fact was extracted from the observations (none)"),
+        (
+            "none",
+            {"min_depth": 4},
+            "no path was selected (too short 1): a path needs 4 observations with something new; lower min_depth",
+        ),
+        (
+            "ExtractionRequest",
+            {},
+            "no fact was extracted from 3 observations: model calls failed (timeout 3)",
+        ),
         (
             "none",
             {"min_hops": 9},

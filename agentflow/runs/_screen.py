@@ -1,0 +1,191 @@
+"""Progress on a terminal or in a notebook. It is imported where something is shown, because rich is heavy."""
+
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from io import StringIO
+from typing import Protocol
+
+import anyio
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
+from rich.constrain import Constrain
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from agentflow._terminal import printable
+from agentflow.runs._progress import RunStatus
+
+FRAME_SECONDS = 0.25
+"""Interval at which progress is read and shown."""
+_BAR_WIDTH = 40
+_NOTEBOOK_WIDTH = 100
+_HTML = '<pre style="white-space:pre-wrap;line-height:normal;margin:0">{code}</pre>'
+
+
+class PrintableData(RenderHook):
+    """Hook of a console that removes control characters from all texts printed on it; rich's own styles stay."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Wrap everything that is about to be printed."""
+        return [Printable(part) for part in renderables]
+
+
+class Printable:
+    """Something to print, without control characters in its texts."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self._part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Generator[Segment]:
+        for segment in console.render(self._part, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+class ProgressScreen(Protocol):
+    """Part of a terminal or a notebook in which progress is shown."""
+
+    def show(self, part: RenderableType) -> None:
+        """Replace its content."""
+        ...
+
+    def keep(self, part: RenderableType) -> None:
+        """Set the content that stays at the end; without any, a terminal is left as it was."""
+        ...
+
+
+@contextmanager
+def open_screen() -> Generator[ProgressScreen | None]:
+    """Yield a screen if this process has one: a notebook, or a terminal on stderr; else `None`.
+
+    See docs/supervisor.md.
+    """
+    shell = _shell()
+    # Only a shell with a kernel has a notebook; IPython on a terminal has none.
+    if getattr(shell, "kernel", None) is not None:
+        yield _Notebook()
+    elif on_terminal():
+        with open_terminal() as screen:
+            yield screen
+    else:
+        yield None
+
+
+def on_terminal() -> bool:
+    """Return true if stderr is a terminal.
+
+    See docs/supervisor.md.
+    """
+    # A program without a console has no stderr, and a closed one can't be asked.
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+    except ValueError:
+        return False
+
+
+@contextmanager
+def open_terminal() -> Generator[ProgressScreen]:
+    """Yield the terminal on stderr as a screen; lines of other code are printed above it.
+
+    See docs/supervisor.md.
+    """
+    console = Console(stderr=True, highlight=False, markup=False)
+    live = Live(console=console, auto_refresh=False, transient=True)
+    screen = _Terminal(live)
+    try:
+        with live:
+            yield screen
+    finally:
+        if screen.last is not None:
+            console.print(Printable(screen.last))
+
+
+class _Terminal:
+    def __init__(self, live: Live) -> None:
+        self.last: RenderableType | None = None
+        self._live = live
+
+    def show(self, part: RenderableType) -> None:
+        self._live.update(Printable(part), refresh=True)
+
+    def keep(self, part: RenderableType) -> None:
+        self.last = part
+
+
+class _DisplayHandle(Protocol):
+    """Output of a notebook cell."""
+
+    def update(self, bundle: Mapping[str, str], *, raw: bool) -> None: ...
+
+
+class _Notebook:
+    """An output of the current cell, replaced in place."""
+
+    def __init__(self) -> None:
+        display: Callable[..., _DisplayHandle] = import_module("IPython.display").display
+        self._handle = display(_bundle(""), raw=True, display_id=True)
+
+    def show(self, part: RenderableType) -> None:
+        self._handle.update(_bundle(part), raw=True)
+
+    def keep(self, part: RenderableType) -> None:
+        self.show(part)
+
+
+def _shell() -> object | None:
+    """Return the IPython shell of this process, if there is one; nothing is imported for it."""
+    module = sys.modules.get("IPython")
+    return None if module is None else module.get_ipython()
+
+
+def _bundle(part: RenderableType) -> dict[str, str]:
+    """Return something to print as HTML and as text."""
+    console = Console(
+        file=StringIO(), record=True, width=_NOTEBOOK_WIDTH, highlight=False, markup=False,
+        force_terminal=False, force_jupyter=False,
+    )  # fmt: skip
+    console.print(Printable(part))
+    html = console.export_html(inline_styles=True, code_format=_HTML, clear=False)
+    return {"text/html": html, "text/plain": console.export_text()}
+
+
+def run_table(status: RunStatus, notes: Sequence[str] = (), **rows: str) -> Table:
+    """Return a table of a progress bar, the given rows, the consumption, and notes about the input.
+
+    See docs/supervisor.md.
+    """
+    table = progress_table(status.phase.value, status.seeds, status.done)
+    failed = f", {status.calls_failed} failed" if status.calls_failed else ""
+    cost = f", cost {status.cost:.4f}" if status.cost else ""
+    rows["model"] = f"{status.calls_in_flight} calls in flight{failed}, {status.tokens:,} tokens{cost}"
+    for name, text in rows.items():
+        table.add_row(name, Text(text))
+    for note in notes:
+        table.add_row("input", Text(note))
+    return table
+
+
+def progress_table(phase: str, total: int, done: int) -> Table:
+    """Return a table whose first row is a progress bar.
+
+    See docs/supervisor.md.
+    """
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    bar = ProgressBar(total=max(1, total), completed=done)
+    table.add_row(phase, Constrain(bar, _BAR_WIDTH))
+    return table
+
+
+async def show_progress(screen: ProgressScreen, render: Callable[[], RenderableType]) -> None:
+    """Show the current progress until it is cancelled.
+
+    See docs/supervisor.md.
+    """
+    while True:
+        screen.show(render())
+        await anyio.sleep(FRAME_SECONDS)
