@@ -10,7 +10,7 @@ from msgspec import structs
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, ToolFailure
-from agentflow.journal import MemoryPage
+from agentflow.journal import MemoryPage, Page
 from agentflow.learner._config import JUDGE, POLICY
 from agentflow.models import (
     OFFLINE,
@@ -34,7 +34,8 @@ from agentflow.runs import (
 )
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
-from agentflow.team import EpisodeSettings, Team, model_tools, solve_alone, solve_task
+from agentflow.tasks import TaskVerifiers, open_task_verifiers
+from agentflow.team import EpisodeSettings, Prepare, Team, model_tools, solve_alone, solve_task
 from agentflow.trajectory import Episode, MemoryBlobStore, Task, digest
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class SandboxEpisodeRunner:
         make_team: Callable[[], _EpisodeTeam],
         models: Mapping[str, OpenModel],
         base: Sandbox,
+        verifiers: TaskVerifiers,
     ) -> None:
         self.metric = metric
         """Metric of the answers."""
@@ -138,6 +140,8 @@ class SandboxEpisodeRunner:
         """Sandbox of stateless tools; the sandboxes of episodes are forks of it."""
         self.tools = tools
         """Available tools."""
+        self.verifiers = verifiers
+        """Verifiers of the tasks."""
         self._supervisor = supervisor
         self._settings = settings
         self._sandboxes = sandboxes
@@ -158,21 +162,42 @@ class SandboxEpisodeRunner:
             settings = settings.model_copy(update={"max_turns": max_turns})
         async with self._sandboxes.fresh() as sandbox, self._borrow() as members:
             members.begin(seed, temperature)
-            page = MemoryPage()
-            if members.team is None:
-                return await solve_alone(
-                    task,
-                    model=members.models[AGENT],
-                    sandbox=sandbox,
-                    tools=self.tools,
-                    page=page,
-                    settings=settings,
-                    put_blob=members.blobs.put,
-                    blob=members.blobs.read,
-                )
-            return await solve_task(
-                task, team=members.team, sandbox=sandbox, tools=self.tools, page=page, settings=settings
+
+            async def solve(task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
+                return await self._solve(task, sandbox, page, prepare, members, settings)
+
+            return await self.verifiers.run(task, sandbox, MemoryPage(), solve)
+
+    async def _solve(
+        self,
+        task: Task,
+        sandbox: Sandbox,
+        page: Page,
+        prepare: Prepare | None,
+        members: _EpisodeTeam,
+        settings: EpisodeSettings,
+    ) -> Episode:
+        if members.team is None:
+            return await solve_alone(
+                task,
+                model=members.models[AGENT],
+                sandbox=sandbox,
+                tools=self.tools,
+                page=page,
+                settings=settings,
+                put_blob=members.blobs.put,
+                blob=members.blobs.read,
+                prepare=prepare,
             )
+        return await solve_task(
+            task,
+            team=members.team,
+            sandbox=sandbox,
+            tools=self.tools,
+            page=page,
+            settings=settings,
+            prepare=prepare,
+        )
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncGenerator[_EpisodeTeam]:
@@ -230,7 +255,18 @@ async def open_episode_runner(
         images = {image.hash: data for image, data in assignment.pictures.items()}
         make = partial(_EpisodeTeam, rules, opened, policy, images)
         settings = rules.episode.model_copy(update={"abstain": assignment.abstain})
-        yield SandboxEpisodeRunner(supervisor, settings, sandboxes, tools, scored, make, opened, sandbox)
+        verifiers = partial(
+            open_task_verifiers,
+            assignment.verified if metric is None else (),
+            sandbox,
+            tools,
+            sandbox_settings(rules)[0],
+            max_sandboxes=rules.max_sandboxes,
+        )
+        verifying = await open_supervised(supervisor, "task verifiers", verifiers)
+        yield SandboxEpisodeRunner(
+            supervisor, settings, sandboxes, tools, scored, make, opened, sandbox, verifying
+        )
 
 
 def _metric(config: "TrainConfig", assignment: Assignment, judge: OpenModel | None) -> Metric:

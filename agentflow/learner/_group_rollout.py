@@ -21,8 +21,9 @@ from agentflow.learner._config import ValidationSettings
 from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample, sample_of
 from agentflow.learner._task_order import TaskDraw
 from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, pass_at
+from agentflow.tasks import scored_verdict
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Ending, Episode, Failure, Task, digest
+from agentflow.trajectory import Ending, Episode, Failure, Task, TaskVerdict, digest
 
 logger = get_logger(__name__)
 
@@ -215,12 +216,17 @@ class GroupRollout:
         failure = _external_failure(episode)
         reward = 0.0
         if failure is None and episode.failure is None:
-            reward, failure = await self._reward(episode.answer, task)
+            reward, failure = await self._reward(episode.answer, task, episode.verdict)
         return EpisodeResult(episode=episode, failure=failure, reward=reward, version=version)
 
-    async def _reward(self, answer: str, task: Task) -> tuple[float, Failure | None]:
+    async def _reward(
+        self, answer: str, task: Task, verdict: TaskVerdict | None
+    ) -> tuple[float, Failure | None]:
         try:
-            scored = await self._runner.metric.score(answer, task)
+            if verdict is not None:
+                scored = scored_verdict(verdict)
+            else:
+                scored = await self._runner.metric.score(answer, task)
         except RunStopped:
             raise
         except Exception as error:  # boundary: a reward may be user code

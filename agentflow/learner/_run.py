@@ -353,7 +353,8 @@ class TrainRun:
                 f"validation.data_path: {same} is also a training task; hold out tasks that are not in tasks.data_path"
             )
         pictures = {**assignment.pictures, **held_out.pictures}
-        return structs.replace(assignment, pictures=pictures), held_out.tasks
+        verified = assignment.verified | held_out.verified
+        return structs.replace(assignment, pictures=pictures, verified=verified), held_out.tasks
 
     def _create(self, checkpoints: Checkpoints) -> None:
         """Create the output folder."""

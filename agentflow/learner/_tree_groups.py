@@ -16,6 +16,7 @@ from agentflow.learner._task_order import TaskDraw
 from agentflow.models import Call, Completion, Model, ModelWrapper
 from agentflow.runs import start_child
 from agentflow.sandbox import Sandbox, Tool
+from agentflow.tasks import TaskVerifiers
 from agentflow.team import Team
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import (
@@ -72,7 +73,10 @@ class TreeGrower:
         tools: Sequence[Tool],
         rules: "GrowthRules",
         seed: int,
+        verifiers: TaskVerifiers | None = None,
     ) -> None:
+        self.verifiers = verifiers or TaskVerifiers({})
+        """Verifiers of the tasks."""
         self._planner = NodeSeededModel(planner, seed)
         self._images = MemoryBlobStore()
         self._open_trees = 0
@@ -172,7 +176,8 @@ class TreeGroupRollout(GroupRollout):
         reply = await self._trees.answer(task, path)
         if reply.failure is not None and reply.failure.kind in UNREACHABLE:
             return 0.0, Failure(FailureCause.MODEL, f"generator: {reply.failure.message}")
-        return await self._reward("" if reply.value is None else reply.value.answer, task)
+        answer = "" if reply.value is None else reply.value.answer
+        return await self._reward(answer, task, await self._trees.verifiers.judge(task, answer))
 
 
 @asynccontextmanager
@@ -191,8 +196,18 @@ async def open_tree_grower(
         raise ConfigurationError(
             "growth: tree rollouts train the planner of a team; leave out episodes.agent and episodes.trained"
         )
+    if of_state := runner.verifiers.of_state:
+        raise ConfigurationError(
+            f"growth: tasks of the kind {of_state[0]} begin in states of their own; leave out growth"
+        )
     trees = TreeGrower(
-        runner.models["planner"], runner.models["generator"], runner.base, runner.tools, rules, config.seed
+        runner.models["planner"],
+        runner.models["generator"],
+        runner.base,
+        runner.tools,
+        rules,
+        config.seed,
+        runner.verifiers,
     )
     async with Supervisor(name="trees", intensity=3, period=60) as supervisor:
         for spec in trees.team.specs():

@@ -25,13 +25,16 @@ from agentflow.runs import (
     SandboxPool,
     SupervisedRun,
     check_models,
+    open_supervised,
     prices_of,
+    sandbox_settings,
     start_child,
     unused_arguments,
 )
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.scoring import Metric, Scored, ScoreGuard, make_metric, needs_judge
-from agentflow.team import Team, model_tools, solve_alone, solve_task
+from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
+from agentflow.team import Prepare, Team, model_tools, solve_alone, solve_task
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Episode, Failure, Seed, Task
 
@@ -159,7 +162,8 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         for late in self._tool_models.values():
             late.engine = models[late.role]
         metric = self._make_metric(assignment, models.get(JUDGE)) if self.config.evaluate_results else None
-        solve = await self._make_solver(run, models, abstain=assignment.abstain)
+        verifiers = await self._open_verifiers(sandbox, assignment)
+        solve = await self._make_solver(run, models, verifiers, abstain=assignment.abstain)
         sandboxes = SandboxPool(
             sandbox,
             self.chosen.tools,
@@ -179,12 +183,26 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         worker = TaskWorker(run, solve, sandboxes, metric, self.config, report, guard)
         await self._schedule(run, worker, concurrency=self.config.workers)
 
-    async def _make_solver(self, run: Run, models: dict[str, OpenModel], *, abstain: bool) -> "Solver":
+    async def _open_verifiers(self, sandbox: Sandbox, assignment: Assignment) -> TaskVerifiers:
+        """Open the verifiers of the tasks, if answers are scored."""
+        opens = partial(
+            open_task_verifiers,
+            assignment.verified if self.config.evaluate_results else (),
+            sandbox,
+            self.chosen.tools,
+            sandbox_settings(self.config)[0],
+            max_sandboxes=self.config.max_sandboxes,
+        )
+        return await open_supervised(self._supervisor, "task verifiers", opens)
+
+    async def _make_solver(
+        self, run: Run, models: dict[str, OpenModel], verifiers: TaskVerifiers, *, abstain: bool
+    ) -> "Solver":
         team = await self._open_team(run, models) if self.config.agent == "team" else None
         settings = self.config.episode.model_copy(update={"abstain": abstain})
         prices = prices_of(self.config.models)
 
-        async def solve(task: Task, sandbox: Sandbox, page: Page) -> Episode:
+        async def solve(task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
             if team is not None:
                 return await solve_task(
                     task,
@@ -195,6 +213,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
                     settings=settings,
                     prices=prices,
                     gate=self._gate.run,
+                    prepare=prepare,
                 )
             return await solve_alone(
                 task,
@@ -207,9 +226,13 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
                 blob=run.blob,
                 prices=prices.get(AGENT),
                 gate=self._gate.run,
+                prepare=prepare,
             )
 
-        return solve
+        async def verified(task: Task, sandbox: Sandbox, page: Page) -> Episode:
+            return await verifiers.run(task, sandbox, page, solve)
+
+        return verified
 
     async def _open_team(self, run: Run, models: dict[str, OpenModel]) -> Team:
         team = Team(
@@ -345,6 +368,13 @@ class TaskWorker:
             return None, crash
         return episode, episode.failure
 
+    async def _scored(self, episode: Episode, task: Task) -> Scored:
+        """Return the verdict of the task's own verifier as a score, or else score the answer."""
+        assert self.metric is not None, "only answers are scored"
+        if episode.verdict is not None:
+            return scored_verdict(episode.verdict)
+        return await self.metric.score(episode.answer, task)
+
     async def _score(self, episode: Episode | None, task: Task, page: Page) -> Scored:
         """Score the answer.
 
@@ -354,7 +384,7 @@ class TaskWorker:
         scored = page.recall("score", Scored)
         if scored is None:
             try:
-                scored = await self.metric.score(episode.answer, task)
+                scored = await self._scored(episode, task)
             except (RunStopped, ConfigurationError):
                 raise
             except Exception as error:  # boundary: a metric that crashes is data

@@ -19,7 +19,8 @@ from agentflow.rollout.benchmarks import (
     reorder_options,
 )
 from agentflow.runs import explores_bundled_corpus
-from agentflow.scoring import BY_SOURCE, metric_of_source
+from agentflow.scoring import BY_SOURCE, VERIFIER, metric_of_source
+from agentflow.tasks import verifiable_task
 from agentflow.trajectory import Blob, Task
 
 METRIC: Final = "exact_match"
@@ -51,6 +52,9 @@ class Assignment(Struct, frozen=True, kw_only=True):
     shuffle: bool = False
     """Each sample of a task after the first has its options in another order."""
 
+    verified: frozenset[str] = frozenset()
+    """Kinds of tasks with verifiers of their own, which score them instead of the metric."""
+
     abstain: bool = True
     """Answers may be left empty instead of a blind guess."""
 
@@ -79,7 +83,10 @@ def assign(
         raise ConfigurationError("data_path: there are no tasks; name a file with tasks")
     if data is not None:
         found, pictures = with_pictures(found, data.parent)
+    verified = _verified(config, found)
     metric, options = _metric(config, benchmark, found)
+    if len(verified) == len(found):
+        metric, options = VERIFIER, {}
     return Assignment(
         tasks=found,
         name=_name(config, benchmark),
@@ -88,6 +95,7 @@ def assign(
         pictures=pictures or {},
         samples=config.samples,
         shuffle=benchmark is not None and benchmark.shuffle,
+        verified=frozenset(verified.values()),
         abstain=_may_abstain(config, benchmark),
     )
 
@@ -127,6 +135,14 @@ def _chosen(config: RolloutConfig, tasks: Sequence[Task]) -> list[Task]:
     if ids is not None and (missing := sorted(set(ids) - {task.id for task in tasks})):
         raise ConfigurationError(f"task_ids: there is no task {missing[0]}; name an existing one")
     return [task for task in tasks if ids is None or task.id in ids][: config.number_of_tasks]
+
+
+def _verified(config: RolloutConfig, tasks: Sequence[Task]) -> dict[str, str]:
+    """Return the kinds of tasks with verifiers by id, unless the settings name another metric."""
+    if config.evaluation_metric not in (None, VERIFIER):
+        return {}
+    found = {task.id: verifiable_task(task) for task in tasks}
+    return {id: own.kind for id, own in found.items() if own is not None}
 
 
 def _metric(

@@ -18,6 +18,7 @@ from agentflow.scoring._metrics import (
     score,
 )
 from agentflow.scoring._scored import (
+    VERIFIER,
     Embed,
     Interval,
     Metric,
@@ -34,6 +35,7 @@ from agentflow.scoring._scored import (
 
 __all__ = [
     "BY_SOURCE",
+    "VERIFIER",
     "Embed",
     "Interval",
     "Judge",

@@ -20,7 +20,7 @@ from agentflow.scoring._choice import multiple_choice
 from agentflow.scoring._expressions import Apply, Expression, Number, Symbol, parse
 from agentflow.scoring._judge import Judge, judge_messages, schema_of
 from agentflow.scoring._mathematics import judge_math, math_match
-from agentflow.scoring._scored import Embed, Metric, Scored
+from agentflow.scoring._scored import VERIFIER, Embed, Metric, Scored, VerifierMetric
 from agentflow.scoring._text_rules import (
     anls,
     contains_answer,
@@ -172,7 +172,7 @@ def _by_source(prediction: str, references: Sequence[str], *, source: str = "") 
 
 
 def metric_names() -> list[str]:
-    """Return the names of all metrics.
+    """Return the names of all metrics of answers.
 
     See docs/scoring.md for each of them.
     """
@@ -209,6 +209,9 @@ def make_metric(
     given = dict(options or {})
     if name == BY_SOURCE:
         return SourceMetric(given, judge)
+    if name == VERIFIER:
+        _refuse_unknown(name, given, ())
+        return VerifierMetric()
     if name in _JUDGES:
         if judge is None:
             raise ConfigurationError(f"metric {name}: a model judges; name one as the evaluator's model")
@@ -249,6 +252,10 @@ def score(metric: str, prediction: str, references: str | Sequence[str], **optio
 
 
 def _rule(name: str) -> Rule:
+    if name == VERIFIER:
+        raise ConfigurationError(
+            f"metric {name}: it scores episodes of verified tasks, no texts; use a rollout"
+        )
     if name in _JUDGES:
         raise ConfigurationError(f"metric {name}: a model judges, no rule; use make_metric(…, judge=…)")
     if name not in _RULES:

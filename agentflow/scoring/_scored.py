@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from agentflow.errors import RunStopped, StopCause
+from agentflow.errors import ErrorKind, RunStopped, StopCause
 from agentflow.text import normalise_squad
 from agentflow.trajectory import Failure, Task, Usage
 
@@ -53,6 +53,22 @@ class Metric(Protocol):
 _FAILURES: Final = 8
 """Number of equal failures after which a run ends, if nothing was scored yet."""
 _DETAIL: Final = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
+
+
+VERIFIER: Final = "verifier"
+"""Metric of verified tasks: the verdict of the task's own verifier on the episode."""
+
+
+class VerifierMetric:
+    """Metric of verified tasks. A rollout uses the verdict on the episode; an answer alone can't be judged."""
+
+    name = VERIFIER
+    """Its name."""
+
+    async def score(self, prediction: str, task: Task) -> Scored:
+        """Return that the task has no verifier: one with a verdict is not scored here."""
+        reason = "the task has no verifier; name another evaluation_metric"
+        return Scored(0.0, failure=Failure(ErrorKind.FAILED, reason))
 
 
 class ScoreGuard:

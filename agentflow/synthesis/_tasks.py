@@ -1,58 +1,34 @@
 """Verified tasks from trees: derived by the kind that the settings name, and kept if their check passes."""
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
-
 from agentflow.actors import together
-from agentflow.errors import ConfigurationError, ToolFailure
+from agentflow.errors import ConfigurationError
 from agentflow.growth import BranchSandboxes
 from agentflow.journal import Page, Run
 from agentflow.sandbox import Sandbox
-from agentflow.synthesis._config import SynthesisConfig, TaskName
+from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.tasks import (
+    STATE_KINDS,
     DerivationSettings,
-    DesktopState,
     DocumentPictures,
-    HouseholdState,
     InstructionSettings,
     RejectedTask,
-    StateReader,
     StateTasks,
     StateTaskSettings,
     TaskFinding,
     TaskKind,
-    TerminalState,
     VerifiableTask,
     check_images,
+    check_state_tools,
     check_task,
 )
 from agentflow.trajectory import Tree
 
 _ROLE: Final = "generator"
-
-
-class _StateKind(Struct, frozen=True):
-    reader: Callable[[], StateReader]
-    acts: str
-    """Tool with which the agent acts."""
-    reads: str
-    """Tool that reads the state."""
-    fix: str
-    """Advice if the second tool is missing."""
-
-
-_KINDS: Final[Mapping[TaskName, _StateKind]] = {
-    "gui": _StateKind(DesktopState, "vm_click", "vm_evaluate", "set resource_init_configs.vm.evaluate=true"),
-    "terminal": _StateKind(TerminalState, "bash_run", "bash_inspect", "update the tool server"),
-    "embodied": _StateKind(
-        HouseholdState, "world_act", "world_inspect", "set resource_init_configs.world.evaluate=true"
-    ),
-}
 
 
 async def task_kind(
@@ -64,17 +40,10 @@ async def task_kind(
     """
     if config.tasks == "document":
         return _document_pictures(config, roles, run)
-    kind = None if config.tasks is None else _KINDS.get(config.tasks)
+    kind = STATE_KINDS.get(config.tasks or "")
     if kind is None:
         return None
-    if kind.acts not in sandboxes.tools:
-        raise ConfigurationError(
-            f"tasks: {config.tasks} needs the tool {kind.acts}; add it to available_tools"
-        )
-    try:
-        await sandbox.tools(kind.reads)
-    except ToolFailure:
-        raise ConfigurationError(f"tasks: {config.tasks} needs the tool {kind.reads}; {kind.fix}") from None
+    await check_state_tools(config.tasks or "", sandbox, sandboxes)
     return StateTasks(
         kind.reader(),
         executor=roles,

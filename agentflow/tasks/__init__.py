@@ -20,7 +20,7 @@ from agentflow.tasks._contract import (
     TaskRelation,
     TaskSetup,
     TaskTrial,
-    TaskVerdict,
+    TaskVerifier,
     VerifiableTask,
     check_task,
     relation_holds,
@@ -35,13 +35,25 @@ from agentflow.tasks._image_regions import check_images
 from agentflow.tasks._instructions import InstructionAuthor, InstructionSettings
 from agentflow.tasks._state_tasks import StateTasks, StateTaskSettings
 from agentflow.tasks._states import State, StateCondition, StateReader
+from agentflow.tasks._task_verification import (
+    STATE_KINDS,
+    StateKind,
+    TaskVerifiers,
+    check_state_tools,
+    hidden_settings,
+    open_task_verifiers,
+    scored_verdict,
+    verifiable_task,
+)
 from agentflow.tasks._terminal import TerminalState
 from agentflow.tasks._text2sql import Text2Sql, open_text2sql
+from agentflow.trajectory import TaskVerdict
 
 __all__ = [
     "GOLD",
     "INITIAL",
     "NO_OP",
+    "STATE_KINDS",
     "DataAnalysis",
     "DerivationSettings",
     "DerivedTasks",
@@ -54,6 +66,7 @@ __all__ = [
     "RejectedTask",
     "State",
     "StateCondition",
+    "StateKind",
     "StateReader",
     "StateTaskSettings",
     "StateTasks",
@@ -69,13 +82,20 @@ __all__ = [
     "TaskSetup",
     "TaskTrial",
     "TaskVerdict",
+    "TaskVerifier",
+    "TaskVerifiers",
     "TerminalState",
     "Text2Sql",
     "VerifiableTask",
     "check_images",
+    "check_state_tools",
     "check_task",
+    "hidden_settings",
     "open_data_analysis",
+    "open_task_verifiers",
     "open_text2sql",
     "relation_holds",
+    "scored_verdict",
     "task_id",
+    "verifiable_task",
 ]

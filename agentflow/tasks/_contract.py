@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from agentflow.actors import together
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox
-from agentflow.trajectory import Action, Tree, Usage, digest
+from agentflow.trajectory import Action, TaskVerdict, Tree, Usage, digest
 
 Json: TypeAlias = Any
 """A JSON value."""
@@ -108,17 +108,6 @@ class VerifiableTask(Struct, frozen=True, kw_only=True):
     """Pass rate of attempts by an agent; `None` if it was not measured."""
     metadata: dict[str, Json] = field(default_factory=dict[str, Json])
     """Other facts about it, such as the engine that wrote its instruction."""
-
-
-class TaskVerdict(Struct, frozen=True):
-    """The verifier's verdict on an attempt."""
-
-    passed: bool
-    """All conditions hold."""
-    reasons: tuple[str, ...] = ()
-    """Conditions that do not hold, one line each."""
-    error: str = ""
-    """Reason that the attempt could not be verified; then it did not pass."""
 
 
 class TaskProblem(StrEnum):
@@ -220,19 +209,12 @@ class DerivedTasks(Struct, frozen=True, kw_only=True):
     """Model usage."""
 
 
-class TaskKind(Protocol):
-    """Kind of task: derives candidates from a grown tree and verifies attempts. See docs/tasks.md."""
+class TaskVerifier(Protocol):
+    """Verifies attempts at tasks of one kind. See docs/tasks.md."""
 
     @property
     def name(self) -> str:
         """Name of the kind."""
-        ...
-
-    async def derive(self, tree: Tree, page: Page) -> DerivedTasks:
-        """Derive candidates from a tree; model calls and tool calls are recorded on the page.
-
-        :raises RunStopped: if the run can't continue.
-        """
         ...
 
     async def verify(
@@ -242,6 +224,17 @@ class TaskKind(Protocol):
 
         :param session: the session in which an agent made the attempt; its state is read in a fork. `None`: build the
             initial state in a session of its own and make the attempt's actions there.
+        """
+        ...
+
+
+class TaskKind(TaskVerifier, Protocol):
+    """Kind of task: derives candidates from a grown tree and verifies attempts. See docs/tasks.md."""
+
+    async def derive(self, tree: Tree, page: Page) -> DerivedTasks:
+        """Derive candidates from a tree; model calls and tool calls are recorded on the page.
+
+        :raises RunStopped: if the run can't continue.
         """
         ...
 

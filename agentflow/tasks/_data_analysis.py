@@ -29,7 +29,6 @@ from agentflow.tasks._contract import (
     TaskProblem,
     TaskRelation,
     TaskSetup,
-    TaskVerdict,
     VerifiableTask,
     task_id,
 )
@@ -46,7 +45,8 @@ from agentflow.tasks._derivation import (
     vote,
     without_fence,
 )
-from agentflow.tasks._printed_values import MAX_DECIMALS, answer_verdict, same_output, too_precise, value_of
+from agentflow.tasks._printed_values import MAX_DECIMALS, same_output, too_precise, value_of
+from agentflow.tasks._verifiers import ProgramVerifier
 from agentflow.trajectory import (
     Action,
     IndependentSolutionRequest,
@@ -96,17 +96,14 @@ class _Candidate(Struct, frozen=True):
     """Id of the node that ran it; empty for a proposed one."""
 
 
-class DataAnalysis:
+class DataAnalysis(ProgramVerifier):
     """Tasks whose answer a program computes from data files. See docs/tasks.md."""
-
-    name = KIND
-    """Name of the kind."""
 
     def __init__(
         self, programs: DataPrograms, generator: TaskGenerator, settings: DerivationSettings
     ) -> None:
         """Describe the kind; `open_data_analysis` makes one."""
-        self._programs = programs
+        super().__init__(programs)
         self._generator = generator
         self._settings = settings
 
@@ -121,22 +118,6 @@ class DataAnalysis:
             problem = TaskFinding(TaskProblem.UNVERIFIABLE, failure.message)
             return DerivedTasks(rejected=(rejected(KIND, problem, solution=""),), usage=calls.usage)
         return DerivedTasks(tasks=tuple(writer.tasks), rejected=tuple(writer.rejected), usage=calls.usage)
-
-    async def verify(
-        self, task: VerifiableTask, attempt: TaskAttempt, session: Sandbox | None = None
-    ) -> TaskVerdict:
-        """Compare the answer of an attempt, or what its program prints; the session is not needed."""
-        answer = attempt.answer
-        if not answer and attempt.actions:
-            source = str(attempt.actions[-1].arguments.get("code", ""))
-            try:
-                (ran,) = await self._programs.run(source, task.metadata["folder"], 0)
-            except ToolFailure as failure:
-                return TaskVerdict(passed=False, error=failure.message)
-            if ran.error:
-                return TaskVerdict(passed=False, reasons=(f"the program fails: {ran.error}",))
-            answer = ran.output
-        return answer_verdict(task, answer)
 
 
 @asynccontextmanager

@@ -27,7 +27,6 @@ from agentflow.facts import (
     values_agree,
 )
 from agentflow.journal import Page
-from agentflow.sandbox import Sandbox
 from agentflow.tasks._contract import (
     GOLD,
     NO_OP,
@@ -39,7 +38,6 @@ from agentflow.tasks._contract import (
     TaskProblem,
     TaskRelation,
     TaskSetup,
-    TaskVerdict,
     VerifiableTask,
     task_id,
 )
@@ -55,7 +53,7 @@ from agentflow.tasks._derivation import (
     rejected,
 )
 from agentflow.tasks._image_regions import views_of
-from agentflow.tasks._printed_values import answer_verdict
+from agentflow.tasks._verifiers import AnswerVerifier
 from agentflow.team import PutBlob, ReadBlob
 from agentflow.text import contains_phrase
 from agentflow.trajectory import (
@@ -100,11 +98,8 @@ class PictureRoles(ClosedBook, Protocol):
         ...
 
 
-class DocumentPictures:
+class DocumentPictures(AnswerVerifier):
     """Tasks whose answer only a region of a picture shows. See docs/tasks.md."""
-
-    name = KIND
-    """Name of the kind."""
 
     def __init__(
         self, roles: PictureRoles, settings: DerivationSettings, *, put_blob: PutBlob, blob: ReadBlob
@@ -129,12 +124,6 @@ class DocumentPictures:
         writer = _PictureTaskWriter(tree, calls, self._roles, self._settings, self._put_blob, self._blob)
         await writer.work()
         return DerivedTasks(tasks=tuple(writer.tasks), rejected=tuple(writer.rejected), usage=calls.usage)
-
-    async def verify(
-        self, task: VerifiableTask, attempt: TaskAttempt, session: Sandbox | None = None
-    ) -> TaskVerdict:
-        """Compare the answer of an attempt; the session is not needed."""
-        return answer_verdict(task, attempt.answer)
 
 
 class _ShownPicture(Struct, frozen=True):

@@ -1,15 +1,12 @@
 """Tasks of state: from a node of a tree to a descendant, verified by conditions on the state."""
 
-from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
 
 from agentflow.actors import together
-from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.journal import Page
-from agentflow.sandbox import Sandbox
 from agentflow.tasks._contract import (
     GOLD,
     NO_OP,
@@ -18,14 +15,14 @@ from agentflow.tasks._contract import (
     TaskAttempt,
     TaskFinding,
     TaskSetup,
-    TaskVerdict,
     VerifiableTask,
     task_id,
 )
 from agentflow.tasks._instructions import InstructionAuthor, InstructionSettings, write_instruction
-from agentflow.tasks._states import StateCondition, StateReader
+from agentflow.tasks._state_verifier import StateVerifier
+from agentflow.tasks._states import StateReader
 from agentflow.tasks._survey import TaskCandidate, candidates, survey
-from agentflow.trajectory import Action, Tree, Usage
+from agentflow.trajectory import Tree, Usage
 
 SHORTCUT = "shortcut"
 """Name of the attempt to pass without solving."""
@@ -46,7 +43,7 @@ class _Candidates(Struct, frozen=True):
     found: tuple[TaskCandidate, ...]
 
 
-class StateTasks:
+class StateTasks(StateVerifier):
     """Kind of tasks whose solution is a state: of a terminal, a household, a desktop.
 
     The initial state is a node of the tree, the solution a descendant, and the gold attempt the actions between them. Conditions are
@@ -70,16 +67,9 @@ class StateTasks:
         :param author: writes instructions.
         :param settings: settings; the defaults if omitted.
         """
-        self._reader = reader
-        self._executor = executor
-        self._sandboxes = sandboxes
+        super().__init__(reader, executor=executor, sandboxes=sandboxes)
         self._author = author
         self._settings = settings or StateTaskSettings()
-
-    @property
-    def name(self) -> str:
-        """Name of the kind."""
-        return self._reader.name
 
     async def derive(self, tree: Tree, page: Page) -> DerivedTasks:
         """Derive candidates from a tree: repeat its actions, compare the states, and write an instruction for each.
@@ -161,71 +151,3 @@ class StateTasks:
         shortcut = self._reader.shortcut(candidate.conditions)
         cheats = [TaskAttempt(name=SHORTCUT, actions=shortcut)] if shortcut else []
         return (TaskAttempt(name=NO_OP, actions=self._reader.no_op()), *siblings, *cheats)
-
-    async def verify(
-        self, task: VerifiableTask, attempt: TaskAttempt, session: Sandbox | None = None
-    ) -> TaskVerdict:
-        """Verify an attempt in a fork of the agent's session, or make it in a session of its own.
-
-        A session that can't be forked, such as a desktop, is read itself.
-
-        :raises RunStopped: if the run can't continue.
-        """
-        conditions = [StateCondition.of(each) for each in task.verifier]
-        try:
-            if session is None:
-                async with self._sandboxes.reserve(1):
-                    return await self._make(task, attempt, conditions)
-            return await self._judge_fork(session, conditions)
-        except ToolFailure as failure:
-            return TaskVerdict(False, error=failure.message)
-
-    async def _judge_fork(self, session: Sandbox, conditions: Sequence[StateCondition]) -> TaskVerdict:
-        try:
-            fork = await session.fork()
-        except ToolFailure as failure:
-            if failure.kind is not ErrorKind.CANNOT_FORK:
-                raise
-            return await self._judge(session, conditions)
-        async with fork:
-            return await self._judge(fork, conditions)
-
-    async def _make(
-        self, task: VerifiableTask, attempt: TaskAttempt, conditions: Sequence[StateCondition]
-    ) -> TaskVerdict:
-        sandbox = await self.open(task)
-        try:
-            for action in attempt.actions:
-                await self._executor.act(sandbox, action)
-            return await self._judge(sandbox, conditions)
-        finally:
-            await sandbox.close()
-
-    async def open(self, task: VerifiableTask) -> Sandbox:
-        """Return a sandbox in the initial state of a task; the caller closes it. Attempts are made in forks of it.
-
-        :raises ToolFailure: if the state can't be reached.
-        """
-        sandbox = await self._sandboxes.base.fork()
-        try:
-            if task.setup.backends:
-                await sandbox.create_session(task.setup.backends)
-            for action in task.setup.actions:
-                await self._prepare(sandbox, action)
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
-
-    async def _prepare(self, sandbox: Sandbox, action: Action) -> None:
-        outcome = await self._executor.act(sandbox, action)
-        if outcome.failure is not None:
-            kind = outcome.failure.kind
-            raise ToolFailure(
-                ErrorKind(kind), f"the initial state can't be reached: {outcome.failure.message}"
-            )
-
-    async def _judge(self, sandbox: Sandbox, conditions: Sequence[StateCondition]) -> TaskVerdict:
-        state = await self._reader.read(sandbox, conditions)
-        failed = tuple(self._reader.says(each).split("\n")[0] for each in conditions if not each.holds(state))
-        return TaskVerdict(not failed, failed)

@@ -23,7 +23,6 @@ from agentflow.tasks._contract import (
     TaskProblem,
     TaskRelation,
     TaskSetup,
-    TaskVerdict,
     VerifiableTask,
     task_id,
 )
@@ -41,6 +40,7 @@ from agentflow.tasks._derivation import (
 from agentflow.tasks._sql_changes import COPIES, boundaries, changed_tables, changes_of, used_tables
 from agentflow.tasks._sql_copies import SqlCopies, SqlResult, SqlSchema
 from agentflow.tasks._sql_mistakes import constant_query, mistakes_of, same_rows
+from agentflow.tasks._verifiers import QueryVerifier
 from agentflow.trajectory import (
     Action,
     IndependentSolutionRequest,
@@ -98,15 +98,12 @@ class _Candidate(Struct, frozen=True):
     """Id of the node that ran it; empty for a proposed one."""
 
 
-class Text2Sql:
+class Text2Sql(QueryVerifier):
     """Tasks whose answer is a query. See docs/tasks.md."""
-
-    name = KIND
-    """Name of the kind."""
 
     def __init__(self, copies: SqlCopies, generator: TaskGenerator, settings: DerivationSettings) -> None:
         """Describe the kind; `open_text2sql` makes one."""
-        self._copies = copies
+        super().__init__(copies)
         self._generator = generator
         self._settings = settings
 
@@ -121,26 +118,6 @@ class Text2Sql:
         writer = _Text2SqlWriter(tree, schema, calls, self._copies, self._generator, self._settings)
         await writer.work()
         return DerivedTasks(tasks=tuple(writer.tasks), rejected=tuple(writer.rejected), usage=calls.usage)
-
-    async def verify(
-        self, task: VerifiableTask, attempt: TaskAttempt, session: Sandbox | None = None
-    ) -> TaskVerdict:
-        """Run the answer of an attempt on the database and on each copy; the session is not needed."""
-        query = without_fence(attempt.answer).rstrip("; \n")
-        if not query:
-            return TaskVerdict(passed=False, reasons=("there is no query",))
-        database = task.setup.kwargs["database"]
-        for predicate in task.verifier:
-            changes = [str(action.arguments["query"]) for action in predicate.probe]
-            result = await self._copies.run(database, query, changes)
-            if result.unavailable:
-                return TaskVerdict(passed=False, error=result.error)
-            if result.error:
-                return TaskVerdict(passed=False, reasons=(f"{predicate.says}: {result.error}",))
-            ordered = predicate.relation is TaskRelation.SAME_ORDERED_ROWS
-            if not same_rows(predicate.expected, result.rows, ordered=ordered):
-                return TaskVerdict(passed=False, reasons=(predicate.says,))
-        return TaskVerdict(passed=True)
 
     async def _schema(self, tree: Tree) -> SqlSchema:
         known = await self._copies.databases()

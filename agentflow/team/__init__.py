@@ -4,9 +4,9 @@ Each role takes typed requests and returns typed replies. Failures of models and
 `RunStopped` is raised. See docs/team.md.
 """
 
-from agentflow.team._executor import Executor, PutBlob
+from agentflow.team._executor import Executor, PutBlob, call_tool
 from agentflow.team._generator import Generator
-from agentflow.team._ledger import EffectGate, EpisodeSettings
+from agentflow.team._ledger import EffectGate, EpisodeSettings, Prepare
 from agentflow.team._model_calls import ReadBlob
 from agentflow.team._model_tools import model_tools
 from agentflow.team._observations import ObservationLimits
@@ -28,6 +28,7 @@ __all__ = [
     "Generator",
     "ObservationLimits",
     "Planner",
+    "Prepare",
     "PutBlob",
     "ReadBlob",
     "Reader",
@@ -35,6 +36,7 @@ __all__ = [
     "Team",
     "Verifier",
     "Verify",
+    "call_tool",
     "card_of",
     "construct_solver",
     "fixed_arguments",

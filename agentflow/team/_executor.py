@@ -90,6 +90,8 @@ async def call_tool(
 ) -> ActionOutcome:
     """Call a tool; a failed call is an outcome with its partial output. Images go to the blob store.
 
+    See docs/team.md.
+
     :raises RunStopped: if a model inside the tool can't be used any more, or not now.
     """
     with watch_tool_models() as models:

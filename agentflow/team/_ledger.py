@@ -235,6 +235,10 @@ Act = Callable[[Sandbox, Action], Awaitable[ActionOutcome]]
 """Calls a tool; a failed call is an outcome."""
 
 
+Prepare = Callable[[Sandbox], Awaitable[None]]
+"""Brings a fresh session into the initial state of a task."""
+
+
 class _TurnAction(NamedTuple):
     turn: int
     action: Action
@@ -249,8 +253,16 @@ class ToolReplay:
     reported as diverged.
     """
 
-    def __init__(self, sandbox: Sandbox, tools: Mapping[str, Tool], act: Act, page: Page) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        tools: Mapping[str, Tool],
+        act: Act,
+        page: Page,
+        prepare: Prepare | None = None,
+    ) -> None:
         self._sandbox = sandbox
+        self._prepare = prepare
         self._tools = tools
         self._act = act
         self._page = page
@@ -277,6 +289,8 @@ class ToolReplay:
         if outcome.failure is not None and outcome.failure.kind == ErrorKind.SESSION_NOT_FOUND:
             # The session ended before the action ran; the next call starts another one.
             await self._sandbox.destroy_session()
+            if self._prepare is not None:
+                await self._prepare(self._sandbox)
             self._replayed = 0
             await self._catch_up()
             outcome = await self._act(self._sandbox, action)

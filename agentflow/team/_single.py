@@ -18,6 +18,7 @@ from agentflow.team._ledger import (
     EpisodeEnded,
     EpisodeLedger,
     EpisodeSettings,
+    Prepare,
     TimedResult,
     ToolReplay,
 )
@@ -68,6 +69,7 @@ async def solve_alone(
     prices: Prices | None = None,
     gate: EffectGate | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    prepare: Prepare | None = None,
 ) -> Episode:
     """Have a single model work on a task with native tool calls. See `solve_task` and docs/team.md.
 
@@ -75,6 +77,7 @@ async def solve_alone(
 
     :param put_blob: stores images.
     :param blob: reads images for a model with vision.
+    :param prepare: brings another session into the initial state of the task, if the sandbox loses its own.
     """
     by_role = None if prices is None else {"agent": prices}
     ledger = EpisodeLedger(page, settings, prices=by_role, gate=gate, clock=clock)
@@ -83,7 +86,7 @@ async def solve_alone(
         return await call_tool(sandbox, action, put_blob, clock)
 
     own = {tool.name: tool for tool in tools}
-    replay = ToolReplay(sandbox, own, act, page)
+    replay = ToolReplay(sandbox, own, act, page, prepare)
     return await _AgentEpisode(task, model, own, replay, ledger, settings, blob).solve()
 
 

@@ -11,7 +11,14 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.team._ledger import EffectGate, EpisodeEnded, EpisodeLedger, EpisodeSettings, ToolReplay
+from agentflow.team._ledger import (
+    EffectGate,
+    EpisodeEnded,
+    EpisodeLedger,
+    EpisodeSettings,
+    Prepare,
+    ToolReplay,
+)
 from agentflow.team._messages import turn_size
 from agentflow.team._observations import result_text
 from agentflow.team._rendering import call_line, cut
@@ -60,6 +67,7 @@ async def solve_task(
     prices: Mapping[str, Prices] | None = None,
     gate: EffectGate | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    prepare: Prepare | None = None,
 ) -> Episode:
     """Have a team work on a task. Effects recorded on the page are not repeated. See docs/team.md.
 
@@ -67,10 +75,11 @@ async def solve_task(
     :param tools: the available tools.
     :param prices: prices of each role's model, for `max_cost`.
     :param gate: gate for every call of a model or tool; without one they run immediately.
+    :param prepare: brings another session into the initial state of the task, if the sandbox loses its own.
     :raises RunStopped: if the run cannot continue; completed effects are on the page.
     """
     ledger = EpisodeLedger(page, settings, prices=prices, gate=gate, clock=clock)
-    return await _TeamEpisode(task, team, sandbox, tools, ledger, settings).solve()
+    return await _TeamEpisode(task, team, sandbox, tools, ledger, settings, prepare).solve()
 
 
 class _TeamEpisode:
@@ -84,6 +93,7 @@ class _TeamEpisode:
         tools: Sequence[Tool],
         ledger: EpisodeLedger,
         settings: EpisodeSettings,
+        prepare: Prepare | None,
     ) -> None:
         self._task = task
         self._team = team
@@ -92,7 +102,7 @@ class _TeamEpisode:
         self._cards = {tool.name: card_of(tool, task.kwargs, offered) for tool in tools}
         self._ledger = ledger
         self._settings = settings
-        self._replay = ToolReplay(sandbox, self._tools, team.executor.act, ledger.page)
+        self._replay = ToolReplay(sandbox, self._tools, team.executor.act, ledger.page, prepare)
         self._memory = EpisodeMemory(
             task.question, ledger, team.generator.summarise, max_chars=settings.memory_chars
         )

@@ -71,6 +71,7 @@ from agentflow.trajectory._task import (
     TaskColumn,
     TaskInstruction,
     TaskTable,
+    TaskVerdict,
     Turn,
     VerificationRequest,
 )
@@ -125,6 +126,7 @@ __all__ = [
     "TaskColumn",
     "TaskInstruction",
     "TaskTable",
+    "TaskVerdict",
     "Text",
     "Tokens",
     "ToolCard",

@@ -406,6 +406,17 @@ class Exchange(Struct, frozen=True, kw_only=True):
     """End of the call, in seconds since the start of the episode."""
 
 
+class TaskVerdict(Struct, frozen=True):
+    """Verdict of a task's own verifier on an attempt; see `agentflow.tasks`."""
+
+    passed: bool
+    """All conditions hold."""
+    reasons: tuple[str, ...] = ()
+    """Conditions that do not hold, one line each."""
+    error: str = ""
+    """Reason that the attempt could not be verified; then it did not pass."""
+
+
 class Episode(Struct, frozen=True, kw_only=True):
     """A task with everything done for it, from the first call to the answer."""
 
@@ -429,6 +440,8 @@ class Episode(Struct, frozen=True, kw_only=True):
     """Duration."""
     diverged: tuple[int, ...] = ()
     """Turns whose action was replayed in a fresh sandbox, because the old one was lost, and returned something else."""
+    verdict: TaskVerdict | None = None
+    """Verdict of the task's own verifier; `None` if it has none."""
 
     @property
     def answer(self) -> str:

@@ -271,6 +271,10 @@ def read_description(path: Path) -> Benchmark:
     )
 
 
+_VERIFIED: Final = frozenset({"setup", "gold", "verifier", "wrong"})
+"""Fields of a verified task that a rollout keeps together."""
+
+
 def read_plain(row: BenchmarkRow, fields: Fields) -> Task:
     """Convert a row of a file of tasks; fields that are not known become metadata."""
     row = _prepared(row)
@@ -285,6 +289,13 @@ def read_plain(row: BenchmarkRow, fields: Fields) -> Task:
     }
     given = own if is_object(own) else {}
     metadata = others | {name: value for name, value in given.items() if name not in _TASK_FIELDS}
+    if others.keys() >= _VERIFIED:
+        # Its verifier needs it unchanged; the attempts that failed are not needed.
+        shown = {name: others[name] for name in others if name not in _VERIFIED}
+        whole = {
+            name: value for name, value in row.fields.items() if name not in {"answer", "kwargs", "wrong"}
+        }
+        metadata = {**shown, "task": whole}
     if row.fields.get(options) not in (None, "", []):
         metadata["options"] = _options(row, options)
     task = described(row.text(*question), references(row, *answer), id=row.perhaps(*id), **metadata)

@@ -4,8 +4,8 @@ import base64
 import io
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -184,10 +184,10 @@ class Sight:
 
 
 @asynccontextmanager
-async def sight(seeing: Sight) -> AsyncGenerator[str]:
-    """Serve a model that sees; yields the address."""
+async def serve_model(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncGenerator[str]:
+    """Serve a model; yields the address."""
     app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_post("/v1/chat/completions", seeing.answer)
+    app.router.add_post("/v1/chat/completions", answer)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -195,3 +195,8 @@ async def sight(seeing: Sight) -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     finally:
         await runner.cleanup()
+
+
+def sight(seeing: Sight) -> AbstractAsyncContextManager[str]:
+    """Serve a model that sees; yields the address."""
+    return serve_model(seeing.answer)
