@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from agentflow._typeguards import is_list
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.rollout.benchmarks import BenchmarkRow, read_rows, references
@@ -23,6 +24,7 @@ __all__ = [
     "Item",
     "Prepared",
     "prepare",
+    "read_attempts",
     "read_conversations",
 ]
 
@@ -286,6 +288,7 @@ ChatMessage: TypeAlias = dict[str, Any]
 
 _PAIRS: Final = "synthesized_qa.jsonl"
 _TRAJECTORIES: Final = "trajectories.jsonl"
+_ATTEMPTS: Final = "attempts.jsonl"
 
 
 class _PairLine(Struct):
@@ -304,12 +307,22 @@ class _FailureLine(Struct):
     message: str
 
 
+class _ImageLine(Struct):
+    file: str = ""
+
+
 class _NodeLine(Struct):
     observation: str
     intent: str
     action: _CallLine | None
     trainable: bool = True
     failure: _FailureLine | None = None
+    images: list[_ImageLine] = field(default_factory=list[_ImageLine])
+
+
+class _AttemptLine(Struct):
+    qa_id: str
+    messages: list[ChatMessage]
 
 
 class _PathLine(Struct):
@@ -317,7 +330,9 @@ class _PathLine(Struct):
     nodes: list[_NodeLine] = field(default_factory=list[_NodeLine])
 
 
-def read_conversations(folder: str | Path, *, max_result_chars: int = 6_000) -> list[list[ChatMessage]]:
+def read_conversations(
+    folder: str | Path, *, max_result_chars: int = 6_000, images: bool = False
+) -> list[list[ChatMessage]]:
     """Return the pairs of a synthesis as conversations with tool calls, in the order of their file.
 
     The user asks, the assistant calls the tools of the path and answers. Messages of actions that failed have
@@ -325,9 +340,11 @@ def read_conversations(folder: str | Path, *, max_result_chars: int = 6_000) -> 
 
     :param folder: output directory of the synthesis.
     :param max_result_chars: maximum characters of a tool result; of a longer one, windows that fit the question are shown.
+    :param images: a result with images is a list of parts, the images by their paths; without it, only its text is given.
     :raises ConfigurationError: one line with file and line, if something can't be read.
     """
     root = Path(folder)
+    pictures = root if images else None
     paths = {path.trajectory_id: path.nodes for path in _read(root / _TRAJECTORIES, _PathLine)}
     conversations: list[list[ChatMessage]] = []
     for number, pair in enumerate(_read(root / _PAIRS, _PairLine), 1):
@@ -338,15 +355,59 @@ def read_conversations(folder: str | Path, *, max_result_chars: int = 6_000) -> 
         conversations.append(
             [
                 {"role": "user", "content": pair.question},
-                *_steps(nodes, pair.question, max_result_chars),
+                *_steps(nodes, pair.question, max_result_chars, pictures),
                 {"role": "assistant", "content": pair.answer},
             ]
         )
     return conversations
 
 
-def _steps(nodes: list[_NodeLine], question: str, limit: int) -> Iterator[ChatMessage]:
-    """Yield the call of each node and its result."""
+def read_attempts(folder: str | Path, *, images: bool = False) -> list[list[ChatMessage]]:
+    """Return the right attempts at the pairs of a synthesis as conversations, in the order of their file.
+
+    See docs/train-data.md.
+
+    :param folder: output directory of the synthesis.
+    :param images: as for `read_conversations`.
+    :raises ConfigurationError: one line with file and line, if something can't be read.
+    """
+    root = Path(folder)
+    found = [attempt.messages for attempt in _read(root / _ATTEMPTS, _AttemptLine)]
+    for message in (message for messages in found for message in messages):
+        parts = message.get("content")
+        if not is_list(parts):
+            continue
+        shown = [part for part in parts if images or part.get("type") != "image"]
+        if images:
+            message["content"] = [
+                {**part, "path": str(_existing(root, str(part.get("path"))))}
+                if part.get("type") == "image"
+                else part
+                for part in shown
+            ]
+        else:
+            message["content"] = "\n".join(str(part.get("text")) for part in shown) or "(empty)"
+    return found
+
+
+def _existing(root: Path, file: str) -> Path:
+    """Return the path of an image.
+
+    :raises ConfigurationError: if it is not a file of the folder.
+    """
+    path = root / file
+    if not path.is_file() or root.resolve() not in path.resolve().parents:
+        raise ConfigurationError(
+            f"{path}: the image is missing; run the synthesis again, which writes it, or copy it there"
+        )
+    return path
+
+
+def _steps(nodes: list[_NodeLine], question: str, limit: int, images: Path | None) -> Iterator[ChatMessage]:
+    """Yield the call of each node and its result.
+
+    :param images: folder of the image files, if they are wanted.
+    """
     for number, node in enumerate(nodes):
         if node.action is None:
             continue
@@ -362,7 +423,11 @@ def _steps(nodes: list[_NodeLine], question: str, limit: int) -> Iterator[ChatMe
         failed = (
             "" if node.failure is None else f"The call failed: {node.failure.kind}: {node.failure.message}"
         )
-        content = "\n".join(filter(None, (result, failed))) or "(empty)"
+        text = "\n".join(filter(None, (result, failed)))
+        content: object = text or "(empty)"
+        if images is not None and node.images:
+            shown = [{"type": "image", "path": str(_existing(images, one.file))} for one in node.images]
+            content = [*([{"type": "text", "text": text}] if text else []), *shown]
         yield {"role": "tool", "tool_call_id": key, "name": node.action.tool, "content": content}
 
 

@@ -12,7 +12,7 @@ from agentflow._private_files import open_private
 from agentflow.rollout._config import RolloutConfig
 from agentflow.rollout._result import TaskResult, result_record, trajectory_record, trajectory_result
 from agentflow.rollout._summary import RolloutSummary, SummaryBuilder
-from agentflow.runs import AtomicFiles, report_disk_errors
+from agentflow.runs import AtomicFiles, BlobReader, ExportedImages, report_disk_errors
 
 RESULTS: Final = "results.jsonl"
 """File with a result per task."""
@@ -26,8 +26,13 @@ _ENCODER: Final = msgspec.json.Encoder()
 class ResultLines:
     """`results.jsonl` during the run: a line for each task, in the order in which they finish."""
 
-    def __init__(self, folder: Path, config: RolloutConfig) -> None:
-        """Describe it."""
+    def __init__(self, folder: Path, config: RolloutConfig, read_blob: BlobReader) -> None:
+        """Describe it.
+
+        :param read_blob: reads the images, which are written beside the file.
+        """
+        self._read_blob = read_blob
+        self._images = ExportedImages(folder, read_blob)
         self._file = folder / RESULTS
         self._folder = folder
         self._config = config
@@ -41,7 +46,7 @@ class ResultLines:
         """
         if not self._config.save_results:
             return
-        async with AtomicFiles.replace(self._folder, (RESULTS,)) as files:
+        async with AtomicFiles.replace(self._folder, (RESULTS,), self._read_blob) as files:
             async for result in results:
                 await files.write({RESULTS: [_line(result, self._config)]})
 
@@ -58,6 +63,7 @@ class ResultLines:
             lines, self._pending = self._pending, []
             if lines:
                 with report_disk_errors(self._folder):
+                    await self._images.write(lines)
                     await anyio.to_thread.run_sync(self._append, lines)
 
     def _append(self, lines: list[bytes]) -> None:
@@ -66,10 +72,15 @@ class ResultLines:
 
 
 async def write_files(
-    results: AsyncIterator[TaskResult], folder: Path, config: RolloutConfig, tally: SummaryBuilder
+    results: AsyncIterator[TaskResult],
+    folder: Path,
+    config: RolloutConfig,
+    tally: SummaryBuilder,
+    read_blob: BlobReader,
 ) -> RolloutSummary:
     """Write the files from the results, in order, and return the summary. One result is in memory at a time.
 
+    :param read_blob: reads the images, which are written beside the files.
     :raises RunStopped: if a file can't be written; the earlier files stay unchanged.
     """
     wanted = {
@@ -77,7 +88,8 @@ async def write_files(
         TRAJECTORIES: config.save_trajectories,
         SUMMARY: config.save_summary,
     }
-    async with AtomicFiles.replace(folder, [name for name, saved in wanted.items() if saved]) as files:
+    names = [name for name, saved in wanted.items() if saved]
+    async with AtomicFiles.replace(folder, names, read_blob) as files:
         async for result in results:
             tally.add(result)
             lines: dict[str, list[bytes]] = {}

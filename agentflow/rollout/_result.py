@@ -1,13 +1,13 @@
 """Result of a task, and the records of the files."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from agentflow.runs import image_record
 from agentflow.scoring import Scored
-from agentflow.trajectory import Assessment, Episode, Failure, Seed, Task, Turn, Verdict, digest
+from agentflow.trajectory import Assessment, Blob, Episode, Failure, Seed, Task, Turn, Verdict, digest
 
 _TRUST = {Assessment.COMPLETE: 1.0, Assessment.UNVERIFIED: 0.6, Assessment.AMBIGUOUS: 0.4}
 
@@ -168,8 +168,8 @@ def _failed(turn: Turn) -> bool:
     return turn.failure is not None or bool(turn.trouble)
 
 
-def _images(images: Iterable[Any]) -> dict[str, object]:
-    found = [{"hash": blob.hash, "mime": blob.mime} for blob in images]
+def _images(images: Iterable[Blob]) -> dict[str, object]:
+    found = [image_record(blob) for blob in images]
     return {"images": found} if found else {}
 
 

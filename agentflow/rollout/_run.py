@@ -108,7 +108,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         self._note(unused_arguments(self.chosen.tools, [task.kwargs for task in assignment.tasks]))
         metric = assignment.metric if self.config.evaluate_results else None
         run = await self._open_run(_seeds(assignment), assignment.pictures, evaluation_metric=metric)
-        lines = ResultLines(self.directory.folder, self.config)
+        lines = ResultLines(self.directory.folder, self.config, run.blob)
         await lines.begin(_results(run))
         if not self.nothing_to_do:
             await self._work(run, sandbox, lines, assignment)
@@ -118,7 +118,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         used = await run.load_usage()
         tally = SummaryBuilder(self.config, assignment, self.chosen, used, self._progress.seconds)
         results = self._reported(_results(run))
-        self.summary = await write_files(results, self.directory.folder, self.config, tally)
+        self.summary = await write_files(results, self.directory.folder, self.config, tally, run.blob)
 
     async def _reported(self, results: AsyncIterator[TaskResult]) -> AsyncGenerator[TaskResult]:
         async for result in results:

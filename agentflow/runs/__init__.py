@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
 from agentflow.runs._directory import CONTROL_FILE, AtomicFiles, Resume, replace_file, report_disk_errors
+from agentflow.runs._exported_images import BlobReader, ExportedImages, image_file, image_record
 from agentflow.runs._output_lock import check_output, lock_output
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import (
@@ -56,7 +57,9 @@ __all__ = [
     "CONTROL_FILE",
     "GRACE_SECONDS",
     "AtomicFiles",
+    "BlobReader",
     "ChosenTools",
+    "ExportedImages",
     "PauseGate",
     "Phase",
     "Printable",
@@ -77,6 +80,8 @@ __all__ = [
     "cost_text",
     "counts_text",
     "explores_bundled_corpus",
+    "image_file",
+    "image_record",
     "lock_output",
     "on_terminal",
     "open_models",

@@ -12,6 +12,7 @@ import anyio.to_thread
 from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.runs._config import RunConfig, render_config
+from agentflow.runs._exported_images import BlobReader, ExportedImages
 from agentflow.runs._output_lock import check_output, lock_output
 
 Resume: TypeAlias = Literal["auto", "always", "never"]
@@ -111,19 +112,25 @@ def replace_file(path: Path, text: str) -> None:
 class AtomicFiles:
     """New versions of a set of files, written beside the old ones and renamed together at the end of the block.
 
-    An error in the block leaves the old files unchanged. An `OSError` in it is raised as `RunStopped`.
+    The images to which their lines refer by `image_file` are written before, each once. An error in the block leaves the old files unchanged. An `OSError` in it is raised as `RunStopped`.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+    def __init__(self, folder: Path, names: Sequence[str], read_blob: BlobReader | None = None) -> None:
         self._folder = folder
         self._names = names
+        self._images = None if read_blob is None else ExportedImages(folder, read_blob)
         self._open: dict[str, BinaryIO] = {}
 
     @classmethod
     @asynccontextmanager
-    async def replace(cls, folder: Path, names: Sequence[str]) -> AsyncGenerator[Self]:
-        """Yield the new versions of these files in a directory."""
-        files = cls(folder, names)
+    async def replace(
+        cls, folder: Path, names: Sequence[str], read_blob: BlobReader | None = None
+    ) -> AsyncGenerator[Self]:
+        """Yield the new versions of these files in a directory.
+
+        :param read_blob: reads images; without it, none are written.
+        """
+        files = cls(folder, names, read_blob)
         with report_disk_errors(folder), ExitStack() as stack:
             await anyio.to_thread.run_sync(files._create, stack)
             yield files
@@ -131,6 +138,9 @@ class AtomicFiles:
 
     async def write(self, lines: Mapping[str, Sequence[bytes]]) -> None:
         """Append lines to files, by file name."""
+        if self._images is not None:
+            for added in lines.values():
+                await self._images.write(added)
         await anyio.to_thread.run_sync(self._write, lines)
 
     def _create(self, stack: ExitStack) -> None:

@@ -14,10 +14,11 @@ from agentflow.errors import ModelFailureKind, ToolFailure
 from agentflow.facts import Value, answer_agrees
 from agentflow.journal import Page
 from agentflow.models import Model, Prices
+from agentflow.runs import image_file
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import confidence_interval
 from agentflow.team import EffectGate, EpisodeSettings, PutBlob, ReadBlob, solve_alone
-from agentflow.trajectory import Episode, Task, Usage
+from agentflow.trajectory import Episode, Task, Turn, Usage
 
 
 class Triage(StrEnum):
@@ -126,7 +127,10 @@ async def attempt_all(
 
 
 def chat_of(episode: Episode) -> tuple[dict[str, Any], ...]:
-    """Return an episode as chat messages: the question, each call with its result, the answer."""
+    """Return an episode as chat messages: the question, each call with its result, the answer.
+
+    A result with images is a list of parts, the images by the paths of their files.
+    """
     messages: list[dict[str, Any]] = [{"role": "user", "content": episode.task.question}]
     for turn in episode.turns:
         if turn.action is None:
@@ -138,10 +142,17 @@ def chat_of(episode: Episode) -> tuple[dict[str, Any], ...]:
         }
         messages += [
             {"role": "assistant", "content": turn.step.justification, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call["id"], "content": turn.result},
+            {"role": "tool", "tool_call_id": call["id"], "content": _content(turn)},
         ]
     answer = "" if episode.solution is None else episode.solution.answer
     return (*messages, {"role": "assistant", "content": answer})
+
+
+def _content(turn: Turn) -> object:
+    if not turn.images:
+        return turn.result
+    images = [{"type": "image", "path": image_file(blob)} for blob in turn.images]
+    return [*([{"type": "text", "text": turn.result}] if turn.result else []), *images]
 
 
 @dataclass(frozen=True, kw_only=True)

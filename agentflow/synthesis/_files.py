@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import msgspec
 
 from agentflow.facts import texts_agree
-from agentflow.runs import AtomicFiles
+from agentflow.runs import AtomicFiles, BlobReader
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
@@ -55,6 +55,7 @@ async def write_files(
     config: SynthesisConfig,
     *,
     dropped_tools: Mapping[str, str] = MappingProxyType({}),
+    read_blob: BlobReader | None = None,
 ) -> Report:
     """Write the files from the results of seeds, in order, and return the report on them.
 
@@ -62,6 +63,7 @@ async def write_files(
     memory at a time. See docs/synthesis.md.
 
     :param dropped_tools: reasons of tools that could not be used, by name.
+    :param read_blob: reads the images, which are written to the folder `images` beside the files.
     :raises RunStopped: if a file can't be written; the earlier files stay unchanged.
     """
     tally = ReportBuilder(config, dropped_tools)
@@ -71,7 +73,7 @@ async def write_files(
         names.append(TASKS)
     if config.difficulty.attempts:
         names += [TRIAGE, ATTEMPTS]
-    async with AtomicFiles.replace(output_dir, names) as files:
+    async with AtomicFiles.replace(output_dir, names, read_blob) as files:
         async for seed, result in results:
             tally.add(seed, result)
             lines = _lines(seed, result, tally, asked)

@@ -13,6 +13,7 @@ from agentflow.facts import (
     evaluate,
     show_value,
 )
+from agentflow.runs import image_file
 from agentflow.synthesis._seed_result import CitedSpan, ReasoningStep
 from agentflow.trajectory import Node
 
@@ -30,7 +31,7 @@ def reasoning_of(
     """
     names = {one.id: one.description for one in store.sets.values()}
     lines = describe_program(program, names)
-    texts = {node.id: node.observation.text for node in nodes}
+    cited = _Citations(nodes, support)
     shown: list[str] = []
     used: set[str] = set()
     steps: list[ReasoningStep] = []
@@ -41,10 +42,10 @@ def reasoning_of(
         words = _REFERENCE.sub(lambda match: shown[int(match[1]) - 1], line.partition(") ")[2])
         facts = [id for answer in answers for id in answer.facts if id not in used]
         used.update(facts)
-        spans = [_cited_fact(store.by_id[id], texts, support) for id in dict.fromkeys(facts)]
+        spans = [cited.fact(store.by_id[id]) for id in dict.fromkeys(facts)]
         if number == len(lines) or not spans:
             spans += [
-                _cited_set(store.sets[id].spans, store.sets[id].description, texts, support)
+                cited.span(store.sets[id].spans, store.sets[id].description)
                 for id in closed_sets(program[number - 1 : number])
             ]
         steps.append(ReasoningStep(f"{words[0].upper()}{words[1:]}: {shown[-1]}.", tuple(spans)))
@@ -59,17 +60,24 @@ def _values(values: Sequence[str]) -> str:
     return ", ".join(values)
 
 
-def _cited_fact(fact: Fact, texts: dict[str, str], support: Sequence[str]) -> CitedSpan:
-    return _cited_set(
-        fact.spans, f"the {fact.relation} of {fact.subject}: {show_value(fact.value)}", texts, support
-    )
+class _Citations:
+    """Citations of facts, on the nodes of a support if they state them."""
 
+    def __init__(self, nodes: Sequence[Node], support: Sequence[str]) -> None:
+        self._texts = {node.id: node.observation.text for node in nodes}
+        self._files = {blob.hash: image_file(blob) for node in nodes for blob in node.observation.blobs}
+        self._support = support
 
-def _cited_set(
-    spans: Sequence[FactSpan], words: str, texts: dict[str, str], support: Sequence[str]
-) -> CitedSpan:
-    """Return the citation of the first span on a node of the support, or of the first one."""
-    span = next((span for span in spans if span.node in support), spans[0])
-    if span.region is not None:
-        return CitedSpan(span.node, words, 0, 0, span.image, span.region)
-    return CitedSpan(span.node, texts[span.node][span.start : span.end], span.start, span.end)
+    def fact(self, fact: Fact) -> CitedSpan:
+        """Return the citation of a fact."""
+        return self.span(fact.spans, f"the {fact.relation} of {fact.subject}: {show_value(fact.value)}")
+
+    def span(self, spans: Sequence[FactSpan], words: str) -> CitedSpan:
+        """Return the citation of the first span on a node of the support, or of the first one.
+
+        :param words: quote for a region of an image.
+        """
+        span = next((span for span in spans if span.node in self._support), spans[0])
+        if span.region is not None:
+            return CitedSpan(span.node, words, 0, 0, span.image, span.region, self._files.get(span.image, ""))
+        return CitedSpan(span.node, self._texts[span.node][span.start : span.end], span.start, span.end)

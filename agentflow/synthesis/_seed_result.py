@@ -25,6 +25,8 @@ class CitedSpan(Struct, frozen=True, omit_defaults=True):
     """Hash of the image; empty for text."""
     region: Region | None = None
     """Region of the image."""
+    file: str = ""
+    """Path of the image, relative to the file of the pairs."""
 
 
 class ReasoningStep(Struct, frozen=True):

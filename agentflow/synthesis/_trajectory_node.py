@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from agentflow.runs import image_record
 from agentflow.trajectory import Failure, Isolation, Node, Tree, Verdict
 
 
@@ -41,7 +42,7 @@ class TrajectoryNode(Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
     """Failure of the action."""
     images: list[dict[str, str]] | None = None
-    """`hash` and `mime` of each image that was seen."""
+    """`hash`, `mime` and `file` of each image that was seen; the file is relative to that of the node."""
     diverged: bool = False
     """Repeating the path to this node gave another observation."""
     reasoning: str = ""
@@ -53,7 +54,7 @@ class TrajectoryNode(Struct, frozen=True, omit_defaults=True):
     def of(cls, tree: Tree, node: Node) -> "TrajectoryNode":
         """Return the record of a node."""
         action = node.action
-        images = [{"hash": blob.hash, "mime": blob.mime} for blob in node.observation.blobs]
+        images = [image_record(blob) for blob in node.observation.blobs]
         return cls(
             node_id=node.id,
             observation=f"Starting point: {tree.seed.content}" if action is None else node.observation.text,

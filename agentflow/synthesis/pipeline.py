@@ -178,7 +178,9 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             return
         self._progress.phase = Phase.WRITING
         folder, dropped = self.directory.folder, self.chosen.dropped
-        self.report = await write_files(_results(run), folder, self.config, dropped_tools=dropped)
+        self.report = await write_files(
+            _results(run), folder, self.config, dropped_tools=dropped, read_blob=run.blob
+        )
 
     @property
     def _models(self) -> dict[str, ModelSettings]:

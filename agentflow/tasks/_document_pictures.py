@@ -27,6 +27,7 @@ from agentflow.facts import (
     values_agree,
 )
 from agentflow.journal import Page
+from agentflow.runs import image_file
 from agentflow.tasks._contract import (
     GOLD,
     NO_OP,
@@ -405,6 +406,11 @@ class _PictureTaskWriter:
                 "region": msgspec.to_builtins(shown.region),
                 "crop": crop.hash,
                 "masked": masked.hash,
+                "files": {
+                    "image": image_file(picture.blob),
+                    "crop": image_file(crop),
+                    "masked": image_file(masked),
+                },
                 "agreed": agreement.agreed,
                 "samples": agreement.samples,
             },

@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.growth import GrowthSettings
-from agentflow.learner.data import read_conversations
+from agentflow.learner.data import read_attempts, read_conversations
 from agentflow.learner.local import lessons_of
 from agentflow.synthesis import SynthesisConfig
 from agentflow.synthesis._files import trajectory_record
@@ -121,3 +121,40 @@ def test_what_cannot_be_read_is_named_in_one_line(
     with pytest.raises(ConfigurationError, match=message) as error:
         read_conversations(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.promise("training:conversations:images")
+def test_images_of_paths_and_attempts_are_given_by_path_or_left_out(tmp_path: Path) -> None:
+    image = "images/c4a7.png"
+    seen = {
+        **NODES[1],
+        "observation": "A chart.",
+        "images": [{"hash": "c4a7", "mime": "image/png", "file": image}],
+    }
+    (tmp_path / "trajectories.jsonl").write_text(
+        json.dumps({"trajectory_id": "traj_1", "nodes": [*NODES[:1], seen]})
+    )
+    (tmp_path / "synthesized_qa.jsonl").write_text(json.dumps(PAIR))
+    parts = [{"type": "text", "text": "A chart."}, {"type": "image", "path": image}]
+    result = {"role": "tool", "tool_call_id": "call_1", "content": parts}
+    chat = [{"role": "user", "content": "When?"}, result, {"role": "assistant", "content": "1841"}]
+    (tmp_path / "attempts.jsonl").write_text(json.dumps({"qa_id": "q", "attempt": 0, "messages": chat}))
+    for read in (read_conversations, read_attempts):
+        (plain,) = read(tmp_path)
+        assert [message["content"] for message in plain if message["role"] == "tool"] == ["A chart."]
+        with pytest.raises(
+            ConfigurationError, match=r"c4a7\.png: the image is missing; run the synthesis again"
+        ):
+            read(tmp_path, images=True)
+    (tmp_path / "images").mkdir()
+    (tmp_path / image).write_bytes(b"png")
+    shown = [parts[0], {"type": "image", "path": str(tmp_path / image)}]
+    for read in (read_conversations, read_attempts):
+        (whole,) = read(tmp_path, images=True)
+        assert [message["content"] for message in whole if message["role"] == "tool"] == [shown]
+    outside = [{"type": "image", "path": "../secret.png"}]
+    (tmp_path.parent / "secret.png").write_bytes(b"png")
+    record = {"qa_id": "q", "attempt": 0, "messages": [{**result, "content": outside}]}
+    (tmp_path / "attempts.jsonl").write_text(json.dumps(record))
+    with pytest.raises(ConfigurationError, match="is missing"):
+        read_attempts(tmp_path, images=True)

@@ -233,6 +233,7 @@ async def test_quick_rollout_uses_the_tools_of_a_server() -> None:
 
 
 @pytest.mark.promise("rollout:pictures")
+@pytest.mark.promise("rollout:images")
 async def test_pictures_of_a_question_reach_a_vision_model(tmp_path: Path) -> None:
     picture, log = anyio.Path(tmp_path / "dot.png"), tmp_path / "log.jsonl"
     await picture.write_bytes(PIXEL)
@@ -250,6 +251,9 @@ async def test_pictures_of_a_question_reach_a_vision_model(tmp_path: Path) -> No
             data_path=tmp_path / "tasks.jsonl", output_dir=str(tmp_path / "out"), agent="single", **settings
         )
         assert shown in log.read_text(encoding="utf-8")
+    (record,) = lines(tmp_path / "out", TRAJECTORIES)
+    (image,) = record["nodes"][0]["images"]
+    assert await anyio.Path(tmp_path / "out" / image["file"]).read_bytes() == PIXEL
     for name, message in (
         ("nowhere.png", "can't be read: No such file"),
         ("log.jsonl", "not a picture by its name"),

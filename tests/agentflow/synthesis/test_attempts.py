@@ -3,15 +3,17 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from agentflow.errors import ModelFailureKind
 from agentflow.journal import Page
 from agentflow.synthesis import SynthesisConfig, write_questions
-from agentflow.synthesis._attempts import Triage
+from agentflow.synthesis._attempts import Triage, chat_of
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.trajectory import (
     Action,
+    Blob,
     Ending,
     Episode,
     Exchange,
@@ -126,3 +128,20 @@ async def test_an_outage_says_nothing_about_a_question() -> None:
 def test_a_wrong_window_is_refused(window: list[float]) -> None:
     with pytest.raises(ValidationError, match="window"):
         SynthesisConfig.model_validate({"difficulty": {"attempts": 4, "window": window}})
+
+
+@pytest.mark.promise("synthesis:images")
+async def test_the_chat_of_an_attempt_names_the_files_of_its_images() -> None:
+    solver = Solver({"Where?": "here"}, 1)
+    episode = await solver.attempt("Where?", page())
+    chart = Blob("c4a7", "image/png")
+    turns = (
+        replace(episode.turns[0], images=(chart,)),
+        replace(episode.turns[0], images=(chart,), result=""),
+    )
+    chat = chat_of(replace(episode, turns=turns))
+    part = {"type": "image", "path": "images/c4a7.png"}
+    assert [message["content"] for message in chat if message["role"] == "tool"] == [
+        [{"type": "text", "text": "Brenn is a port."}, part],
+        [part],
+    ]

@@ -28,6 +28,7 @@ from agentflow.facts import (
     parse_value,
 )
 from agentflow.journal import NewSeed
+from agentflow.learner.data import read_conversations
 from agentflow.synthesis import SynthesisConfig
 from agentflow.synthesis._files import pair_record
 from agentflow.synthesis._question_draft import Check
@@ -127,6 +128,7 @@ async def test_a_fact_in_a_region_of_a_picture_is_cited_once_a_model_has_confirm
     record = json.loads(msgspec.json.encode(pair_record(grown().seed, pair, result.trajectories[0])))
     text, seen, *_ = (step["citations"][0] for step in record["reasoning_steps"])
     assert text.keys() == {"node_id", "quote", "start", "end"}
+    assert seen["file"] == f"images/{CHART.hash}.png"
     assert (seen["node_id"], seen["image"]) == (grown().nodes[1].id, CHART.hash)
     assert seen["region"] == {"picture": 1, "left": 0.0, "top": 0.0, "right": 1.0, "bottom": 0.5}
 
@@ -297,6 +299,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("patience")
 @pytest.mark.promise("synthesis:pictures:whole")
+@pytest.mark.promise("synthesis:images")
+@pytest.mark.promise("training:conversations:images")
 @pytest.mark.parametrize("where", [in_a_gallery, in_a_document, on_a_screen])
 async def test_pictures_of_tools_reach_a_vision_model_the_journal_the_files_and_the_evidence(
     where: Callable[[Path], tuple[dict[str, object], Callable[[int], dict[str, object]]]], tmp_path: Path
@@ -325,6 +329,17 @@ async def test_pictures_of_tools_reach_a_vision_model_the_journal_the_files_and_
     assert len(kept) == 3
     assert cited == kept
     assert eyes.shown == kept
+    files = {image["file"] for node in trajectory["nodes"] for image in node.get("images", [])}
+    assert {one["file"] for step in pair["reasoning_steps"] for one in step["citations"]} == files
+    written = {path.stem: path.read_bytes() for path in (tmp_path / "out" / "images").iterdir()}
+    assert {hash: hashlib.sha256(data).hexdigest() for hash, data in written.items()} == {
+        hash: hash for hash in kept
+    }
+    (conversation,) = read_conversations(tmp_path / "out", images=True)
+    parts = [part for message in conversation if message["role"] == "tool" for part in message["content"]]
+    assert {part["path"] for part in parts if part["type"] == "image"} == {
+        str(tmp_path / "out" / file) for file in files
+    }
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
