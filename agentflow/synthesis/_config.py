@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -21,6 +22,10 @@ Role = Literal["planner", "verifier", "generator", "reader", "agent"]
 
 TaskName = Literal["terminal", "embodied", "gui", "text2sql", "data_analysis", "document"]
 """Kind of tasks that can be derived from trees; see `agentflow.tasks`."""
+
+_DATA_BACKENDS: Final = frozenset({"data", "files", "code", "bash"})
+_TABLES: Final = ("*.csv", "*.tsv", "*.parquet")
+
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -108,8 +113,9 @@ class SynthesisConfig(RunConfig):
     selection_strategy: str = "novelty"
     """Order of selection: `novelty`, `documented`, `diverse`, or `module:function`."""
 
-    tasks: TaskName | None = None
-    """Derive verified tasks of this kind from trees, instead of writing questions."""
+    tasks: TaskName | Literal["questions"] | None = None
+    """Derive verified tasks of this kind from trees; `questions`: write questions about facts. By default the resources decide,
+    see `task_kind`."""
 
     synthesis_tips: Prose = ""
     """Guidance for writing questions."""
@@ -177,11 +183,34 @@ class SynthesisConfig(RunConfig):
 
     def identity(self) -> dict[str, object]:
         """Return what affects the content of the files."""
-        own = super().identity()
+        own = super().identity() | {"tasks": self.task_kind}
         for name in _ADDED:
             if getattr(self, name) == type(self).model_fields[name].default:
                 del own[name]
         return own
+
+    @property
+    def task_kind(self) -> TaskName | None:
+        """Kind of tasks to derive; `None`: questions are written.
+
+        If `tasks` is not set, it is `text2sql` if databases are the only resource, and `data_analysis` if it is a folder with CSV, TSV
+        or Parquet files. Tools of a server can't verify such tasks.
+        """
+        if self.tasks is not None:
+            return None if self.tasks == "questions" else self.tasks
+        if not self.resources or self.sandbox_server_url is not None:
+            return None
+        given = {name: own for name, own in self.sandbox.backend_settings.items() if own}
+        if given.keys() == {"sql"}:
+            return "text2sql"
+        folders = [
+            Path(str(path))
+            for name in ("data", "files")
+            for key in ("folder", "data_dir", "seed_path")
+            if (path := given.get(name, {}).get(key))
+        ]
+        tables = any(next(folder.glob(each), None) for folder in folders for each in _TABLES)
+        return "data_analysis" if tables and given.keys() <= _DATA_BACKENDS else None
 
     @property
     def role_models(self) -> Mapping[str, RoleModel]:

@@ -13,6 +13,7 @@ from agentflow.runs import AtomicFiles, BlobReader
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
+from agentflow.synthesis._task_pairs import answer_of, task_pair_record
 from agentflow.synthesis._trajectory_node import TrajectoryNode
 from agentflow.tasks import VerifiableTask
 from agentflow.text import tokens
@@ -69,14 +70,14 @@ async def write_files(
     tally = ReportBuilder(config, dropped_tools)
     asked = QuestionIndex(config.question_similarity)
     names = [PAIRS, TRAJECTORIES, TREES, REPORT]
-    if config.tasks:
+    if config.task_kind:
         names.append(TASKS)
     if config.difficulty.attempts:
         names += [TRIAGE, ATTEMPTS]
     async with AtomicFiles.replace(output_dir, names, read_blob) as files:
         async for seed, result in results:
             tally.add(seed, result)
-            lines = _lines(seed, result, tally, asked)
+            lines = _lines(seed, result, tally, asked, config)
             await files.write({name: each for name, each in lines.items() if name in names})
         report = tally.report()
         await files.write({REPORT: [msgspec.json.format(_ENCODER.encode(report), indent=2)]})
@@ -84,7 +85,7 @@ async def write_files(
 
 
 def _lines(
-    seed: Seed, result: SeedResult, tally: ReportBuilder, asked: "QuestionIndex"
+    seed: Seed, result: SeedResult, tally: ReportBuilder, asked: "QuestionIndex", config: SynthesisConfig
 ) -> dict[str, list[bytes]]:
     """Return the lines of a result, by file."""
     if result.tree is None:
@@ -106,7 +107,9 @@ def _lines(
             tally.drop()
             continue
         asked.add(task.instruction, answer, task.id)
-        tally.keep_task()
+        pair = task_pair_record(seed, task, result.tree, result.trajectories, config)
+        pairs += [] if pair is None else [_ENCODER.encode(pair)]
+        tally.keep_task(as_pair=pair is not None)
         tasks.append(_ENCODER.encode(task_record(task)))
     paths = [_ENCODER.encode(trajectory_record(result.tree, one)) for one in result.trajectories]
     return {
@@ -127,11 +130,6 @@ def _lines(
             if one.correct
         ],
     }
-
-
-def answer_of(task: VerifiableTask) -> str:
-    """Return the answer of a task; empty if its state solves it."""
-    return str(task.metadata.get("answer") or task.gold.answer)
 
 
 def task_record(task: VerifiableTask) -> dict[str, object]:

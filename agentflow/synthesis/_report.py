@@ -169,9 +169,10 @@ class ReportBuilder:
         self._group("hops")[str(pair.hops)] += 1
         self._group("tries")[str(pair.tries)] += 1
 
-    def keep_task(self) -> None:
-        """Count a task in the file."""
+    def keep_task(self, *, as_pair: bool) -> None:
+        """Count a task in the file, and the pair that it is written as."""
         self._counts["tasks"] += 1
+        self._counts["pairs"] += as_pair
 
     def drop(self) -> None:
         """Count a dropped near-duplicate."""
@@ -273,7 +274,7 @@ class ReportBuilder:
                 not new,
                 f"none of {counts['nodes']} observations contained anything new ({counts_text(self._sorted('verdicts'))})",
             ),
-            (bool(self._config.tasks), self._no_task()),
+            (self._config.task_kind is not None, self._no_task()),
             (not counts["selected"], self._no_path()),
             (not counts["facts"], self._no_fact()),
             (
@@ -316,7 +317,7 @@ class ReportBuilder:
             return "every task repeats an earlier one"
         rejected = self._group("rejected_tasks")
         if not rejected:
-            return f"no state differs in a way that makes a task of the kind {self._config.tasks}"
+            return f"no state differs in a way that makes a task of the kind {self._config.task_kind}"
         problem, count = max(rejected.items(), key=lambda entry: (entry[1], entry[0]))
         return f"every task was rejected, {count} as {problem}: {self._example(problem)}"
 

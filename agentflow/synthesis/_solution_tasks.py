@@ -38,16 +38,17 @@ def solution_kind(
 
     :raises ConfigurationError: one line, if it can't work with these settings.
     """
-    if config.tasks is None or config.tasks not in _NEEDS:
+    named = config.task_kind
+    if named is None or named not in _NEEDS:
         return None
-    backends = _NEEDS[config.tasks]
+    backends = _NEEDS[named]
     if backends.isdisjoint(tool.backend for tool in sandboxes.tools.values()):
         raise ConfigurationError(
-            f"tasks: {config.tasks} needs a tool of the backend {min(backends & {'sql', 'data'})}; add it to available_tools"
+            f"tasks: {named} needs a tool of the backend {min(backends & {'sql', 'data'})}; add it to available_tools"
         )
-    hidden, folder = hidden_settings(config.tasks, sandbox_settings(config)[0])
+    hidden, folder = hidden_settings(named, sandbox_settings(config)[0])
     opens: _Opens = open_text2sql
-    if config.tasks == "data_analysis":
+    if named == "data_analysis":
         opens = partial(open_data_analysis, folder=folder)
     return partial(_opened, opens, hidden, generator, derivation_settings(config))
 

@@ -38,12 +38,13 @@ async def task_kind(
 
     :raises ConfigurationError: one line, if a tool or a model that it needs is missing.
     """
-    if config.tasks == "document":
+    named = config.task_kind
+    if named == "document":
         return _document_pictures(config, roles, run)
-    kind = STATE_KINDS.get(config.tasks or "")
+    kind = STATE_KINDS.get(named or "")
     if kind is None:
         return None
-    await check_state_tools(config.tasks or "", sandbox, sandboxes)
+    await check_state_tools(named or "", sandbox, sandboxes)
     return StateTasks(
         kind.reader(),
         executor=roles,

@@ -45,6 +45,7 @@ from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
 from agentflow.synthesis._solution_tasks import solution_kind
+from agentflow.synthesis._task_pairs import with_paths
 from agentflow.synthesis._tasks import derive_tasks, task_kind
 from agentflow.tasks import TaskKind
 from agentflow.team import EpisodeSettings, ObservationLimits, Team
@@ -303,7 +304,7 @@ class _TreeWorker:
         page = await self.run.open_page(seed)
         tree = await self.grower.grow(seed, page)
         if self.kind is not None:
-            result = await derive_tasks(tree, self.kind, page)
+            result = with_paths(await derive_tasks(tree, self.kind, page), tree, self.config)
             self.progress.tasks += len(result.tasks)
             self.progress.rejected += len(result.rejected_tasks)
             for task in result.tasks:

@@ -67,6 +67,8 @@ KIND: Final = "data_analysis"
 """Name of the kind."""
 TOOL: Final = "data_run"
 """Tool that the tasks are about."""
+_TOOLS: Final = frozenset({TOOL, "code_run"})
+"""Tools that run Python programs."""
 
 _LANGUAGE: Final = "Python"
 _MAX_TABLES: Final = 30
@@ -84,6 +86,8 @@ _SWAPS: Final = (
     ("other_aggregate", r"\bsum\((?=\w+\))", "len("),
     ("flipped_comparison", r"(?<![<>=!-])>=?(?!=)", "<"),
     ("flipped_comparison", r"(?<![<>=!])<=?(?!=)", ">"),
+    ("bound_included", r"(?<![<>=!-])>(?!=)", ">="),
+    ("bound_included", r"(?<![<>=!])<(?!=)", "<="),
     ("negated", r"==", "!="),
 )
 
@@ -175,7 +179,7 @@ class _DataAnalysisWriter:
     def _explored(self) -> Iterator[_Candidate]:
         """Yield the programs of the tree that print something and read the data themselves."""
         for node in self._tree.nodes:
-            if node.action is None or node.action.tool != TOOL or node.verdict is not Verdict.NEW:
+            if node.action is None or node.action.tool not in _TOOLS or node.verdict is not Verdict.NEW:
                 continue
             source = str(node.action.arguments.get("code", ""))
             if "print(" in source and self._folder.folder in source:

@@ -29,6 +29,9 @@ _SWAPS: Final = (
     ("lost_condition", re.compile(r"\bAND\s+[^()]*?(?=\s+(?:GROUP|ORDER|HAVING|LIMIT)\b|\s*;?\s*$)", re.IGNORECASE), ""),
     ("lost_condition", re.compile(r"\bWHERE\s+[^()]*?(?=\s+(?:GROUP|ORDER|HAVING|LIMIT)\b|\s*;?\s*$)", re.IGNORECASE), ""),
     ("lost_condition", re.compile(r"\bHAVING\s+.*?(?=\s+(?:ORDER|LIMIT)\b|\s*;?\s*$)", re.IGNORECASE | re.DOTALL), ""),
+    ("bound_included", re.compile(r"(?<![<>!=])>(?![=>])"), ">="),
+    ("bound_included", re.compile(r"(?<![<>!=])<(?![=>])"), "<="),
+    ("wrong_count", re.compile(r"\bCOUNT\s*\(\s*\*\s*\)", re.IGNORECASE), "COUNT(*) + 1"),
     ("wrong_join", re.compile(r"\b(?:INNER\s+)?JOIN\b", re.IGNORECASE), "LEFT JOIN"),
 )  # fmt: skip
 

@@ -17,6 +17,7 @@ _VALUE = re.compile(
     r"\b(?P<verb>[a-z]{4,})(?: [a-z]{1,3}){0,2} (?P<thing>[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*)"
     r"|(?P<number>\d[\d,]*\d|\d) (?P<unit>[a-z]{4,})"
 )
+_ADDRESS = re.compile(r"https?://\S+")
 _PASSAGE = re.compile(r'<passage number="\d+">\n(.*?)\n?</passage>', re.DOTALL)
 _OBSERVATION = re.compile(r"<observation>\n(.*)\n</observation>", re.DOTALL)
 _QUESTION = re.compile(r"<question>\n(.*?)\n</question>", re.DOTALL)
@@ -28,7 +29,7 @@ _STOP = frozenset(["were", "their", "with", "from", "that", "which", "when", "wh
 
 
 _OPENERS = frozenset(
-    ["The", "A", "An", "It", "Its", "He", "She", "His", "Her", "They", "Their", "In", "Of", "This", "There"]
+    ["The", "A", "An", "It", "Its", "He", "She", "His", "Her", "They", "Their", "In", "Of", "This", "There", "Explore"]
 )
 """Words that open a sentence and are no names."""
 
@@ -129,6 +130,16 @@ def _read(text: str) -> Iterator[ShallowFact]:
             relation, value = match["verb"] or match["unit"], match["thing"] or match["number"]
             if relation not in _STOP and value not in (subject, *_OPENERS):
                 yield ShallowFact(subject, relation, value, sentence.strip())
+
+
+def names_in(text: str) -> Iterator[str]:
+    """Yield the names in a text, without words that only open a sentence; addresses have none."""
+    for match in _NAME.finditer(_ADDRESS.sub(" ", text)):
+        words = match[0].split()
+        while words and words[0] in _OPENERS:
+            words = words[1:]
+        if words:
+            yield " ".join(words)
 
 
 def _first_name(sentence: str) -> tuple[str, int] | None:

@@ -4,18 +4,18 @@ Its embeddings need no weights: texts that share words are close.
 """
 
 import base64
-import json
 import math
 import re
 import struct
-from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from agentflow.testing.endpoint import _facts
+from agentflow.testing.endpoint._leads import NEED_LEADS, CallLeads, legal_actions
 from agentflow.testing.endpoint._prompt import Prompt
+from agentflow.testing.endpoint._tables import answer_about_tables
 
 EMBEDDING_SIZE = 128
 """Dimension of an embedding."""
@@ -23,14 +23,6 @@ EMBEDDING_SIZE = 128
 _ANY_WORD = re.compile(r"\w+")
 _IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
 _NOTED = re.compile(r"echo '([^'\n]*)' >> notes\.txt")
-_LEGAL = re.compile(r"^\s+\d+\. (\S.*)$", re.MULTILINE)
-_TABLE = re.compile(r"^(\S+) \(\d+ rows\)\n((?:  .*\n?)+)", re.MULTILINE)
-_NUMERIC_COLUMN = re.compile(
-    r"  (\w+) (?:INT|INTEGER|BIGINT|REAL|DOUBLE|NUMERIC)\b(?!.*(?:primary key|->))", re.IGNORECASE
-)
-_SAMPLE_ROW = re.compile(r"^  (\[.*\])$", re.MULTILINE)
-_COUNTING = re.compile(r"How many rows of (\S+) have a value of (\w+) above ([\d.]+)\?")
-_QUESTION_NOTE = re.compile(r"# (How many .*\?)$|/\* (How many .*\?) \*/", re.MULTILINE)
 _REGION = 100
 
 
@@ -54,7 +46,7 @@ def play(prompt: Prompt) -> str:
         case "taskinstruction" if "<result>\n- " in prompt.text:
             answer = _instruction(prompt)
         case "proposedsolutions" | "taskinstruction" | "independentsolution":
-            answer = _about_tables(prompt)
+            answer = answer_about_tables(prompt)
         case "":
             return "unknown"
         case _:
@@ -107,15 +99,25 @@ def _plan(prompt: Prompt) -> dict[str, object]:
     text = prompt.newest()
     first = prompt.hash % len(tools)
     # A world is acted in; its episode begins once.
-    if acting := [tool for tool in tools if tool[0] == "world_act" and _legal_actions(text)]:
+    if acting := [tool for tool in tools if tool[0] == "world_act" and legal_actions(text)]:
         tools = acting
     elif beginning := [tool for tool in tools if tool[0] == "world_reset"]:
         tools = beginning
+    leads = CallLeads(prompt)
+    ways = {tool: list(leads.of(tool)) for tool, _ in tools}
     made: list[dict[str, object]] = []
     for number in range(proposals["minItems"]):
-        tool, schema = tools[(first + number) % len(tools)]
+        turned = [tools[(first + number + place) % len(tools)] for place in range(len(tools))]
         dice = _Dice(prompt.hash + number, text)
-        arguments = _arguments(tool, schema, dice, text)
+        tool, schema = next((one for one in turned if ways[one[0]]), turned[0])
+        if ways[tool]:
+            arguments = {**_unused(schema), **ways[tool].pop(0)}
+        else:
+            tool, schema = next((one for one in turned if one[0] not in NEED_LEADS), turned[0])
+            arguments = _arguments(tool, schema, dice, text)
+        if tool == "rag_search":
+            # A number of its own keeps it from being a near-duplicate of another search.
+            arguments["query"] = f"{arguments['query']} {dice.roll(10_000)}"
         made.append({"intent": f"Look further, way {number + 1}.", "tool": tool, "arguments": arguments})
     return {"proposals": made}
 
@@ -131,24 +133,22 @@ def _instruction(prompt: Prompt) -> dict[str, object]:
     return {"instruction": f"Reach this state: {'; '.join(conditions)}", "ordered": False}
 
 
-def _legal_actions(text: str) -> list[str]:
-    """Return the actions that a world lists."""
-    return _LEGAL.findall(text.partition("\nactions:")[2])
-
-
 def _tool(option: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     fields = option["properties"]
     name = fields["tool"].get("const") or fields["tool"]["enum"][0]
     return name, fields.get("arguments", {})
 
 
+def _unused(schema: dict[str, Any]) -> dict[str, object]:
+    """Return null for the fields that strict mode requires although they are optional."""
+    return {name: None for name in schema.get("required", ())}  # noqa: C420 - typed
+
+
 def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dict[str, object]:
-    # Fields that strict mode requires although they are optional may be null.
-    unused: dict[str, object] = {name: None for name in schema.get("required", ())}  # noqa: C420 - typed
+    unused = _unused(schema)
     match tool:
         case "rag_search":
-            # A number of its own keeps it from being a near-duplicate of another search.
-            return {**unused, "query": " ".join([*dice.words(3), str(dice.roll(10_000))])}
+            return {**unused, "query": " ".join(dice.words(3))}
         case "rag_get" if known := _IDENTIFIER.findall(text):
             return {**unused, "id": known[dice.roll(len(known))]}
         case "bash_run":
@@ -161,7 +161,7 @@ def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dic
             return {**unused, "code": f"{begin}items.append({items!r})\nprint(len(items), items[-3:])"}
         case "world_reset":
             return unused
-        case "world_act" if actions := _legal_actions(text):
+        case "world_act" if actions := legal_actions(text):
             # It tends to take what it can: actions on things come last in the list.
             return {**unused, "action": actions[-1 - dice.roll(min(4, len(actions)))]}
         case _:
@@ -175,6 +175,8 @@ def _minimal(schema: dict[str, Any], dice: _Dice) -> Any:  # noqa: ANN401 - of t
             return schema[key]
     for key in ("enum", "anyOf", "oneOf"):
         if key in schema:
+            if {"type": "null"} in schema[key]:
+                return None
             option = schema[key][dice.roll(len(schema[key]))]
             return option if key == "enum" else _minimal(option, dice)
     kinds: list[str] | str = schema.get("type", "object")
@@ -205,51 +207,3 @@ def embed(text: str, *, as_base64: bool = False) -> list[float] | str:
     if as_base64:
         return base64.b64encode(struct.pack(f"<{EMBEDDING_SIZE}f", *vector)).decode()
     return vector
-
-
-def _about_tables(prompt: Prompt) -> dict[str, object]:
-    """Return solutions that count rows, the question of one, or another solution of a question."""
-    match prompt.name:
-        case "proposedsolutions":
-            return {"solutions": [_solution(*wanted) for wanted in _wanted(_part(prompt.text, "tables"))]}
-        case "taskinstruction":
-            noted = _QUESTION_NOTE.search(_part(prompt.text, "solution"))
-            return {"instruction": (noted[1] or noted[2]) if noted else "", "ordered": False}
-        case _:
-            found = _COUNTING.search(_part(prompt.text, "instruction"))
-            return {"solution": _other(*found.groups()) if found else ""}
-
-
-def _part(text: str, tag: str) -> str:
-    """Return the last text between these tags."""
-    return text.rpartition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
-
-
-def _wanted(tables: str) -> Iterator[tuple[str, str, str]]:
-    """Yield a table, a numeric column and a value of it."""
-    for table in _TABLE.finditer(tables):
-        names = re.findall(r"^  (\w+) ", table[2].partition("  sample rows:")[0], re.MULTILINE)
-        rows = [json.loads(row) for row in _SAMPLE_ROW.findall(table[2])]
-        for column in _NUMERIC_COLUMN.findall(table[2]):
-            for row in rows[:2]:
-                if isinstance(row[names.index(column)], int | float):
-                    yield table[1], column, str(row[names.index(column)])
-
-
-def _solution(table: str, column: str, value: str) -> str:
-    question = f"How many rows of {table} have a value of {column} above {value}?"
-    if "/" not in table:
-        return f'SELECT COUNT(*) FROM "{table}" WHERE "{column}" > {value} /* {question} */'
-    return (
-        f"# {question}\nimport csv\nrows = csv.DictReader(open({table!r}))\n"
-        f"print(sum(float(row[{column!r}] or 0) > {value} for row in rows))"
-    )
-
-
-def _other(table: str, column: str, value: str) -> str:
-    if "/" not in table:
-        return f'SELECT SUM(CASE WHEN "{column}" > {value} THEN 1 ELSE 0 END) FROM "{table}"'
-    return (
-        f"import csv\ncount = 0\nfor row in csv.DictReader(open({table!r})):\n"
-        f"    if float(row[{column!r}] or 0) > {value}:\n        count += 1\nprint(count)"
-    )

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 _WRITTEN_SCHEMA = re.compile(r"^JSON schema of `([a-z_]+)`: (\{.*\})$", re.MULTILINE)
+_CALL = re.compile(r'^([^\n]*)\n<observation number="\d+">\n(.*?)\n?</observation>', re.DOTALL | re.MULTILINE)
 _OBSERVATION = re.compile(r'<observation number="(\d+)">\n(.*?)\n?</observation>', re.DOTALL)
 
 
@@ -96,6 +97,7 @@ class Prompt:
         self.form = body.response_format.type if body.response_format else "text"
         spoken = [message.text for message in body.messages if message.role != "system"]
         self.text = "\n".join(spoken)
+        self.system = "\n".join(message.text for message in body.messages if message.role == "system")
         self.begin = spoken[0] if spoken else ""
         asked = body.response_format.json_schema if body.response_format else None
         written = None if asked else _WRITTEN_SCHEMA.search(spoken[-1] if spoken else "")
@@ -116,6 +118,14 @@ class Prompt:
     def observations(self) -> list[tuple[int, str]]:
         """Return the numbered observations of the prompt."""
         return [(int(number), text) for number, text in _OBSERVATION.findall(self.text)]
+
+    def calls(self) -> list[tuple[str, str]]:
+        """Return the calls of an exploration as the prompt shows them, each with its observation."""
+        return [(call, text) for call, text in _CALL.findall(self.text)]
+
+    def seed(self) -> str:
+        """Return the seed; empty if the prompt has none."""
+        return self.text.partition("<seed>")[2].partition("</seed>")[0].strip()
 
     def newest(self) -> str:
         """Return the newest observation; without one the seed; without marks the whole text."""

@@ -220,6 +220,31 @@ def test_a_scenario_without_a_model_uses_the_documented_one_if_there_is_a_key(
     assert load_config(example, ["model_name=offline", "base_url=", "api_key="]).model.name == "offline"
 
 
+@pytest.mark.promise("synthesis:config:tasks")
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ({"resource_init_configs": {"database": {"connection_string": "sqlite:///a.db"}}}, "text2sql"),
+        ({"resource_init_configs": {"sql": {"databases": {"a": "a.db"}}}, "tasks": "questions"}, None),
+        ({"resource_init_configs": {"sql": {"databases": {"a": "a.db"}}, "rag": {"index_path": "a"}}}, None),
+        ({"resource_init_configs": {"filesystem": {"data_dir": "tables"}}}, "data_analysis"),
+        ({"resource_init_configs": {"data": {"folder": "tables"}}, "resource_types": ["code"]}, "data_analysis"),
+        ({"resource_init_configs": {"filesystem": {"data_dir": "texts"}}}, None),
+        ({"resource_init_configs": {"filesystem": {"data_dir": "texts"}}, "tasks": "data_analysis"}, "data_analysis"),
+        ({"sandbox_server_url": "http://127.0.0.1:1", "resource_init_configs": {"sql": {"databases": {"a": "a.db"}}}}, None),
+        ({"resource_types": ["database"]}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_without_a_kind_of_tasks_the_resources_decide(said: dict[str, object], kind: str | None) -> None:
+    for name in ("tables/a.csv", "texts/a.txt"):
+        Path(name).parent.mkdir()
+        Path(name).write_text("a,b\n1,2\n", encoding="utf-8")
+    config = SynthesisConfig.model_validate(said)
+    assert config.task_kind == kind
+    assert config.identity()["tasks"] == kind
+
+
 @pytest.mark.promise("synthesis:config:offline")
 def test_the_bundled_corpus_is_explored_offline_whatever_key_there_is(
     monkeypatch: pytest.MonkeyPatch,

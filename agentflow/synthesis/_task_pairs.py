@@ -1,0 +1,99 @@
+"""Question-answer pairs of tasks whose solution a tree ran: the result is the answer, on the path to the node that computed it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._seed_result import CitedSpan, SeedResult, Trajectory
+from agentflow.synthesis._selection import EvidencePath, Score, join_paths, select
+from agentflow.tasks import VerifiableTask
+from agentflow.trajectory import Node, Seed, Tree
+
+_MAX_QUOTE: Final = 2_000
+
+
+def with_paths(result: SeedResult, tree: Tree, config: SynthesisConfig) -> SeedResult:
+    """Return the tasks of a tree with the paths of those that are pairs: selected ones, and the paths to other solutions.
+
+    :raises ConfigurationError: if a user's strategy can't be used.
+    """
+    solved = [task for task in result.tasks if _is_pair(task)]
+    if not solved:
+        return result
+    selection = select(tree, config)
+    chosen = [_trajectory(tree, path, score) for path, score in selection.chosen]
+    for task in solved:
+        if _path_of(task, chosen) is None:
+            chosen.append(_trajectory(tree, *join_paths(tree, task.sources, config.max_depth)))
+    return replace(result, trajectories=tuple(chosen), left_out=selection.left_out)
+
+
+def task_pair_record(
+    seed: Seed, task: VerifiableTask, tree: Tree, paths: Sequence[Trajectory], config: SynthesisConfig
+) -> dict[str, object] | None:
+    """Return the line of `synthesized_qa.jsonl` of a task; `None` if no node of the tree ran its solution."""
+    path = _path_of(task, paths) if _is_pair(task) else None
+    if path is None:
+        return None
+    return {
+        "question": task.metadata["question"],
+        "answer": answer_of(task) if task.metadata.get("answer") else _rows(task.verifier[0].expected),
+        "trajectory_id": path.id,
+        "source_id": seed.id,
+        "qa_id": f"{path.id}_{task.id}",
+        "reasoning_steps": _steps(task, tree.by_id[task.sources[0]]),
+        "metadata": {
+            "engine": config.model_for("generator").name,
+            "kind": task.kind,
+            "grounding": "executed",
+            "solution": _solution(task),
+            "task_id": task.id,
+            "agreed": task.metadata["agreed"],
+            "samples": task.metadata["samples"],
+            "score": path.score.total,
+            "trajectory_depth": len(path.nodes) - 1,
+        },
+    }
+
+
+def answer_of(task: VerifiableTask) -> str:
+    """Return the answer of a task; empty if its state solves it."""
+    return str(task.metadata.get("answer") or task.gold.answer)
+
+
+def _is_pair(task: VerifiableTask) -> bool:
+    return bool(task.sources) and "question" in task.metadata
+
+
+def _path_of(task: VerifiableTask, paths: Sequence[Trajectory]) -> Trajectory | None:
+    return next((path for path in paths if set(task.sources) <= set(path.nodes)), None)
+
+
+def _trajectory(tree: Tree, path: EvidencePath, score: Score) -> Trajectory:
+    return Trajectory(id=path.id, nodes=(tree.nodes[0].id, *(node.id for node in path.nodes)), score=score)
+
+
+def _steps(task: VerifiableTask, node: Node) -> list[dict[str, object]]:
+    """Return the steps: what is needed, its solution, its result."""
+    assert node.action is not None  # sources are actions
+    text = node.observation.text[:_MAX_QUOTE]
+    cited = CitedSpan(node_id=node.id, quote=text, start=0, end=len(text))
+    said = (
+        f"The question needs a result of the tool {node.action.tool}.",
+        f"It is computed by: {_solution(task)}",
+        "Its result is the answer.",
+    )
+    return [{"step": step, "citations": [cited] if step is said[-1] else []} for step in said]
+
+
+def _solution(task: VerifiableTask) -> str:
+    """Return the query or the program."""
+    return task.gold.answer or "".join(str(action.arguments.get("code", "")) for action in task.gold.actions)
+
+
+def _rows(rows: object) -> str:
+    """Return rows in one line: cells separated by commas, rows by semicolons."""
+    assert isinstance(rows, list)  # of a text-to-SQL task
+    return "; ".join(", ".join("" if cell is None else str(cell) for cell in row) for row in rows)
