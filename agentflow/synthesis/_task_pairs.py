@@ -26,7 +26,8 @@ def with_paths(result: SeedResult, tree: Tree, config: SynthesisConfig) -> SeedR
     chosen = [_trajectory(tree, path, score) for path, score in selection.chosen]
     for task in solved:
         if _path_of(task, chosen) is None:
-            chosen.append(_trajectory(tree, *join_paths(tree, task.sources, config.max_depth)))
+            path, score = join_paths(tree, task.sources, config.max_depth)
+            chosen.append(replace(_trajectory(tree, path, score), joined=True))
     return replace(result, trajectories=tuple(chosen), left_out=selection.left_out)
 
 
@@ -93,7 +94,6 @@ def _solution(task: VerifiableTask) -> str:
     return task.gold.answer or "".join(str(action.arguments.get("code", "")) for action in task.gold.actions)
 
 
-def _rows(rows: object) -> str:
+def _rows(rows: Sequence[Sequence[object]]) -> str:
     """Return rows in one line: cells separated by commas, rows by semicolons."""
-    assert isinstance(rows, list)  # of a text-to-SQL task
     return "; ".join(", ".join("" if cell is None else str(cell) for cell in row) for row in rows)

@@ -29,7 +29,24 @@ _STOP = frozenset(["were", "their", "with", "from", "that", "which", "when", "wh
 
 
 _OPENERS = frozenset(
-    ["The", "A", "An", "It", "Its", "He", "She", "His", "Her", "They", "Their", "In", "Of", "This", "There", "Explore"]
+    [
+        "The",
+        "A",
+        "An",
+        "It",
+        "Its",
+        "He",
+        "She",
+        "His",
+        "Her",
+        "They",
+        "Their",
+        "In",
+        "Of",
+        "This",
+        "There",
+        "Explore",
+    ]
 )
 """Words that open a sentence and are no names."""
 

@@ -1,13 +1,19 @@
 """Calls that an exploration suggests: each follows something that was seen and that no earlier call has asked for."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from agentflow.testing.endpoint._facts import names_in
 from agentflow.testing.endpoint._prompt import Prompt
-from agentflow.testing.endpoint._tables import SeenTable, aggregations, profiled_tables, table_of_csv, tables_in
+from agentflow.testing.endpoint._tables import (
+    SeenTable,
+    aggregations,
+    profiled_tables,
+    table_of_csv,
+    tables_in,
+)
 
 _ADDRESS = re.compile(r"https?://[^\s)\]>\"'|]+")
 _IDENTIFIER = re.compile(r"^(?:\[\d+\] )?\S.* \(([\w./:-]+)\)$", re.MULTILINE)
@@ -43,7 +49,7 @@ class CallLeads:
             for name in _DATA_FILE.findall(names)
         ]
 
-    def of(self, tool: str) -> Iterator[dict[str, object]]:
+    def of(self, tool: str) -> Iterator[Mapping[str, object]]:
         """Yield the arguments that something seen suggests for a tool."""
         for arguments in self._suggested(tool):
             if not self._tried(tool, arguments):
@@ -56,11 +62,11 @@ class CallLeads:
             if name not in self._made:
                 yield name
 
-    def _tried(self, tool: str, arguments: dict[str, object]) -> bool:
+    def _tried(self, tool: str, arguments: Mapping[str, object]) -> bool:
         written = msgspec.json.encode(arguments).decode()
         return any(f"{tool}{between}{written}" in self._made for between in (" ", '","arguments":'))
 
-    def _suggested(self, tool: str) -> Iterator[dict[str, object]]:
+    def _suggested(self, tool: str) -> Iterator[Mapping[str, object]]:
         match tool:
             case "rag_search" | "web_search" | "web_wikipedia" | "document_search":
                 yield from ({"query": name} for name in self._names())
@@ -100,7 +106,9 @@ class CallLeads:
         """Yield the data files whose rows or profiles were seen."""
         for call, text in self._seen:
             for table in profiled_tables(text):
-                yield from (table._replace(name=path) for path in self._files if path.endswith(f"/{table.name}"))
+                yield from (
+                    table._replace(name=path) for path in self._files if path.endswith(f"/{table.name}")
+                )
             for name in _READ_FILE.findall(call):
                 path = next((path for path in self._files if path.endswith(name)), None)
                 table = None if path is None else table_of_csv(path, text)

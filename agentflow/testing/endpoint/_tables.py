@@ -7,6 +7,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from agentflow.testing.endpoint._prompt import Prompt
@@ -37,7 +38,7 @@ class SeenTable(NamedTuple):
     """Names of the columns: whether each holds measures."""
     rows: Sequence[Sequence[object]]
     """Rows that were shown."""
-    refers: Mapping[str, tuple[str, str]] = {}
+    refers: Mapping[str, tuple[str, str]] = MappingProxyType({})
     """Tables and columns that columns refer to."""
 
 
@@ -60,8 +61,7 @@ def tables_in(text: str) -> Iterator[SeenTable]:
         own = _TASK_COLUMN.findall(table[2].partition("  sample rows:")[0])
         refers = {name: (other, column) for name, _, _, other, column in own if other}
         columns = {
-            name: bool(_NUMERIC.match(kind)) and not key and name not in refers
-            for name, kind, key, *_ in own
+            name: bool(_NUMERIC.match(kind)) and not key and name not in refers for name, kind, key, *_ in own
         }
         rows = [json.loads(row) for row in _SAMPLE_ROW.findall(table[2])]
         yield SeenTable(table[1], columns, rows, refers)
@@ -155,7 +155,8 @@ def _solve_again(question: str, tables: Sequence[SeenTable]) -> str:
     if found := _EACH.search(question):
         name, word, other = found.groups()
         own = next((table for table in tables if table.name == name), None)
-        for column, (target, key) in (own.refers if own else {}).items():
+        refers = own.refers if own else dict[str, tuple[str, str]]()
+        for column, (target, key) in refers.items():
             if target == other:
                 return (
                     f'WITH every AS (SELECT o."{word}" AS part FROM "{other}" AS o, "{name}" AS t '

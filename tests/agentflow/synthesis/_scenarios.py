@@ -51,10 +51,17 @@ async def _search(request: web.Request) -> web.Response:
     words = set(re.findall(r"\w+", query.lower()))
     ranked = sorted(PAGES, key=lambda title: -len(words & set(re.findall(r"\w+", title.lower()))))
     hits = [
-        {"title": title, "link": address(title), "snippet": PAGES[title].partition(". ")[0] + ".", "position": n}
+        {
+            "title": title,
+            "link": address(title),
+            "snippet": PAGES[title].partition(". ")[0] + ".",
+            "position": n,
+        }
         for n, title in enumerate(ranked[:3], 1)
     ]
-    return web.json_response({"searchParameters": {"q": query, "type": "search"}, "organic": hits, "credits": 1})
+    return web.json_response(
+        {"searchParameters": {"q": query, "type": "search"}, "organic": hits, "credits": 1}
+    )
 
 
 async def _read(request: web.Request) -> web.Response:
@@ -63,7 +70,14 @@ async def _read(request: web.Request) -> web.Response:
     if title is None:
         return web.json_response({"code": 422, "message": "no such page"}, status=422)
     content = f"# {title}\n\n{PAGES[title]}\n\n{_links(PAGES[title], title)}"
-    data = {"title": title, "description": "", "url": url, "content": content, "links": {}, "usage": {"tokens": 9}}
+    data = {
+        "title": title,
+        "description": "",
+        "url": url,
+        "content": content,
+        "links": {},
+        "usage": {"tokens": 9},
+    }
     return web.json_response({"code": 200, "status": 20000, "data": data})
 
 
@@ -100,7 +114,12 @@ def _no_world(folder: Path, services: str) -> Mapping[str, object]:
 
 
 def _web(folder: Path, services: str) -> Mapping[str, object]:
-    own = {"serper_api_key": "k", "serper_url": f"{services}/serper", "visit_method": "jina", "jina_api_key": "k"}
+    own = {
+        "serper_api_key": "k",
+        "serper_url": f"{services}/serper",
+        "visit_method": "jina",
+        "jina_api_key": "k",
+    }
     return {"resource_init_configs.web": {**own, "jina_url": f"{services}/jina", "cache": None}}
 
 
@@ -147,7 +166,9 @@ SCENARIOS = {
     "web": Scenario(PRINTED / "web.json", {"content": ISLES}, _web),
     "full": Scenario(PRINTED / "full.json", {"content": ISLES}, _full),
     "rag": Scenario(
-        PRINTED / "rag.json", {"content": ISLES}, _documents("resource_init_configs.knowledge_base.index_path")
+        PRINTED / "rag.json",
+        {"content": ISLES},
+        _documents("resource_init_configs.knowledge_base.index_path"),
     ),
     "document": Scenario(
         PRINTED / "document.json", {"content": ISLES}, _document("resource_init_configs.document.file_path")
@@ -160,7 +181,9 @@ SCENARIOS = {
     "our web": Scenario(CONFIGS / "web.yaml", {"content": ISLES}, _web),
     "our web as JSON": Scenario(CONFIGS / "web_config.json", {"content": ISLES}, _web),
     "our deep research": Scenario(CONFIGS / "deep_research.yaml", {"content": ISLES}, _web),
-    "our rag": Scenario(CONFIGS / "rag.yaml", {"content": ISLES}, _documents("resource_init_configs.rag.index_path")),
+    "our rag": Scenario(
+        CONFIGS / "rag.yaml", {"content": ISLES}, _documents("resource_init_configs.rag.index_path")
+    ),
     "our document": Scenario(
         CONFIGS / "document.yaml", {"content": ISLES}, _document("resource_init_configs.document.file")
     ),
@@ -169,11 +192,20 @@ SCENARIOS = {
         {"content": SALES},
         _database("resource_init_configs.sql.databases.main", "data/example.db"),
     ),
-    "our data analysis": Scenario(CONFIGS / "data_analysis.yaml", {"content": SALES}, _data("resource_init_configs.data.folder")),
-    "our analysis": Scenario(CONFIGS / "analysis.yaml", {"content": "Explore the light of Fern Island"}, _no_world),
-    "our terminal": Scenario(CONFIGS / "terminal.yaml", {"content": "Notes of a harbour master"}, _no_world, "tasks.jsonl"),
+    "our data analysis": Scenario(
+        CONFIGS / "data_analysis.yaml", {"content": SALES}, _data("resource_init_configs.data.folder")
+    ),
+    "our analysis": Scenario(
+        CONFIGS / "analysis.yaml", {"content": "Explore the light of Fern Island"}, _no_world
+    ),
+    "our terminal": Scenario(
+        CONFIGS / "terminal.yaml", {"content": "Notes of a harbour master"}, _no_world, "tasks.jsonl"
+    ),
     "our embodied": Scenario(
-        CONFIGS / "embodied.yaml", {"content": "A household", "kwargs": {"seed": 5, "task": "find"}}, _no_world, "tasks.jsonl"
+        CONFIGS / "embodied.yaml",
+        {"content": "A household", "kwargs": {"seed": 5, "task": "find"}},
+        _no_world,
+        "tasks.jsonl",
     ),
 }
 """Printed configurations by name; those of the files in `configs` begin with `our`."""
