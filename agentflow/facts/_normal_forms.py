@@ -95,8 +95,11 @@ def set_name(description: str) -> str:
 
     >>> set_name("The five islands of the group")
     'islands of the group'
+    >>> set_name("rows in the table “Ships”")
+    'rows in the table “Ships”'
     """
-    return _COUNTED.sub("", bare_name(description).strip(" .:"), count=1)
+    plain = _COUNTED.sub("", bare_name(description).strip(" .:"), count=1)
+    return f"{plain}”" if plain.count("“") > plain.count("”") else plain
 
 
 def _event(plain: str, kind: ValueKind) -> str:

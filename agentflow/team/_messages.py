@@ -22,6 +22,7 @@ from agentflow.team._rendering import (
     describe_tools,
     episode_images,
     escape_marks,
+    image_label,
     image_parts,
     json_text,
     observation_block,
@@ -203,15 +204,18 @@ def verification_messages(request: VerificationRequest, images: Images) -> tuple
 def solution_messages(request: SolutionRequest, images: Images) -> tuple[Message, ...]:
     """Ask for the answer to a task."""
     memory = request.memory
+    shown = list(dict.fromkeys(blob.hash for blob in episode_images(request.images, memory.turns)))
+    places = [hash for hash in shown if hash in images]
+    own = [blob.hash for blob in request.images if blob.hash in images]
     return _single_turn(
         "generator_answer",
         image_parts(episode_images(request.images, memory.turns), images),
         unsure=prompt("generator_answer", "abstain" if request.abstain else "guess"),
-        question=escape_marks(request.question),
+        question=escape_marks(request.question) + image_label("the question", own, places),
         analysis=_analysis(request.analysis),
         count=memory.summarised or "",
         summary=escape_marks(memory.summary),
-        steps=_steps(memory.turns, images),
+        steps=_steps(memory.turns, images, places),
     )
 
 
@@ -296,19 +300,19 @@ def _result(name: str, turn: Turn, images: Images) -> list[MessagePart]:
     return [TextPart(_turn(name, "result", turn, images) + "\n"), *image_parts(turn.images, images)]
 
 
-def _turn(name: str, section: str, turn: Turn, images: Images) -> str:
+def _turn(name: str, section: str, turn: Turn, images: Images, places: Sequence[str] = ()) -> str:
     return prompt(
         name,
         section,
         number=turn.number,
         goal=escape_marks(turn.step.sub_goal) or "(none)",
         call="nothing" if turn.action is None else escape_marks(call_line(turn.action)),
-        observation=observation_block(turn.number, turn.result, turn.images, images),
+        observation=observation_block(turn.number, turn.result, turn.images, images, places),
     )
 
 
-def _steps(turns: Iterable[Turn], images: Images) -> str:
-    return "\n\n".join(_turn("generator_answer", "step", turn, images) for turn in turns)
+def _steps(turns: Iterable[Turn], images: Images, places: Sequence[str] = ()) -> str:
+    return "\n\n".join(_turn("generator_answer", "step", turn, images, places) for turn in turns)
 
 
 def _planner_answer(turn: Turn, before: Turn | None) -> object:

@@ -74,7 +74,7 @@ def wording_messages(request: WordingRequest) -> tuple[Message, ...]:
         answer=answer_words(request.answer_kind, request.unit),
         seed_description=request.seed_description,
         tips=request.tips,
-        examples=_titled("Questions and answers in the wanted style:", examples),
+        examples=examples,
     )
     now = prompt(
         "generator_wording",
@@ -147,7 +147,3 @@ def _attempt(sample: int) -> str:
 def answer_words(kind: ValueKind, unit: str) -> str:
     """Return the type of an answer in words, for prompts."""
     return f"a number of {unit}" if kind is ValueKind.NUMBER and unit else _ANSWERS[kind]
-
-
-def _titled(title: str, text: str) -> str:
-    return f"{title}\n\n{text}" if text else ""

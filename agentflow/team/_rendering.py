@@ -1,7 +1,7 @@
 """Pieces from which messages are made."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,13 +46,35 @@ def escape_marks(text: str) -> str:
     return _MARK.sub("< ", text) if "<" in text else text
 
 
-def observation_block(number: int, text: str, blobs: tuple[Blob, ...], images: Images) -> str:
-    """Return an observation between its tags; images that the model cannot see are counted."""
+def observation_block(
+    number: int, text: str, blobs: tuple[Blob, ...], images: Images, places: Sequence[str] = ()
+) -> str:
+    """Return an observation between its tags, and the place of its images; those that the model cannot see are counted.
+
+    :param places: hashes of all images of the message, in order; without them, those of the observation follow it.
+    """
     text = escape_marks(text)
     unseen = sum(blob.hash not in images for blob in blobs)
     if unseen:
         text = f"{text}\n({unseen} image{'s' if unseen > 1 else ''} that cannot be shown here)".strip()
-    return f'<observation number="{number}">\n{text}\n</observation>'
+    label = image_label(f"observation {number}", [blob.hash for blob in blobs if blob.hash in images], places)
+    return f'<observation number="{number}">\n{text}\n</observation>{label}'
+
+
+def image_label(owner: str, hashes: Sequence[str], places: Sequence[str] = ()) -> str:
+    """Return a line with the place of images; empty without any.
+
+    :param owner: thing that the images belong to.
+    :param places: hashes of all images of the message, in order; without them, the images follow.
+    """
+    own = dict.fromkeys(hashes)
+    if not own:
+        return ""
+    noun = "Image" if len(own) == 1 else "Images"
+    if not places:
+        return f"\n({noun} of {owner}:)"
+    numbers = ", ".join(str(places.index(hash) + 1) for hash in own)
+    return f"\n({noun} of {owner}: {numbers} of the images below)"
 
 
 def episode_images(images: Iterable[Blob], turns: Iterable[Turn]) -> tuple[Blob, ...]:

@@ -1,12 +1,15 @@
 """Prompts: content, order, and marking of data."""
 
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+import agentflow.team
 from agentflow.facts import (
     AliasPair,
     AliasRequest,
@@ -37,9 +40,11 @@ from agentflow.trajectory import (
     Example,
     JudgementRequest,
     Memory,
+    NextStep,
     PlanRequest,
     SolutionRequest,
     Step,
+    Turn,
 )
 from tests.agentflow.team._model import SEARCH, plan_request, step
 
@@ -223,16 +228,16 @@ def test_images_are_shown_to_models_with_vision_and_counted_for_others() -> None
 def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
     assert dict(prompt_versions()) == {
         "agent_answer": "v3",
-        "executor_arguments": "v2",
+        "executor_arguments": "v3",
         "generator_aliases": "v2",
         "generator_answer": "v2",
         "generator_facts": "v2",
         "generator_image_check": "v2",
         "generator_summary": "v2",
         "generator_task_attempt": "v2",
-        "generator_task_instruction": "v2",
+        "generator_task_instruction": "v3",
         "generator_task_solutions": "v2",
-        "generator_wording": "v2",
+        "generator_wording": "v3",
         "planner_actions": "v3",
         "planner_analysis": "v2",
         "planner_next_step": "v3",
@@ -263,3 +268,58 @@ def test_the_generator_may_leave_an_answer_empty_only_if_abstaining_is_allowed()
     must = text(solution_messages(structs.replace(request, abstain=False), {}))
     assert "Leave the direct answer empty only if you could do no better than a blind guess.\n" in may
     assert "Always give a direct answer, even if it is a guess.\n" in must and "blind" not in must
+
+
+@pytest.mark.promise("team:prompts:versions")
+def test_no_prompt_has_a_heading_without_its_content() -> None:
+    """A line that introduces a value belongs into its paragraph, which is omitted if the value is empty."""
+    always = {"$tool", "$tools", "$error"}
+    folder = Path(agentflow.team.__path__[0]) / "prompts"
+    dangling: list[str] = []
+    for file in sorted(folder.glob("*.md")):
+        for heading, body in re.findall(
+            r"^# (\w+)\n(.*?)(?=^# \w+\n|\Z)", file.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        ):
+            paragraphs = body.strip().split("\n\n")
+            for before, after in pairwise([*paragraphs, "$end"]):
+                alone = re.fullmatch(r"\$\w+", after.strip()) and after.strip() not in always
+                if before.rstrip().endswith(":") and alone:
+                    dangling.append(f"{file.name} {heading}: {before[-60:]}")
+    assert dangling == []
+
+
+@pytest.mark.promise("team:prompts:pictures")
+def test_every_image_is_labelled_with_its_observation() -> None:
+    chart, photo, hidden = PICTURE, Blob("cd", "image/png"), Blob("ef", "image/png")
+    images = {"ab": b"chart", "cd": b"photo"}
+    steps = (step("a chart", images=(chart,)), step("two", images=(photo, hidden, chart)))
+    seen = plan_messages(plan_request(*steps), images)
+    assert "</observation>\n(Image of observation 1:)" in text(seen)
+    assert "</observation>\n(Images of observation 2:)" in text(seen)
+    shown = [part for message in seen for part in message.parts]
+    where = next(
+        place
+        for place, part in enumerate(shown)
+        if isinstance(part, TextPart) and "observation 2:" in part.text
+    )
+    assert shown[where + 1 : where + 3] == [
+        ImagePart(b"photo", "image/png"),
+        ImagePart(b"chart", "image/png"),
+    ]
+    turns = tuple(
+        Turn(
+            number=number,
+            step=NextStep(justification="look", context="", sub_goal="", tool_name="rag_search"),
+            action=None,
+            result="seen",
+            images=own,
+        )
+        for number, own in enumerate([(chart,), (), (photo, chart)], 1)
+    )
+    request = SolutionRequest(question="What?", images=(photo,), analysis=None, memory=Memory(turns=turns))
+    answer = solution_messages(request, images)
+    assert "(Image of the question: 1 of the images below)" in text(answer)
+    assert "(Image of observation 1: 2 of the images below)" in text(answer)
+    assert "observation 2:" not in text(answer)
+    assert "(Images of observation 3: 1, 2 of the images below)" in text(answer)
+    assert [part.data for part in answer[-1].parts if isinstance(part, ImagePart)] == [b"photo", b"chart"]
