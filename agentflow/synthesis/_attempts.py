@@ -1,6 +1,6 @@
-"""Difficulty of questions, measured: a single agent tries each of them several times."""
+"""Difficulty of questions and tasks, measured: a single agent tries each of them several times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,7 +17,8 @@ from agentflow.models import Model, Prices
 from agentflow.runs import image_file
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import confidence_interval
-from agentflow.team import EffectGate, EpisodeSettings, PutBlob, ReadBlob, solve_alone
+from agentflow.tasks import TaskVerifiers, VerifiableTask, rollout_task
+from agentflow.team import EffectGate, EpisodeSettings, Prepare, PutBlob, ReadBlob, solve_alone
 from agentflow.trajectory import Episode, Task, Turn, Usage
 
 
@@ -87,43 +88,79 @@ _OUTAGES = frozenset(map(str, ModelFailureKind))
 
 
 class AttemptPort(Protocol):
-    """Agent that tries questions."""
+    """Agent that tries questions; what is on the page is not repeated."""
 
     async def attempt(self, question: str, page: Page) -> Episode:
-        """Try a question; what is on the page is not repeated."""
+        """Try a question."""
         ...
 
 
-async def attempt_all(
+class TaskAttemptPort(Protocol):
+    """Agent that tries tasks; what is on the page is not repeated."""
+
+    async def attempt_task(self, task: VerifiableTask, page: Page) -> Episode:
+        """Try a task from its initial state; the episode has the verdict of its verifier."""
+        ...
+
+
+async def attempt_question(
     agent: AttemptPort, question: str, answer: Value, page: Page, count: int
 ) -> tuple[tuple[Attempt, ...], Usage]:
-    """Have an agent try a question several times; return the attempts and their usage.
+    """Have an agent try a question several times; return the attempts and their usage."""
 
-    An attempt that an outage of the model or the tools ended says nothing about the question and is left out.
-    """
+    def is_right(episode: Episode) -> bool:
+        return answer_agrees(answer, episode.answer, question=question)
+
+    return await _attempt_all(partial(agent.attempt, question), is_right, page, count)
+
+
+async def attempt_task(
+    agent: TaskAttemptPort, task: VerifiableTask, page: Page, count: int
+) -> tuple[tuple[Attempt, ...], Usage]:
+    """Have an agent try a task several times; return the attempts and their usage."""
+
+    def is_right(episode: Episode) -> bool:
+        return episode.verdict is not None and episode.verdict.passed
+
+    return await _attempt_all(partial(agent.attempt_task, task), is_right, page, count)
+
+
+async def _attempt_all(
+    attempt: Callable[[Page], Awaitable[Episode]],
+    is_right: Callable[[Episode], bool],
+    page: Page,
+    count: int,
+) -> tuple[tuple[Attempt, ...], Usage]:
+    """Make attempts. One that an outage of the model, the tools or the verifier ended says nothing and is left out."""
 
     async def one(number: int) -> tuple[Attempt | None, Usage]:
         try:
-            episode = await agent.attempt(question, page.section(str(number)))
+            episode = await attempt(page.section(str(number)))
         except ToolFailure:
             return None, Usage()
         usage = sum((exchange.usage for exchange in episode.exchanges), Usage())
-        if episode.solution is None and episode.failure is not None and episode.failure.kind in _OUTAGES:
+        if _says_nothing(episode):
             return None, usage
-        said = "" if episode.solution is None else episode.solution.answer
-        correct = answer_agrees(answer, said, question=question)
-        attempt = Attempt(
+        correct = is_right(episode)
+        made = Attempt(
             number=number,
             correct=correct,
-            answer=said,
+            answer=episode.answer,
             turns=len(episode.turns),
             messages=chat_of(episode) if correct else (),
         )
-        return attempt, usage
+        return made, usage
 
     made = await together(partial(one, number) for number in range(count))
     attempts = tuple(attempt for attempt, _ in made if attempt is not None)
     return attempts, sum((usage for _, usage in made), Usage())
+
+
+def _says_nothing(episode: Episode) -> bool:
+    """Tell whether an outage ended an episode, or its verifier could not work."""
+    if episode.solution is None and episode.failure is not None and episode.failure.kind in _OUTAGES:
+        return True
+    return episode.verdict is not None and bool(episode.verdict.error)
 
 
 def chat_of(episode: Episode) -> tuple[dict[str, Any], ...]:
@@ -169,22 +206,36 @@ class SingleAgent:
     prices: Prices | None
     gate: EffectGate
 
+    verifiers: TaskVerifiers = field(default_factory=lambda: TaskVerifiers({}))
+
     async def attempt(self, question: str, page: Page) -> Episode:
         """See `AttemptPort`."""
-        task = Task(index=0, id="attempt", question=question, kwargs=dict(self.kwargs))
+        return await self._work(
+            Task(index=0, id="attempt", question=question, kwargs=dict(self.kwargs)), page
+        )
+
+    async def attempt_task(self, task: VerifiableTask, page: Page) -> Episode:
+        """See `TaskAttemptPort`."""
+        return await self._work(rollout_task(task), page)
+
+    async def _work(self, task: Task, page: Page) -> Episode:
         async with self.fresh() as sandbox:
-            return await solve_alone(
-                task,
-                model=self.model,
-                sandbox=sandbox,
-                tools=self.tools,
-                page=page,
-                settings=self.settings,
-                put_blob=self.put_blob,
-                blob=self.blob,
-                prices=self.prices,
-                gate=self.gate,
-            )
+            return await self.verifiers.run(task, sandbox, page, self._solve)
+
+    async def _solve(self, task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
+        return await solve_alone(
+            task,
+            model=self.model,
+            sandbox=sandbox,
+            tools=self.tools,
+            page=page,
+            settings=self.settings,
+            put_blob=self.put_blob,
+            blob=self.blob,
+            prices=self.prices,
+            gate=self.gate,
+            prepare=prepare,
+        )
 
 
 class FreshSandbox(Protocol):

@@ -122,7 +122,8 @@ def _lines(
                 {**pair_record(seed, one.pair, trajectories[one.pair.trajectory_id]), "reason": one.reason}
             )
             for one in result.triaged
-        ],
+        ]
+        + [_ENCODER.encode({**task_record(one.task), "reason": one.reason}) for one in result.triaged_tasks],
         ATTEMPTS: [
             _ENCODER.encode({"qa_id": own.pair, "attempt": one.number, "messages": one.messages})
             for own in result.attempts

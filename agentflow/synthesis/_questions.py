@@ -24,7 +24,7 @@ from agentflow.facts import (
     show_value,
 )
 from agentflow.journal import Page
-from agentflow.synthesis._attempts import Attempt, AttemptPort, Difficulty, Triage, attempt_all
+from agentflow.synthesis._attempts import Attempt, AttemptPort, Difficulty, Triage, attempt_question
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._journalled_calls import JournalledCalls
 from agentflow.synthesis._question_checks import CheckSettings, FactsOfTree, QuestionChecker, SearchPort
@@ -196,7 +196,7 @@ class _QuestionWriter:
         if written.draft is None or self._agent is None or not settings.attempts:
             return written
         page = self._calls.page.section(f"attempt/{written.skeleton.id}/{written.tries}")
-        attempts, usage = await attempt_all(
+        attempts, usage = await attempt_question(
             self._agent, written.draft.question, written.draft.answer, page, settings.attempts
         )
         self._calls.count("agent", usage)

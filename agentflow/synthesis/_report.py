@@ -135,7 +135,9 @@ class ReportBuilder:
                 self._failed.append(FailedSeed(seed.id, result.failure))
         if result.tree is not None:
             self._add_tree(result.tree)
-        self._group("triaged").update(one.reason for one in result.triaged)
+        self._group("triaged").update(one.reason for one in (*result.triaged, *result.triaged_tasks))
+        rates = (task.difficulty for task in result.tasks if task.difficulty is not None)
+        self._group("pass_rates").update(f"{rate['correct']}/{rate['attempts']}" for rate in rates)
         joined = sum(path.joined for path in result.trajectories)
         self._counts["joined"] += joined
         self._counts["selected"] += len(result.trajectories) - joined
@@ -310,11 +312,13 @@ class ReportBuilder:
 
     def _all_triaged(self) -> str:
         reasons = counts_text(self._sorted("triaged"))
-        return f"the difficulty of every accepted pair is outside the window ({reasons}); see triage.jsonl"
+        return f"the difficulty of every accepted pair or task is outside the window ({reasons}); see triage.jsonl"
 
     def _no_task(self) -> str:
         if self._counts["near_duplicates"]:
             return "every task repeats an earlier one"
+        if self._group("triaged"):
+            return self._all_triaged()
         rejected = self._group("rejected_tasks")
         if not rejected:
             return f"no state differs in a way that makes a task of the kind {self._config.task_kind}"

@@ -94,11 +94,20 @@ class TriagedPair(Struct, frozen=True):
     """Reason."""
 
 
+class TriagedTask(Struct, frozen=True):
+    """Task whose check passed and whose measured difficulty does not fit."""
+
+    task: VerifiableTask
+    """The task."""
+    reason: Triage
+    """Reason."""
+
+
 class PairAttempts(Struct, frozen=True):
-    """Attempts at the question of a pair."""
+    """Attempts at the question of a pair, or at a task."""
 
     pair: str
-    """Id of the pair."""
+    """Id of the pair or task."""
     attempts: tuple[Attempt, ...]
     """The attempts."""
 
@@ -157,13 +166,15 @@ class SeedResult(Struct, frozen=True, kw_only=True):
     triaged: tuple[TriagedPair, ...] = ()
     """Pairs whose measured difficulty does not fit, in the same order."""
     attempts: tuple[PairAttempts, ...] = ()
-    """Attempts at the accepted pairs."""
+    """Attempts at the accepted pairs or tasks."""
     rejected: tuple[RejectedDraft, ...] = ()
     """Rejected drafts, by skeleton, in the order in which they were written."""
     tasks: tuple[VerifiableTask, ...] = ()
     """Tasks whose check passed, instead of pairs."""
     rejected_tasks: tuple[RejectedTask, ...] = ()
     """Rejected tasks."""
+    triaged_tasks: tuple[TriagedTask, ...] = ()
+    """Tasks whose check passed and whose measured difficulty does not fit."""
     usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
     """Model usage of writing and checking questions, by role; that of growing is in the tree."""
     model_failures: dict[str, int] = field(default_factory=dict[str, int])

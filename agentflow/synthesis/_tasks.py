@@ -3,14 +3,18 @@
 from functools import partial
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from agentflow.actors import together
 from agentflow.errors import ConfigurationError
 from agentflow.growth import BranchSandboxes
 from agentflow.journal import Page, Run
 from agentflow.sandbox import Sandbox
-from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._attempts import Difficulty, TaskAttemptPort, attempt_task
+from agentflow.synthesis._config import DifficultySettings, SynthesisConfig
 from agentflow.synthesis._roles import GatedRoles
-from agentflow.synthesis._seed_result import SeedResult
+from agentflow.synthesis._seed_result import PairAttempts, SeedResult, TriagedTask
 from agentflow.tasks import (
     STATE_KINDS,
     DerivationSettings,
@@ -26,7 +30,7 @@ from agentflow.tasks import (
     check_state_tools,
     check_task,
 )
-from agentflow.trajectory import Tree
+from agentflow.trajectory import Tree, Usage
 
 _ROLE: Final = "generator"
 
@@ -80,20 +84,63 @@ def derivation_settings(config: SynthesisConfig) -> DerivationSettings:
     )
 
 
-async def derive_tasks(tree: Tree, kind: TaskKind, page: Page) -> SeedResult:
+async def derive_tasks(
+    tree: Tree,
+    kind: TaskKind,
+    page: Page,
+    difficulty: DifficultySettings | None = None,
+    agent: TaskAttemptPort | None = None,
+) -> SeedResult:
     """Derive tasks from a tree and check each; calls and verdicts recorded on the page are not repeated.
 
+    :param agent: tries the accepted tasks, if the settings ask for attempts.
     :raises RunStopped: if the run can't continue; the page has the results so far.
     """
     derived = await kind.derive(tree, page)
     checks = await together(partial(check_task, task, kind, page) for task in derived.tasks)
     pairs = list(zip(derived.tasks, checks, strict=True))
     failed = [_rejected(task, check.findings) for task, check in pairs if not check.accepted]
-    return SeedResult(
+    accepted = [task for task, check in pairs if check.accepted]
+    result = SeedResult(
         tree=tree,
-        tasks=tuple(task for task, check in pairs if check.accepted),
+        tasks=tuple(accepted),
         rejected_tasks=(*derived.rejected, *failed),
         usage={_ROLE: derived.usage},
+    )
+    if agent is None or difficulty is None or not difficulty.attempts:
+        return result
+    return await measure_difficulty(result, difficulty, page, agent)
+
+
+async def measure_difficulty(
+    result: SeedResult, settings: DifficultySettings, page: Page, agent: TaskAttemptPort
+) -> SeedResult:
+    """Return the result with the difficulty of its tasks; those outside the window are triaged."""
+    made = await together(
+        partial(attempt_task, agent, task, page.section(f"attempt/{task.id}"), settings.attempts)
+        for task in result.tasks
+    )
+    kept: list[VerifiableTask] = []
+    triaged: list[TriagedTask] = []
+    attempts: list[PairAttempts] = []
+    for task, (own, _) in zip(result.tasks, made, strict=True):
+        if not own:
+            kept.append(task)
+            continue
+        difficulty = Difficulty.of(own)
+        measured = replace(task, difficulty=msgspec.to_builtins(difficulty))
+        reason = difficulty.triage(settings.window)
+        if reason is not None:
+            triaged.append(TriagedTask(measured, reason))
+            continue
+        kept.append(measured)
+        attempts.append(PairAttempts(task.id, own))
+    return replace(
+        result,
+        tasks=tuple(kept),
+        triaged_tasks=tuple(triaged),
+        attempts=tuple(attempts),
+        usage={**result.usage, "agent": sum((usage for _, usage in made), Usage())},
     )
 
 

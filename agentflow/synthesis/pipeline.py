@@ -47,7 +47,7 @@ from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
 from agentflow.synthesis._solution_tasks import solution_kind
 from agentflow.synthesis._task_pairs import with_paths
 from agentflow.synthesis._tasks import derive_tasks, task_kind
-from agentflow.tasks import TaskKind
+from agentflow.tasks import TaskKind, TaskVerifiers
 from agentflow.team import EpisodeSettings, ObservationLimits, Team
 from agentflow.trajectory import Seed
 
@@ -304,7 +304,10 @@ class _TreeWorker:
         page = await self.run.open_page(seed)
         tree = await self.grower.grow(seed, page)
         if self.kind is not None:
-            result = with_paths(await derive_tasks(tree, self.kind, page), tree, self.config)
+            verifiers = TaskVerifiers({self.kind.name: self.kind})
+            tries = None if self.agent is None else replace_fields(self.agent, verifiers=verifiers)
+            derived = await derive_tasks(tree, self.kind, page, self.config.difficulty, tries)
+            result = with_paths(derived, tree, self.config)
             self.progress.tasks += len(result.tasks)
             self.progress.rejected += len(result.rejected_tasks)
             for task in result.tasks:

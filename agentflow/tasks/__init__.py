@@ -42,6 +42,7 @@ from agentflow.tasks._task_verification import (
     check_state_tools,
     hidden_settings,
     open_task_verifiers,
+    rollout_task,
     scored_verdict,
     verifiable_task,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "open_task_verifiers",
     "open_text2sql",
     "relation_holds",
+    "rollout_task",
     "scored_verdict",
     "task_id",
     "verifiable_task",

@@ -88,6 +88,15 @@ def verifiable_task(task: Task) -> VerifiableTask | None:
     return found
 
 
+def rollout_task(task: VerifiableTask) -> Task:
+    """Return a verified task as a rollout asks it.
+
+    See docs/tasks.md.
+    """
+    given = {"task": msgspec.to_builtins(replace(task, wrong=()))}
+    return Task(index=0, id=task.id, question=task.instruction, kwargs=task.setup.kwargs, metadata=given)
+
+
 def scored_verdict(verdict: TaskVerdict) -> Scored:
     """Return a verdict as a score.
 

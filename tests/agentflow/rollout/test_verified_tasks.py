@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 import pytest
@@ -19,12 +19,16 @@ from agentflow.rollout.benchmarks import load_tasks
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.scoring import make_metric
 from agentflow.synthesis import TASKS
+from agentflow.synthesis._attempts import Triage
+from agentflow.synthesis._config import DifficultySettings
 from agentflow.synthesis._files import task_record
+from agentflow.synthesis._tasks import derive_tasks, measure_difficulty
 from agentflow.tasks import (
     TaskVerifiers,
     TerminalState,
     VerifiableTask,
     open_task_verifiers,
+    rollout_task,
     verifiable_task,
 )
 from agentflow.team import Prepare
@@ -41,7 +45,7 @@ from tests.agentflow.rollout._rollouts import lines
 from tests.agentflow.synthesis import test_solution_tasks, test_tasks
 from tests.agentflow.synthesis._runs import run_to_the_end as synthesise
 from tests.agentflow.tasks._sight import serve_model
-from tests.agentflow.tasks._trees import workshop
+from tests.agentflow.tasks._trees import Workshop, workshop
 
 SMALL = GrowthSettings(max_depth=3, branching_factor=2, depth_threshold=2)
 
@@ -142,6 +146,40 @@ async def test_tasks_of_other_kinds_are_scored_by_their_own_verifier(
     await check_rollouts(name, tmp_path, monkeypatch)
 
 
+@pytest.mark.soak
+@pytest.mark.promise("tasks:difficulty")
+@pytest.mark.parametrize("name", ["text2sql", "terminal"])
+async def test_a_synthesis_writes_the_difficulty_of_its_tasks(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _ = await derived(name, tmp_path, monkeypatch)
+    known = tasks_in(file)
+    async with serve_model(Player(known, solves=True).answer) as url:
+        agent = f"agent_model={{model_name: player, base_url: {url!r}, api_key: x}}"
+        more = ("model_name=offline", "difficulty={attempts: 2, window: [0, 1], max_turns: 20}", agent)
+        if name in test_tasks.SEEDS:
+            config = test_tasks.settings_of(name, tmp_path / "tried", *more)
+            seed = test_tasks.SEEDS[name]
+        else:
+            config = test_solution_tasks.settings_of(name, tmp_path, monkeypatch, *more, out="tried")
+            seed = test_solution_tasks.SEED
+        _, report = await synthesise(config, [seed])
+    tried = tasks_in(tmp_path / "tried" / TASKS)
+    assert [task.instruction for task in tried] == [task.instruction for task in known]
+    assert all(task.difficulty is not None and task.difficulty["correct"] == 2 for task in tried)
+    assert report.pass_rates == {"2/2": len(tried)}
+    assert len(lines(tmp_path / "tried", "attempts.jsonl")) == 2 * len(tried)
+
+
+class Bench(NamedTuple):
+    """A task with everything that verifies it."""
+
+    task: Task
+    base: Sandbox
+    verifiers: TaskVerifiers
+    shop: Workshop
+
+
 async def gold(task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
     """Make the actions of the solution; those on the page are not repeated."""
     own = verifiable_task(task)
@@ -166,7 +204,7 @@ async def idle(task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None
 @pytest.fixture(scope="module")
 async def terminal(
     anyio_backend: Literal["asyncio"], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncGenerator[tuple[Task, Sandbox, TaskVerifiers]]:
+) -> AsyncGenerator[Bench]:
     """A task of a terminal as a rollout reads it, the sandbox of the run, and its verifiers."""
     settings = SandboxSettings(backends=["bash"])
     async with workshop(TerminalState(), settings, ["bash_run"], SMALL, most=1) as shop:
@@ -176,14 +214,14 @@ async def terminal(
         [task] = load_tasks(file)
         tools = await shop.base.tools("bash_run")
         async with open_task_verifiers({"terminal"}, shop.base, tools, settings) as verifiers:
-            yield task, shop.base, verifiers
+            yield Bench(task, shop.base, verifiers, shop)
 
 
 @pytest.mark.promise("rollout:verified:resumed")
 async def test_the_verdict_on_a_resumed_episode_is_that_on_its_actions(
-    terminal: tuple[Task, Sandbox, TaskVerifiers],
+    terminal: Bench,
 ) -> None:
-    task, base, verifiers = terminal
+    task, base, verifiers, _ = terminal
     own = verifiable_task(task)
     assert own is not None
     begun = len(own.gold.actions) // 2
@@ -205,8 +243,8 @@ async def test_the_verdict_on_a_resumed_episode_is_that_on_its_actions(
 
 
 @pytest.mark.promise("rollout:verified:trained")
-async def test_the_verdict_is_the_reward_of_an_episode(terminal: tuple[Task, Sandbox, TaskVerifiers]) -> None:
-    task, base, verifiers = terminal
+async def test_the_verdict_is_the_reward_of_an_episode(terminal: Bench) -> None:
+    task, base, verifiers, _ = terminal
 
     class Runner:
         metric = make_metric("verifier")
@@ -227,6 +265,42 @@ async def test_the_verdict_is_the_reward_of_an_episode(terminal: tuple[Task, San
     runner.solve = staticmethod(idle)
     await rollout.group(TaskDraw(1, task), 1)
     assert rewards == [1.0, 0.0]
+
+
+class Trier:
+    """Solves the first attempts at a task, as many as it is told to."""
+
+    def __init__(self, bench: Bench, right: int) -> None:
+        self._bench = bench
+        self._right = right
+        self.tried = 0
+
+    async def attempt_task(self, task: VerifiableTask, page: Page) -> Episode:
+        """Try a task in a sandbox of its own."""
+        self.tried += 1
+        solve = gold if self.tried <= self._right else idle
+        async with await self._bench.base.fork() as sandbox:
+            return await self._bench.verifiers.run(rollout_task(task), sandbox, page, solve)
+
+
+@pytest.mark.promise("tasks:difficulty")
+async def test_attempts_measure_the_difficulty_of_a_task(terminal: Bench) -> None:
+    derived = await derive_tasks(await terminal.shop.grow(0), terminal.shop.kind, Page())
+    settings = DifficultySettings(attempts=2)
+    for right, reasons in ((0, [Triage.NEVER_SOLVED]), (1, []), (2, [Triage.ALWAYS_SOLVED])):
+        trier, page = Trier(terminal, right), Page()
+        result = await measure_difficulty(derived, settings, page, trier)
+        assert [one.reason for one in result.triaged_tasks] == reasons
+        [task] = [*result.tasks, *(one.task for one in result.triaged_tasks)]
+        assert task.difficulty is not None
+        assert (task.difficulty["attempts"], task.difficulty["rate"]) == (2, right / 2)
+        low, high = task.difficulty["interval"]
+        assert 0 <= low <= right / 2 <= high <= 1
+        assert high - low > 0.5
+        assert (task.difficulty["turns"] > 0) is (right > 0)
+        assert [own.pair for own in result.attempts] == [one.id for one in result.tasks]
+        trier.tried = 0
+        assert await measure_difficulty(derived, settings, page, trier) == result
 
 
 @pytest.mark.promise("rollout:verified:refused")
