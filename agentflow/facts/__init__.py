@@ -17,7 +17,7 @@ from agentflow.facts._building import (
     merge_aliases,
 )
 from agentflow.facts._chunks import TextChunk, chunks_of
-from agentflow.facts._contradictions import contradictions
+from agentflow.facts._contradictions import Claim, claims_of, contradictions, is_single, values_conflict
 from agentflow.facts._descriptions import describe_program
 from agentflow.facts._enumeration import enumerate_skeletons, overlaps, select_questions, skeleton_of
 from agentflow.facts._evaluation import DerivedAnswer, ProgramAnswers, answer_of, evaluate
@@ -87,6 +87,7 @@ __all__ = [
     "AliasRequest",
     "BoolValue",
     "ChunkExtraction",
+    "Claim",
     "ClosedBookRequest",
     "ClosedSet",
     "Comparison",
@@ -135,6 +136,7 @@ __all__ = [
     "answer_of",
     "build_store",
     "chunks_of",
+    "claims_of",
     "closed_sets",
     "contradictions",
     "describe_program",
@@ -142,6 +144,7 @@ __all__ = [
     "evaluate",
     "hide_facts",
     "infer_value",
+    "is_single",
     "kind_of",
     "locate",
     "locate_set",
@@ -168,4 +171,5 @@ __all__ = [
     "support_distance",
     "texts_agree",
     "values_agree",
+    "values_conflict",
 ]

@@ -40,6 +40,14 @@ _ADDITIVE: Final = frozenset({"area", "volume", "mass", "usd", "eur", "gbp", "jp
 """Kinds of known units whose sums make sense for different things."""
 
 
+_HUB: Final = 25
+"""Most neighbours of a thing that is described by another one: `the country whose capital is …` is better named."""
+_RANK: Final = re.compile(r"\b(?:\w{2,}est|best|most|least)\b")
+"""Ranks: `the country whose largest bell is …` is no natural description."""
+_LIFE: Final = frozenset({"year of birth", "date of birth", "year of death", "date of death"})
+"""Events that are not compared with those of places that people are related to."""
+
+
 class Candidate(NamedTuple):
     """A question that may be asked."""
 
@@ -144,7 +152,8 @@ class Candidates:
             case QuestionKind.COMPARISON:
                 return _in_turns(self._comparisons(group) for group in self.groups if not group.dated)
             case QuestionKind.TEMPORAL:
-                return _in_turns(self._temporal(group) for group in self.groups if group.dated)
+                same = [self._temporal(group) for group in self.groups if group.dated]
+                return _in_turns([*map(self._linked_events, self.subjects), *same])
             case QuestionKind.ARITHMETIC:
                 return _in_turns(self._arithmetic(group) for group in self.groups if not group.dated)
             case QuestionKind.YES_NO:
@@ -173,9 +182,11 @@ class Candidates:
                 yield Edge(facts[0], time)
 
     def _backward(self, subject: str) -> Iterator[tuple[str, Program]]:
+        if len(self.near.get(subject, ())) > _HUB:
+            return
         for edge in self.edges[subject]:
             value = edge.fact.value
-            if isinstance(value, EntityValue):
+            if isinstance(value, EntityValue) and not _RANK.search(edge.fact.relation):
                 others = {fact.subject for fact in self.store.stating(edge.fact.relation, value)}
                 if others == {subject} and value.name != subject:
                     step = ProgramStep(Operator.FIND, (value,), edge.fact.relation, time=edge.time)
@@ -262,6 +273,24 @@ class Candidates:
         ranks = self._superlatives(group, QuestionKind.TEMPORAL)
         spans = self._calculations(group, Operator.DIFFERENCE, QuestionKind.TEMPORAL)
         yield from _in_turns([spans, ranks])
+
+    def _linked_events(self, name: str) -> Iterator[Candidate]:
+        """Return the years between events of a thing and of another that it is related to: a ship and its captain."""
+        dated = [
+            edge
+            for edge in self.edges[name]
+            if isinstance(edge.fact.value, DateValue) and edge.fact.relation not in _LIFE
+        ]
+        for link in self.edges[name] if dated else ():
+            if not isinstance(link.fact.value, EntityValue):
+                continue
+            other = link.fact.value.name
+            for last in self.edges.get(other, ()):
+                own = next((edge for edge in dated if edge.fact.relation != last.fact.relation), None)
+                if own is not None and compare(own.fact.value, last.fact.value) in {-1, 1}:
+                    between = ProgramStep(Operator.DIFFERENCE, (1, 3))
+                    program = (own.step, link.step, last.follow(2), between)
+                    yield Candidate(QuestionKind.TEMPORAL, program, (other,))
 
     def _arithmetic(self, group: "_Group") -> Iterator[Candidate]:
         operator = Operator.SUM if additive(group.edges[0].fact.value) else Operator.DIFFERENCE
@@ -359,6 +388,27 @@ class Candidates:
                         Operator.WHERE, (1, bound), edge.fact.relation, Comparison.MORE, time=edge.time
                     )
                     yield Candidate(QuestionKind.INTERSECTION, (find, where))
+                    yield from self._described_condition(name, find, where)
+
+    def _described_condition(self, name: str, find: ProgramStep, where: ProgramStep) -> Iterator[Candidate]:
+        """Return conditions with a thing that is described: built at the shipyard that was founded in 1455."""
+        value = find.inputs[0]
+        if not isinstance(value, EntityValue):
+            return
+        for start, way in self.ways.get(value.name, [])[:MAX_WAYS]:
+            if start != name and way[-1].relation != find.relation:
+                steps = (
+                    *way,
+                    ProgramStep(Operator.FIND, (len(way),), find.relation, time=find.time),
+                    ProgramStep(
+                        Operator.WHERE,
+                        (len(way) + 1, *where.inputs[1:]),
+                        where.relation,
+                        where.comparison,
+                        time=where.time,
+                    ),
+                )
+                yield Candidate(QuestionKind.INTERSECTION, steps, (value.name,))
 
     def _columns(self, one: ClosedSet) -> Iterator[list[Edge]]:
         """Return the relations that every member of a set has, each with its values."""

@@ -1,18 +1,22 @@
 """Enumeration of question skeletons over a store, and the choice of those that become questions."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, NamedTuple
 
 from agentflow.facts._candidates import MAX_LISTED, MAX_MEMBERS, Candidate, Candidates
 from agentflow.facts._evaluation import answer_of, evaluate
+from agentflow.facts._facts import KIND
 from agentflow.facts._names import normalise_name
 from agentflow.facts._programs import Operator, Program, ProgramStep
 from agentflow.facts._skeletons import QuestionKind, Skeleton
 from agentflow.facts._store import FactStore
 from agentflow.facts._support import (
     closed_sets,
+    ends_of,
     is_needed,
     minimal_support,
     seed_distances,
@@ -32,6 +36,10 @@ from agentflow.trajectory import digest
 
 MAX_FACTS: Final = MAX_MEMBERS + 2
 """Most facts that an answer rests on."""
+_FAR: Final = 4
+"""Distance of a fact that no path of three facts connects with the seed."""
+RELATION_SHARE: Final = 0.1
+"""Largest share of the questions with a relation, if there are enough others."""
 KIND_SHARE: Final = 0.25
 """Largest share of a kind, if there are enough questions of others."""
 
@@ -42,7 +50,8 @@ def enumerate_skeletons(
     *,
     per_kind: int = 12,
     per_relation: int = 4,
-    tried: int = 40,
+    tried: int = 400,
+    min_nodes: int = 0,
 ) -> list[Skeleton]:
     """Return skeletons of all kinds over a store, the best first.
 
@@ -54,55 +63,71 @@ def enumerate_skeletons(
 
     :param seed_names: names of the seed's entities, or texts that mention them.
     :param per_kind: most skeletons of a kind.
-    :param per_relation: most skeletons of a kind that end with the same relation.
+    :param per_relation: most skeletons of a kind with the same relation, if there are enough relations.
     :param tried: most candidates of a kind that are checked.
+    :param min_nodes: fewest nodes that state the facts of a skeleton.
     """
-    distances = seed_distances(store, seed_names)
+    seed = tuple(seed_names)
+    distances = seed_distances(store, seed)
     if not distances:
         return []
     candidates = Candidates(store, distances)
+    scores = _Scores(store, distances, seed)
     best: list[_Scored] = []
     for kind in QuestionKind:
         scored: dict[str, _Scored] = {}
         for candidate in islice(candidates.of(kind), tried):
             skeleton = _checked(candidate, store)
-            if skeleton is not None and support_distance(skeleton.facts, distances, store) is not None:
-                one = _Scored(_score(skeleton, store, distances), skeleton)
-                scored.setdefault(skeleton.id, one)
+            if skeleton is None or support_distance(skeleton.facts, distances, store) is None:
+                continue
+            nodes = len(minimal_support(skeleton.facts, store, closed_sets(skeleton.program)))
+            if nodes >= min_nodes:
+                scored.setdefault(skeleton.id, _Scored(scores.of(skeleton, nodes), skeleton))
         best += _limited(sorted(scored.values(), key=_Scored.rank), per_kind, per_relation)
     return [one.skeleton for one in sorted(best, key=_Scored.rank)]
 
 
-def select_questions(skeletons: Iterable[Skeleton], limit: int, *, shared: float = 0.5) -> list[Skeleton]:
+def select_questions(
+    skeletons: Iterable[Skeleton], limit: int, *, shared: float = 0.5, taken: Sequence[Skeleton] = ()
+) -> list[Skeleton]:
     """Return skeletons that become questions: kinds in turns, and no two that share too many of their facts.
 
-    The order of the skeletons decides between those of a kind. No kind has more than a quarter of the questions, if
-    there are enough others.
+    The order of the skeletons decides between those of a kind. No kind has more than a quarter of the questions, and no
+    relation more than a tenth, if there are enough others.
 
     See docs/facts.md for examples.
 
-    :param limit: most questions.
+    :param limit: most questions, those that are taken included.
     :param shared: largest share of a question's facts that another one rests on, too.
+    :param taken: questions that there are already.
     """
     waiting = list(skeletons)
+    known = {relation for one in (*taken, *waiting) for relation in relations_of(one.program)}
+    most = max(1, round(limit * max(RELATION_SHARE, 2 / max(1, len(known)))))
+    kinds = Counter(one.kind for one in taken)
+    relations = Counter(relation for one in taken for relation in relations_of(one.program))
+    truths = Counter(one.answer.truth for one in taken if isinstance(one.answer, BoolValue))
     chosen: list[Skeleton] = []
-    kinds: Counter[QuestionKind] = Counter()
-    relations: Counter[str] = Counter()
-    truths: Counter[bool] = Counter()
-    while len(chosen) < limit:
-        waiting = [one for one in waiting if not any(overlaps(one, other, shared) for other in chosen)]
+    while len(taken) + len(chosen) < limit:
+        waiting = [
+            one
+            for one in waiting
+            if not any(overlaps(one, other, shared) for other in (*taken, *chosen))
+            and all(relations[relation] < most for relation in relations_of(one.program))
+        ]
         if not waiting:
             break
 
-        def turn(one: Skeleton) -> tuple[int, int, int]:
+        def turn(one: Skeleton) -> tuple[int, int]:
             truth = truths[one.answer.truth] if isinstance(one.answer, BoolValue) else 0
-            return kinds[one.kind], truth, relations[last_relation(one.program)]
+            asked = max((relations[relation] for relation in relations_of(one.program)), default=0)
+            return kinds[one.kind] + 4 * asked, truth
 
         best = min(waiting, key=turn)
         waiting.remove(best)
         chosen.append(best)
         kinds[best.kind] += 1
-        relations[last_relation(best.program)] += 1
+        relations.update(relations_of(best.program))
         if isinstance(best.answer, BoolValue):
             truths[best.answer.truth] += 1
     return _balanced(chosen, kinds)
@@ -117,9 +142,13 @@ def overlaps(one: Skeleton, other: Skeleton, shared: float) -> bool:
     return common > shared * min(len(set(one.facts)), len(set(other.facts)))
 
 
-def last_relation(program: Program) -> str:
-    """Return the relation that a program ends with, empty if it has none."""
-    return next((step.relation for step in reversed(program) if step.relation), "")
+def relations_of(program: Program) -> tuple[str, ...]:
+    """Return the relations of a program, each once, without the kinds of things.
+
+    >>> relations_of((ProgramStep(Operator.FOLLOW, (EntityValue("Brenn Light"),), "first keeper"),))
+    ('first keeper',)
+    """
+    return tuple(dict.fromkeys(step.relation for step in program if step.relation not in ("", KIND)))
 
 
 def skeleton_of(
@@ -214,31 +243,76 @@ def _names(value: Value) -> list[str]:
     return [item.name for item in items if isinstance(item, EntityValue)]
 
 
-def _score(skeleton: Skeleton, store: FactStore, distances: Mapping[str, int]) -> float:
-    """Return how good a question a skeleton promises to become."""
-    distance = support_distance(skeleton.facts, distances, store)
-    near = 3.0 - (3 if distance is None else distance)
-    nodes = len(minimal_support(skeleton.facts, store, closed_sets(skeleton.program)))
-    relations = [step.relation for step in skeleton.program if step.relation]
-    long = sum(max(0, len(relation.split()) - 3) for relation in relations)
-    size = {2: 1.0, 3: 1.5, 4: 1.5}.get(len(skeleton.facts), 1.0)
-    hidden = 0.5 if set(skeleton.hidden) - set(_names(skeleton.answer)) else 0.0
-    return near + size + hidden + 0.5 * min(nodes, 3) - 0.2 * long
+class _Scores:
+    """Scores of skeletons: promises of good questions."""
+
+    def __init__(self, store: FactStore, distances: Mapping[str, int], seed: tuple[str, ...]) -> None:
+        self._store = store
+        self._seed = seed
+        self._far = _walks(store, distances)
+        self._subjects = Counter(
+            relation for relation, _ in {(fact.relation, fact.subject) for fact in store.facts}
+        )
+
+    def of(self, skeleton: Skeleton, nodes: int) -> float:
+        """Return how good a question a skeleton promises to become.
+
+        Its facts are near the seed, and their relations are special: many things have a population, few have a captain.
+        """
+        relations = relations_of(skeleton.program)
+        far = [
+            min(self._far.get(end, _FAR) for end in ends_of(self._store.by_id[fact]))
+            for fact in skeleton.facts
+        ]
+        near = 3.0 - 2.0 * sum(far) / len(far)
+        common = sum(math.log2(max(1, self._subjects[relation])) for relation in relations)
+        long = sum(max(0, len(relation.split()) - 3) for relation in relations)
+        size = {2: 1.0, 3: 1.5, 4: 1.5}.get(len(skeleton.facts), 1.0)
+        hidden = 0.5 if set(skeleton.hidden) - set(_names(skeleton.answer)) else 0.0
+        special = -0.8 * common / max(1, len(relations))
+        taste = 1.5 * self._taste(skeleton.id) + max(map(self._taste, relations), default=0.0)
+        return near + size + hidden + 0.5 * min(nodes, 3) + special + taste - 0.2 * long
+
+    def _taste(self, text: str) -> float:
+        """Return a number from 0 to 1 that differs between seeds: those with similar trees ask different questions."""
+        return int(digest([self._seed, text])[:8], 16) / 0xFFFFFFFF
+
+
+def _walks(store: FactStore, distances: Mapping[str, int]) -> dict[str, float]:
+    """Return how far entities are from the seed. A step through a thing with many neighbours is longer than others."""
+    links: dict[str, dict[str, None]] = {}
+    for fact in store.facts:
+        ends = ends_of(fact)
+        for end in ends:
+            links.setdefault(end, {}).update(dict.fromkeys(ends))
+    far: dict[str, float] = {}
+    waiting = [(0.0, name) for name, distance in distances.items() if not distance]
+    while waiting:
+        so_far, name = heappop(waiting)
+        if name in far or so_far > _FAR:
+            continue
+        far[name] = so_far
+        step = 1.0 if not so_far else math.log2(max(2, len(links.get(name, ())) - 1))
+        for other in links.get(name, ()):
+            heappush(waiting, (so_far + step, other))
+    return far
 
 
 def _limited(ranked: Sequence[_Scored], per_kind: int, per_relation: int) -> list[_Scored]:
-    """Return the best ones, not too many with one last relation, and as many with `yes` as with `no`."""
-    relations: Counter[str] = Counter()
+    """Return the best ones, not too many with one relation, and as many with `yes` as with `no`."""
+    counts: Counter[str] = Counter()
     left: list[_Scored] = []
+    known = {relation for one in ranked for relation in relations_of(one.skeleton.program)}
+    most = max(per_relation, 3 * per_kind // max(1, len(known)))
     for one in ranked:
-        relation = last_relation(one.skeleton.program)
-        if relations[relation] < per_relation:
-            relations[relation] += 1
+        relations = relations_of(one.skeleton.program)
+        if all(counts[relation] < most for relation in relations):
+            counts.update(relations)
             left.append(one)
     yes = [one for one in left if one.skeleton.answer == BoolValue(True)]
     no = [one for one in left if one.skeleton.answer == BoolValue(False)]
     if yes or no:
-        few = min(len(yes), len(no))
+        few = min(len(yes), len(no), per_kind // 2)
         left = sorted([*yes[: few or 1], *no[: few or 1]], key=_Scored.rank)
     return left[:per_kind]
 

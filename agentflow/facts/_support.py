@@ -106,7 +106,7 @@ def support_distance(facts: Iterable[str], distances: Mapping[str, int], store: 
         distances[name]
         for fact in facts
         if fact in store.by_id
-        for name in _ends(store.by_id[fact])
+        for name in ends_of(store.by_id[fact])
         if name in distances
     ]
     return min(found, default=None)
@@ -120,7 +120,7 @@ def seed_distances(store: FactStore, seed_names: Iterable[str]) -> dict[str, int
     distances = dict.fromkeys(_seed_entities(store, seed_names), 0)
     links: dict[str, set[str]] = {}
     for fact in store.facts:
-        ends = _ends(fact)
+        ends = ends_of(fact)
         for end in ends:
             links.setdefault(end, set()).update(ends)
     for one in store.sets.values():
@@ -146,7 +146,7 @@ def _seed_entities(store: FactStore, seed_names: Iterable[str]) -> list[str]:
     others: dict[str, list[str]] = {}
     for alias, name in store.aliases.items():
         others.setdefault(name, []).append(alias)
-    for name in dict.fromkeys(end for fact in store.facts for end in _ends(fact)):
+    for name in dict.fromkeys(end for fact in store.facts for end in ends_of(fact)):
         if mentioned(name) or any(map(mentioned, others.get(name, ()))):
             found[name] = None
     if found:
@@ -161,8 +161,11 @@ def _seed_entities(store: FactStore, seed_names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _ends(fact: Fact) -> tuple[str, ...]:
-    """Return the entities of a fact. A kind connects nothing."""
+def ends_of(fact: Fact) -> tuple[str, ...]:
+    """Return the entities of a fact. A kind connects nothing.
+
+    See docs/facts.md.
+    """
     if fact.relation == KIND:
         return (fact.subject,)
     items = fact.value.items if isinstance(fact.value, ListValue) else (fact.value,)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from agentflow.facts import KIND, Comparison, Operator
 from agentflow.offline._expressions import Expression
 from agentflow.offline._relations import BE, RelationWords, Verb, cues_of, site_of, words_of
+from agentflow.offline._words import DONE, plural_of
 
 _START = re.compile(r"(?:How|Which|Who|What|Where|When|In|By|After|Was|Were|Is|Are|Did|Do|Does|For|Of)\b")
 _NAME = re.compile(r"(?:[Tt]he )?(?P<name>(?:[^\W\d_a-z]|\d)[^?]*)")
@@ -75,7 +76,8 @@ class PhraseParser:
 
     def __init__(self, relations: tuple[str, ...], sets: tuple[str, ...], text: str) -> None:
         """Parse phrases of a text with some of these relations."""
-        asked = frozenset(re.findall(r"[a-z]{3,}", text.lower()))
+        words = re.findall(r"[a-z]{3,}", text.lower())
+        asked = frozenset([*words, *(word.removesuffix("s") for word in words)])
         self.known = tuple(
             each
             for each in known_relations(relations)
@@ -104,6 +106,10 @@ class PhraseParser:
             if (site := site_of(relation)) is not None:
                 done, part = site
                 owner = f"the {part} of (?P<e>.+)" if part else "(?P<e>.+)"
+                if relation == "place of construction":
+                    yard = regex(rf"the {_NOUN}yard that built (?P<e>.+)").fullmatch(text)
+                    if yard is not None:
+                        return self.follow(yard["e"], relation)
                 place = regex(rf"the {_NOUN} where {owner} (?:is|are|was|were) {done}").fullmatch(text)
                 if place is not None:
                     return self.follow(place["e"], relation)
@@ -121,6 +127,11 @@ class PhraseParser:
         one = regex(rf"the one of (?P<group>.+?) {OF} (?P<clause>.+)").fullmatch(text)
         if one is not None and (things := self.things(one["group"])) is not None:
             return self.limited(things, one["clause"])
+        one = regex(rf"the one of (?P<group>.+?) (?P<clause>{DONE} (?:first|last|earlier|later))").fullmatch(
+            text
+        )
+        if one is not None and (things := self.things(one["group"])) is not None:
+            return self.limited(things, f"was {one['clause']}")
         for relation, words in self.known:
             for operator, pattern in _extremes(words):
                 lead = f"the {pattern.removeprefix('+').removeprefix('the ')} of "
@@ -142,9 +153,19 @@ class PhraseParser:
             return self.limited((self.front,), f"has {best['rest']}")
         found = regex(rf"the (?P<noun>{_NOUN}) {OF} (?P<clause>.+)").fullmatch(text)
         if found is None:
-            return None
+            return self._reduced(text)
         base = self.front if found["noun"] == "one" else None
         return self.limited(() if base is None else (base,), found["clause"], found["noun"])
+
+    def _reduced(self, text: str) -> Expression | None:
+        """Parse `the ship launched in 1711`, `the one founded first`."""
+        found = regex(
+            rf"the (?P<noun>{_NOUN}?) (?P<clause>{DONE} (?:by|in|at|before|after|first|last|earlier|later)\b.*)"
+        ).fullmatch(text)
+        if found is None:
+            return None
+        base = self.front if found["noun"] == "one" else None
+        return self.limited(() if base is None else (base,), f"was {found['clause']}", found["noun"])
 
     def limited(self, things: tuple[Expression | str, ...], text: str, noun: str = "") -> Expression | None:
         """Apply conditions, or a superlative, to things; without things there must be a condition that finds them."""
@@ -204,7 +225,13 @@ class PhraseParser:
         return None if description is None else Expression(Operator.MEMBERS, (description,))
 
     def several(self, text: str, link: str) -> tuple[Expression | str, ...] | None:
-        """Parse `A and B`, `A, B and C`."""
+        """Parse `A and B`, `A, B and C`, `the owners of A and B`."""
+        for relation, _ in self.known:
+            lead = f"the {plural_of(relation)} of "
+            if link == "and" and text.startswith(lead):
+                owners = self.several(text[len(lead) :], link)
+                if owners is not None:
+                    return tuple(Expression(Operator.FOLLOW, (owner,), relation) for owner in owners)
         for split in regex(rf" {link} ").finditer(text):
             last = self.thing(text[split.end() :])
             if last is None:

@@ -6,15 +6,21 @@ from typing import NamedTuple
 
 from agentflow.facts import Comparison, Operator, WordingRequest
 from agentflow.offline._expressions import Expression, nested
-from agentflow.offline._relations import BE, HAVE, RelationWords, Verb, site_of, words_of
-from agentflow.offline._words import KINDS, PERSONS, PLURALS
+from agentflow.offline._relations import BE, HAVE, LIVES, RelationWords, Verb, site_of, words_of
+from agentflow.offline._words import DONE, KINDS, PERSONS, PLURALS, plural_of
 
 _SETS = frozenset({Operator.MEMBERS, Operator.WHERE, Operator.FIND, Operator.AND, Operator.OR})
 _BEFORE_NUMBER = re.compile(r"(\w+) (?:for |only |about )?\d")
 _PERIOD = re.compile(r"(?:the )?(?:\d{3,4}s|\d{1,2}(?:st|nd|rd|th) century)", re.IGNORECASE)
 _AS_ROLE = re.compile(r"(?P<value>.+) as its (?P<role>.+)")
-_YARD = re.compile(r"(?:Shipyard|Yard|Works|Station|Observatory|Mill|Dock|Airport)$")
+_YARD = re.compile(r"\b(?:[Ss]hipyard|Yard|Works|Station|[Oo]bservatory|Mill|Dock|Airport)(?: of .*)?$")
+RELATIVE = re.compile(r" (?:that|who|whose|where) ")
+"""Relative clause in a phrase."""
+_DONE = re.compile(rf"{DONE} (?:by|in|at|before|after|first|last|earlier|later)\b")
 ORDINALS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
+
+
+_PAST_SITES = frozenset({"born", "buried", "built", "signed"})
 
 
 class Unspeakable(Exception):
@@ -36,6 +42,11 @@ class Clause(NamedTuple):
         """Return the clause as a question: `was Alba founded in 1204`."""
         start = self.verb.auxiliary(past=self.past, plural=plural or is_plural(subject))
         return " ".join(filter(None, (start, subject, self.verb.infinitive, self.rest)))
+
+    @property
+    def reduced(self) -> str:
+        """The clause after a noun without a relative pronoun: `founded in 1204`; empty if it needs one."""
+        return self.rest if self.verb is BE and _DONE.match(self.rest) else ""
 
 
 class Conditions(NamedTuple):
@@ -95,12 +106,19 @@ class PhraseWriter:
         subject = part.inputs[0]
         if isinstance(subject, Expression) and subject.operator is Operator.MEMBERS:
             raise Unspeakable
-        owner = self.thing(subject)
+        owner = self.owner(subject)
         if part.relation == "kind":
             raise Unspeakable
-        if (split := self.split(part)) is not None:
+        if part.relation not in LIVES and (split := self.split(part)) is not None:
             return " ".join(filter(None, split))
         return f"the {part.relation} of {owner}"
+
+    def owner(self, part: Expression | str) -> str:
+        """Return a phrase for a thing after `of`: `the town where Ida Holt was born`, without a second `of`."""
+        if isinstance(part, Expression) and part.operator is Operator.FOLLOW and part.relation in LIVES:
+            split = self.split(part)
+            return self.thing(part) if split is None else " ".join(split)
+        return self.thing(part)
 
     def _described(self, part: Expression) -> tuple[str, str]:
         """Return noun and relative clause of a phrase for things that meet conditions."""
@@ -116,6 +134,8 @@ class PhraseWriter:
         if role is not None:
             be = BE.finite(past=found.clauses[0].past, plural=False)
             return f"the {noun}", f"whose {role['role']} {be} {role['value']}"
+        if len(found.clauses) == 1 and found.clauses[0].reduced:
+            return f"the {noun}", found.clauses[0].reduced
         return f"the {noun}", f"{'who' if is_person(noun) else 'that'} {joined(found.clauses)}"
 
     def _best(self, part: Expression) -> str:
@@ -126,7 +146,7 @@ class PhraseWriter:
             return f"{clause.rest} of {among}"
         if not group and part.inputs and clause.verb is BE and " " not in clause.rest:
             return f"the {clause.rest} of {among}"
-        return f"the one of {among} that {clause.said()}"
+        return f"the one of {among} {clause.reduced or f'that {clause.said()}'}"
 
     def things(self, part: Expression | str) -> str:
         """Return a phrase for several things."""
@@ -287,9 +307,14 @@ class PhraseWriter:
         if part.operator is Operator.FOLLOW and (site := site_of(part.relation)) is not None:
             done, piece = site
             owner = self.thing(part.inputs[0])
+            if RELATIVE.search(owner):
+                return None
+            noun = self.nouns.get(part, "")
+            if part.relation == "place of construction" and noun.endswith("yard"):
+                return f"the {noun}", f"that built {owner}"
             owner = f"the {piece} of {owner}" if piece else owner
             plural = piece.endswith("s") or (not piece and is_plural(owner))
-            be = BE.finite(past=done in {"built", "signed"}, plural=plural)
+            be = BE.finite(past=done in _PAST_SITES, plural=plural)
             return f"the {self.nouns.get(part) or 'place'}", f"where {owner} {be} {done}"
         if part.operator in {Operator.GREATEST, Operator.LEAST} and not self.front:
             clause = self.extreme(part)
@@ -298,7 +323,7 @@ class PhraseWriter:
                 self.front = group
                 if clause.verb is HAVE:
                     return f"the one with {clause.rest}", ""
-                return "the one", f"that {clause.said()}"
+                return "the one", clause.reduced or f"that {clause.said()}"
         return None
 
 
@@ -309,7 +334,7 @@ def joined(clauses: Sequence[Clause], *, plural: bool = False) -> str:
     for clause in clauses:
         verb = clause.verb.finite(past=clause.past, plural=plural)
         start, _, rest = clause.rest.partition(" ")
-        if verb == last and start == done and clause.verb is BE and rest:
+        if verb == last and start == done and clause.verb is BE and rest and not RELATIVE.search(said[-1]):
             said[-1] += f" {rest}"
         else:
             said.append(clause.rest if verb == last else f"{verb} {clause.rest}".strip())
@@ -331,19 +356,27 @@ def _period(first: Expression | str, last: Expression | str) -> str:
     raise Unspeakable
 
 
+def merged(parts: Sequence[Expression | str], writer: PhraseWriter) -> str:
+    """Join phrases for things; those with one relation share it: `the main towns of Ossel and Quillan`."""
+    phrases = [writer.thing(each) for each in parts]
+    relations = {each.relation if isinstance(each, Expression) else "" for each in parts}
+    relation = relations.pop() if len(relations) == 1 else ""
+    leads = [phrase.removeprefix(f"the {relation} of ") for phrase in phrases]
+    if (
+        len(parts) < 2
+        or not relation
+        or " of " in relation
+        or leads == phrases
+        or any(RELATIVE.search(lead) or " and " in lead for lead in leads)
+        or any(lead == phrase for lead, phrase in zip(leads, phrases, strict=True))
+    ):
+        return series(phrases)
+    return f"the {plural_of(relation)} of {series(leads)}"
+
+
 def series(parts: Sequence[str], link: str = "and") -> str:
     return f" {link} ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def is_person(noun: str) -> bool:
     return noun == "person" or noun.rpartition(" ")[2] in PERSONS
-
-
-def plural_of(noun: str) -> str:
-    if not noun:
-        return "things"
-    if noun == "person":
-        return "people"
-    if noun.endswith("y") and noun[-2] not in "aeiou":
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "sh", "ch", "x")) else f"{noun}s"

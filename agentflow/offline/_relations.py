@@ -105,12 +105,14 @@ _HOLDERS = {
     "workers": "employ",
     "patents": "hold",
     "notes": "strike",
+    "pupils": "teach",
 }
 _VERBS = {
     "carry": Verb("carry", "carries", "carried"),
     "hold": Verb("hold", "holds", "held"),
     "employ": Verb("employ", "employs", "employed"),
     "strike": Verb("strike", "strikes", "struck"),
+    "teach": Verb("teach", "teaches", "taught"),
     "weigh": Verb("weigh", "weighs", "weighed"),
     "cost": Verb("cost", "costs", "cost"),
     "last": Verb("last", "lasts", "lasted"),
@@ -130,6 +132,9 @@ _SUBJECTS = {
     "sailors": "ship",
     "passengers": "ship",
     "beds": "ship",
+    "masts": "ship",
+    "pupils": "person",
+    "children": "person",
 }
 _ADJECTIVES = {
     "height": ("tall", "taller", "tallest", "lower", "lowest"),
@@ -151,6 +156,8 @@ SITES = {
     "location": "located",
 }
 """Relations to places, with the participle of `the place where it was …`."""
+LIVES = {"birthplace": "born", "burial place": "buried"}
+"""Relations of people to places, with the participle of `the town where she was …`."""
 _DATED = re.compile(r"\b(?:year|date|day)\b")
 _SIZES = frozenset({"area", "size", "volume", "surface", "capacity"})
 _LEVELS = ("higher", "highest", "lower", "lowest")
@@ -209,8 +216,9 @@ def cues_of(relation: str) -> frozenset[str]:
 
 def site_of(relation: str) -> tuple[str, str] | None:
     """Return participle and part of a relation to a place: `located`, `hall` for the location of the hall."""
-    if relation in SITES:
-        return SITES[relation], ""
+    done = SITES.get(relation) or LIVES.get(relation)
+    if done:
+        return done, ""
     found = _SITED.fullmatch(relation)
     return None if found is None else ("located", found["part"])
 
@@ -269,7 +277,7 @@ def _count(unit: str) -> RelationWords:
     stem = _HOLDERS.get(unit, "")
     return RelationWords(
         _VERBS[stem] if stem else HAVE,
-        unit in {"sailors", "patents"},
+        unit in {"sailors", "patents", "pupils", "children"},
         ask=f"How many {unit}",
         value=f"{{v}} {unit}",
         less=f"fewer than {{v}} {unit}",
@@ -293,8 +301,8 @@ def _extent(relation: str, unit: str) -> RelationWords:
         False,
         ask=f"How many {unit} {plain}" if unit else f"How {plain}",
         value=f"{{v}} {plain}",
-        less=f"{less} than {{v}}",
-        more=f"{more} than {{v}}",
+        less=f"less than {{v}} {plain}",
+        more=f"more than {{v}} {plain}",
         lesser=less,
         greater=more,
         least=f"the {least}",
@@ -307,8 +315,9 @@ def _extent(relation: str, unit: str) -> RelationWords:
 
 def _special(relation: str, unit: str) -> RelationWords | None:
     match relation:
-        case "birthplace":
-            return RelationWords(BE, True, ask="Where", asked="born", value="born in {v}", noun="person")
+        case _ if relation in LIVES:
+            done = LIVES[relation]
+            return RelationWords(BE, True, ask="Where", asked=done, value=f"{done} in {{v}}", noun="person")
         case _ if relation in SITES:
             done = SITES[relation]
             past = relation in _PAST_SITES

@@ -23,6 +23,7 @@ from agentflow.offline._relations import YEAR_IN, RelationWords
 
 _START = re.compile(r"(?:How|Which|Who|What|Where|When|In|By|After|Was|Were|Is|Are|Did|Do|Does|For|Of|On)\b")
 _LINKS = re.compile(r" and |, | of the ")
+_ITS = re.compile(r"\bits ([a-z][a-z’'-]*(?: (?!is\b|are\b|was\b|were\b)[a-z’'-]+)*)")
 _MOST_LINKS = 12
 """Number of links between phrases of the most complex question that is read."""
 _LONGEST = 400
@@ -80,19 +81,48 @@ class _QuestionParser(PhraseParser):
         )
         if between is not None:
             for first, second in splits(between["both"], " and "):
-                one, two = self._dated(first), self._dated(second)
+                one = self._dated(first)
+                two = None if one is None else self._second_date(first, second, one)
                 if one is not None and two is not None:
                     return Expression(Operator.DIFFERENCE, (one, two))
             return None
+        if (apart := self._apart(text)) is not None:
+            return apart
         for relation, _ in self.known:
             of = rf"what (?:is|was) the difference between the {re.escape(relation)} of (?P<one>.+) and (?:that|the one) of (?P<two>.+)"
+            by_both = rf"by how many {ANY_UNIT} (?:do|did) (?P<both>the .+) differ in {re.escape(relation)}"
             by = rf"by how many {ANY_UNIT} (?:do|did) (?P<one>.+) and (?P<two>.+) differ in {re.escape(relation)}"
+            if (both := regex(by_both).fullmatch(text)) is not None:
+                things = self.several(both["both"], "and")
+                if things is not None and len(things) == 2:
+                    parts = (Expression(Operator.FOLLOW, (each,), relation) for each in things)
+                    return Expression(Operator.DIFFERENCE, tuple(parts))
             for pattern in (of, by):
                 if (found := regex(pattern).fullmatch(text)) is not None:
                     one, two = self.follow(found["one"], relation), self.follow(found["two"], relation)
                     if one is not None and two is not None:
                         return Expression(Operator.DIFFERENCE, (one, two))
         return None
+
+    def _apart(self, text: str) -> Expression | None:
+        """Parse `how many years apart were Alba and Brenn founded`."""
+        for relation, words in self.known:
+            if not words.event:
+                continue
+            done = " ".join(filter(None, (words.verb.infinitive, words.asked)))
+            found = regex(rf"how many years apart (?:were|did) (?P<both>.+) {done}").fullmatch(text)
+            things = None if found is None else self.several(found["both"], "and")
+            if things is not None and len(things) == 2:
+                parts = (Expression(Operator.FOLLOW, (each,), relation) for each in things)
+                return Expression(Operator.DIFFERENCE, tuple(parts))
+        return None
+
+    def _second_date(self, first: str, text: str, one: Expression) -> Expression | None:
+        """Parse `that of Brenn`, `the death of its founder` after another event."""
+        if text.startswith("that of "):
+            return self.follow(text.removeprefix("that of "), one.relation)
+        owner = first.partition(" of ")[2]
+        return self._dated(_ITS.sub(lambda its: f"the {its[1]} of {owner}", text))
 
     def _dated(self, text: str) -> Expression | None:
         """Parse `the foundation of Alba`."""
@@ -225,6 +255,10 @@ class _QuestionParser(PhraseParser):
             ).fullmatch(text)
             if moved is not None:
                 return self.follow(f"{moved['head']} {moved['clause']}", relation)
+        if words.counted:
+            there = regex(rf"{ask} (?:are|were) there (?:in|on) (?P<e>the .+)").fullmatch(text)
+            if there is not None:
+                return self.follow(there["e"], relation)
         found = regex(rf"{start}(?P<e>.+){rest}").fullmatch(text)
         if found is None:
             return None
@@ -244,6 +278,8 @@ class _QuestionParser(PhraseParser):
     def _same(self, text: str) -> Expression | None:
         for relation, words in self.known:
             patterns = [rf"(?:do|did) (?P<both>.+) have the same {re.escape(relation)}"]
+            if words.ask == "Where" and words.asked:
+                patterns.append(rf"(?:were|are) (?P<both>.+) {words.asked} in the same place")
             if words.event:
                 rest = " ".join(filter(None, (words.verb.infinitive, words.asked)))
                 patterns.append(rf"{words.verb.any_auxiliary} (?P<both>.+) {rest} in the same year")

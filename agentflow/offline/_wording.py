@@ -6,19 +6,23 @@ from agentflow.facts import Operator, Wording, WordingRequest
 from agentflow.offline._expressions import Expression, nested
 from agentflow.offline._phrases import (
     ORDINALS,
+    RELATIVE,
     Clause,
     PhraseWriter,
     Unspeakable,
     is_person,
     is_plural,
     joined,
-    plural_of,
+    merged,
     series,
 )
-from agentflow.offline._relations import BE, YEAR_IN, RelationWords, words_of
+from agentflow.offline._relations import BE, HAVE, YEAR_IN, RelationWords, words_of
+from agentflow.offline._words import plural_of
 
 _NESTED = re.compile(r". (?:that|who|whose|where) ")
 """Relative clause within another one."""
+_SURFACES = ("island", "ship", "ferry", "square")
+"""Nouns of places that things are on."""
 
 
 def word(request: WordingRequest) -> Wording:
@@ -69,13 +73,15 @@ class _QuestionWriter(PhraseWriter):
         words = words_of(whole.relation, self.unit)
         subject = whole.inputs[0]
         if words.part:
-            owner = f"the {words.part} of {self.thing(subject)}"
+            owner = f"the {words.part} of {self.owner(subject)}"
         elif isinstance(subject, Expression) and (split := self.split(subject)) is not None:
             return self._of_described(words, split, whole.relation)
         else:
             owner = self.thing(subject)
         past = self.past(words, whole.relation)
         many = words.part.endswith("s")
+        if words.asked and not words.part and RELATIVE.search(owner):
+            return f"what {'was' if past and not words.event else 'is'} the {whole.relation} of {owner}?"
         if words.asks and not self.unit:
             return words.asks.format(e=owner, **{"is": BE.finite(past=past, plural=False)})
         if words.asks or not words.ask:
@@ -93,7 +99,11 @@ class _QuestionWriter(PhraseWriter):
         if words.asks or not words.ask:
             unit = f", in {self.unit}" if self.unit else ""
             return f"what {'was' if past else 'is'} the {relation} of {whole}{unit}?"
-        if words.verb is not BE and not _NESTED.search(clause):
+        if words.counted and words.verb is HAVE and RELATIVE.match(f" {clause}") and not is_person(head[4:]):
+            place = "on" if head.endswith(_SURFACES) else "in"
+            return f"{words.ask} {'were' if past else 'are'} there {place} {whole}?"
+        inside = head == "the one" or not RELATIVE.match(f" {clause}")
+        if inside or (words.verb is not BE and not _NESTED.search(clause)):
             return f"{words.ask} {Clause(words.verb, words.asked, past).asked(whole)}?"
         if words.asked and words.asked in clause:
             raise Unspeakable  # `in which year was the ship launched that was launched by …`
@@ -160,9 +170,9 @@ class _QuestionWriter(PhraseWriter):
         if len(parts) == 1:
             owners = self.group(parts[0].inputs) or self.things(parts[0].inputs[0])
         else:
-            owners = series([self.thing(each.inputs[0]) for each in parts])
+            owners = merged([each.inputs[0] for each in parts], self)
             together = "together"
-        if words.counted:
+        if words.counted or (words.ask and words.verb not in (BE, HAVE)):
             start = words.verb.auxiliary(past=self.past(words, relation), plural=True)
             return f"{words.ask} {start} {owners} {words.verb.stem} {together}?"
         unit = f", in {self.unit}" if self.unit else ""
@@ -172,17 +182,35 @@ class _QuestionWriter(PhraseWriter):
         first, second = self._pair(whole)
         words, other = words_of(first.relation), words_of(second.relation)
         if words.event and other.event:
-            return f"how many years passed between {self._event(first)} and {self._event(second)}?"
+            return self._years_between(first, second)
         if first.relation != second.relation or words.event or other.event:
             raise Unspeakable
         one, two = self.thing(first.inputs[0]), self.thing(second.inputs[0])
         if words.counted or words.part or not self.unit:
             return f"what is the difference between the {first.relation} of {one} and that of {two}?"
-        return f"by how many {self.unit} do {one} and {two} differ in {first.relation}?"
+        both = merged([first.inputs[0], second.inputs[0]], self)
+        return f"by how many {self.unit} do {both} differ in {first.relation}?"
+
+    def _years_between(self, first: Expression, second: Expression) -> str:
+        words = words_of(first.relation)
+        if first.relation == second.relation:
+            both = merged([first.inputs[0], second.inputs[0]], self)
+            if not RELATIVE.search(both):
+                start = words.verb.auxiliary(past=True, plural=True)
+                done = " ".join(filter(None, (words.verb.infinitive, words.asked)))
+                return f"how many years apart {start} {both} {done}?"
+            return f"how many years passed between {self._event(first)} and that of {self.owner(second.inputs[0])}?"
+        later = self._event(second)
+        owner = self.thing(first.inputs[0])
+        if not is_person(self.nouns.get(first, "") or words.noun):
+            later = re.sub(
+                rf"\bthe ((?:(?!of\b)[\w’'-]+ )+)of {re.escape(owner)}(?!\w)", r"its \1", later
+            ).rstrip()
+        return f"how many years passed between {self._event(first)} and {later}?"
 
     def _event(self, part: Expression) -> str:
         words = words_of(part.relation)
-        return f"the {words.event} of {self.thing(part.inputs[0])}"
+        return f"the {words.event} of {self.owner(part.inputs[0])}"
 
     def _pair(self, whole: Expression) -> tuple[Expression, Expression]:
         if len(whole.inputs) != 2:
@@ -249,6 +277,10 @@ class _QuestionWriter(PhraseWriter):
                 same = f"{words.asked} in the same year".strip()
                 start = words.verb.auxiliary(past=True, plural=True)
                 return f"{start} {subject} and {other} {words.verb.infinitive} {same}?".replace("  ", " ")
+            if first.relation == second.relation and words.ask == "Where" and words.asked:
+                both = merged([first.inputs[0], second.inputs[0]], self)
+                be = BE.finite(past=self.past(words, first.relation), plural=True)
+                return f"{be} {both} {words.asked} in the same place?"
             if first.relation == second.relation:
                 done = "did" if self.past(words, first.relation) else "do"
                 return f"{done} {subject} and {other} have the same {first.relation}?"

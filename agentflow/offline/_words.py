@@ -173,3 +173,14 @@ PLURALS = frozenset(
 
 DONE_BY = {participle: past for participle, past in _PASTS.items() if participle in AGENTS}
 """Simple past of the participles of agents, where it differs."""
+
+
+def plural_of(noun: str) -> str:
+    """Return the plural of a noun, `lighthouse` -> `lighthouses`."""
+    if not noun:
+        return "things"
+    if noun == "person":
+        return "people"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "sh", "ch", "x")) else f"{noun}s"

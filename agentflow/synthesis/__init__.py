@@ -7,7 +7,7 @@
 from typing import TYPE_CHECKING
 
 from agentflow.synthesis._config import SynthesisConfig, load_config, load_synthesis_config
-from agentflow.synthesis._files import PAIRS, REPORT, TASKS, TRAJECTORIES, TREES, write_files
+from agentflow.synthesis._files import PAIRS, REPORT, SURPLUS, TASKS, TRAJECTORIES, TREES, write_files
 from agentflow.synthesis._questions import write_questions
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._seed_result import SeedResult
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PAIRS",
     "REPORT",
+    "SURPLUS",
     "TASKS",
     "TRAJECTORIES",
     "TREES",

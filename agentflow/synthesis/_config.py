@@ -30,7 +30,7 @@ _TABLES: Final = ("*.csv", "*.tsv", "*.parquet")
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-_ADDED: Final = ("recovery_share", "max_observation_chars", "max_evidence_chars")
+_ADDED: Final = ("recovery_share", "max_observation_chars", "max_evidence_chars", "quotas")
 """Settings that runs of earlier versions do not have; they resume with the defaults."""
 
 
@@ -50,6 +50,17 @@ class DifficultySettings(Section):
         if not 0 <= low <= high <= 1:
             raise ValueError("window: give two shares from 0 to 1, the smaller first")
         return self
+
+
+class QuotaSettings(Section):
+    """Largest shares of the pairs of a file that may have something in common; 1: no limit."""
+
+    kind: Share = 0.25
+    """Share of a kind of questions, if there are enough kinds."""
+    relation: Share = 0.1
+    """Share of the pairs whose facts have the same relation, if there are enough relations."""
+    answer: Share = 0.01
+    """Share of an answer other than yes and no."""
 
 
 class SynthesisConfig(RunConfig):
@@ -123,7 +134,7 @@ class SynthesisConfig(RunConfig):
     """Examples of the wanted style, each with `question` and `answer`."""
     min_reasoning_steps: int = Field(default=3, ge=1)
     """Minimum number of reasoning steps; a closing step is added if there are fewer."""
-    max_questions: int = Field(default=8, ge=0)
+    max_questions: int = Field(default=12, ge=0)
     """Maximum number of questions per seed."""
     question_level: int = Field(default=0, ge=0, le=3)
     """Obfuscation of questions: 0 names what they start from, 1 describes it, 2 generalises dates and numbers, 3 leaves out a
@@ -151,7 +162,11 @@ class SynthesisConfig(RunConfig):
     agent_model: RoleModel = RoleModel()
     """Model settings of that agent."""
     question_similarity: Share = 0.85
-    """Similarity from which two questions with the same answer are duplicates, over all seeds."""
+    """Similarity from which two questions are duplicates, over all seeds: of their words, if they have the same answer, or of
+    the sets of their facts."""
+    quotas: QuotaSettings = QuotaSettings()
+    """Largest shares of a kind, a relation and an answer in the file of pairs, as `{kind: 0.25, relation: 0.1, answer: 0.01}`.
+    Pairs over them are written to another file."""
 
     max_open_trees: int | None = Field(default=None, ge=1)
     """Maximum number of trees that grow concurrently; `None`: as many as the tools allow."""

@@ -182,7 +182,7 @@ def _rows(report: Report) -> list[tuple[str, str]]:
     ]
     most = sorted(report.rejected, key=lambda check: (-report.rejected[check], check))
     rows += [(f"  {check}", f"such as: {report.rejection_examples[check]}") for check in most[:_EXAMPLES]]
-    rows.append(("pairs", f"{report.pairs} written; {report.near_duplicates} near-duplicates dropped"))
+    rows.append(("pairs", f"{report.pairs} written; surplus: {counts_text(report.surplus)}"))
     if report.tasks or report.rejected_tasks:
         rows.append(("tasks", f"{report.tasks} written; rejected: {counts_text(report.rejected_tasks)}"))
     rows += [

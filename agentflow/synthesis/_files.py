@@ -1,26 +1,33 @@
 """Files of a synthesis: projections of the results in the journal."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from importlib import import_module
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
+from msgspec import Struct
 
-from agentflow.facts import texts_agree
+from agentflow.facts import infer_value
 from agentflow.runs import AtomicFiles, BlobReader
 from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._projection import CorpusClaims, PairKey, QuestionIndex, Surplus, surplus_of
 from agentflow.synthesis._report import Report, ReportBuilder
-from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
+from agentflow.synthesis._seed_result import Pair, PairAttempts, SeedResult, Trajectory
 from agentflow.synthesis._task_pairs import answer_of, task_pair_record
 from agentflow.synthesis._trajectory_node import TrajectoryNode
 from agentflow.tasks import VerifiableTask
-from agentflow.text import tokens
 from agentflow.trajectory import Seed, Tree
 
 PAIRS: Final = "synthesized_qa.jsonl"
 """File of the question-answer pairs."""
+
+
+SURPLUS: Final = "surplus.jsonl"
+"""File of pairs that passed every check and are not needed, with the reasons."""
 
 
 TRAJECTORIES: Final = "trajectories.jsonl"
@@ -60,8 +67,8 @@ async def write_files(
 ) -> Report:
     """Write the files from the results of seeds, in order, and return the report on them.
 
-    All files are replaced together at the end. A pair whose question repeats an earlier one, or asks for the same fact, is dropped. One result is in
-    memory at a time. See docs/synthesis.md.
+    All files are replaced together at the end. A pair that contradicts another tree, repeats an earlier question or
+    exceeds a quota is written to another file, with the reason. One result is in memory at a time. See docs/synthesis.md.
 
     :param dropped_tools: reasons of tools that could not be used, by name.
     :param read_blob: reads the images, which are written to the folder `images` beside the files.
@@ -69,42 +76,101 @@ async def write_files(
     """
     tally = ReportBuilder(config, dropped_tools)
     asked = QuestionIndex(config.question_similarity)
-    names = [PAIRS, TRAJECTORIES, TREES, REPORT]
+    names = [PAIRS, SURPLUS, TRAJECTORIES, TREES, REPORT]
     if config.task_kind:
         names.append(TASKS)
     if config.difficulty.attempts:
         names += [TRIAGE, ATTEMPTS]
-    async with AtomicFiles.replace(output_dir, names, read_blob) as files:
-        async for seed, result in results:
-            tally.add(seed, result)
-            lines = _lines(seed, result, tally, asked, config)
-            await files.write({name: each for name, each in lines.items() if name in names})
-        report = tally.report()
-        await files.write({REPORT: [msgspec.json.format(_ENCODER.encode(report), indent=2)]})
+    with closing(_Waiting()) as waiting:
+        async with AtomicFiles.replace(output_dir, names, read_blob) as files:
+            async for seed, result in results:
+                tally.add(seed, result)
+                waiting.add(seed, result)
+                lines = _lines(seed, result, tally, asked, config)
+                await files.write({name: each for name, each in lines.items() if name in names})
+            for lines in waiting.decided(tally, asked, config):
+                await files.write({name: each for name, each in lines.items() if name in names})
+            report = tally.report()
+            await files.write({REPORT: [msgspec.json.format(_ENCODER.encode(report), indent=2)]})
     return report
 
 
+class _WaitingPair(Struct, frozen=True):
+    """Accepted pair with everything that its line needs."""
+
+    source_id: str
+    pair: Pair
+    trajectory: Trajectory
+    attempts: PairAttempts | None
+
+
+class _Waiting:
+    """Accepted pairs of all seeds, on disk until it is decided which of them are written."""
+
+    def __init__(self) -> None:
+        self._file = TemporaryFile()  # noqa: SIM115
+        self._ends = [0]
+        self._keys: list[PairKey] = []
+        self._claims = CorpusClaims()
+
+    def close(self) -> None:
+        """Delete them."""
+        with suppress(OSError):  # a full disk was reported when it was written
+            self._file.close()
+        self._claims.close()
+
+    def add(self, seed: Seed, result: SeedResult) -> None:
+        """Add the pairs and the facts of a seed."""
+        trajectories = {trajectory.id: trajectory for trajectory in result.trajectories}
+        attempts = {own.pair: own for own in result.attempts}
+        for pair in result.pairs:
+            one = _WaitingPair(seed.id, pair, trajectories[pair.trajectory_id], attempts.get(pair.id))
+            self._file.write(msgspec.msgpack.encode(one))
+            self._ends.append(self._file.tell())
+            self._keys.append(PairKey.of(pair))
+        self._claims.add(seed.id, result.claims)
+
+    def decided(
+        self, tally: ReportBuilder, asked: QuestionIndex, config: SynthesisConfig
+    ) -> Iterator[dict[str, list[bytes]]]:
+        """Yield the lines of each pair, by file."""
+        surplus = surplus_of(self._keys, self._claims.contradicted(), asked, config.quotas)
+        self._file.seek(0)
+        for place, (start, end) in enumerate(pairwise(self._ends)):
+            one = msgspec.msgpack.decode(self._file.read(end - start), type=_WaitingPair)
+            record = pair_record(one.source_id, one.pair, one.trajectory)
+            reason = surplus.get(place)
+            if reason is not None:
+                tally.drop(reason)
+                yield {SURPLUS: [_ENCODER.encode({**record, "reason": reason})]}
+                continue
+            tally.keep(one.pair)
+            attempts = [] if one.attempts is None else _right_attempts(one.attempts)
+            yield {PAIRS: [_ENCODER.encode(record)], ATTEMPTS: attempts}
+
+
+def _right_attempts(own: PairAttempts) -> list[bytes]:
+    return [
+        _ENCODER.encode({"qa_id": own.pair, "attempt": one.number, "messages": one.messages})
+        for one in own.attempts
+        if one.correct
+    ]
+
+
 def _lines(
-    seed: Seed, result: SeedResult, tally: ReportBuilder, asked: "QuestionIndex", config: SynthesisConfig
+    seed: Seed, result: SeedResult, tally: ReportBuilder, asked: QuestionIndex, config: SynthesisConfig
 ) -> dict[str, list[bytes]]:
-    """Return the lines of a result, by file."""
+    """Return the lines of a result that do not depend on others, by file, and its tasks."""
     if result.tree is None:
         return {}
     trajectories = {trajectory.id: trajectory for trajectory in result.trajectories}
+    own_pairs = {pair.id for pair in result.pairs}
     pairs: list[bytes] = []
-    for pair in result.pairs:
-        if asked.before(pair.question, pair.answer) is not None or pair.asks in asked.facts:
-            tally.drop()
-            continue
-        asked.add(pair.question, pair.answer, pair.id)
-        asked.facts.add(pair.asks)
-        tally.keep(pair)
-        pairs.append(_ENCODER.encode(pair_record(seed, pair, trajectories[pair.trajectory_id])))
     tasks: list[bytes] = []
     for task in result.tasks:
-        answer = answer_of(task)
+        answer = infer_value(answer_of(task))
         if asked.before(task.instruction, answer) is not None:
-            tally.drop()
+            tally.drop(Surplus.DUPLICATE)
             continue
         asked.add(task.instruction, answer, task.id)
         pair = task_pair_record(seed, task, result.tree, result.trajectories, config)
@@ -119,16 +185,13 @@ def _lines(
         TREES: [_ENCODER.encode(tree_record(result.tree))],
         TRIAGE: [
             _ENCODER.encode(
-                {**pair_record(seed, one.pair, trajectories[one.pair.trajectory_id]), "reason": one.reason}
+                {**pair_record(seed.id, one.pair, trajectories[one.pair.trajectory_id]), "reason": one.reason}
             )
             for one in result.triaged
         ]
         + [_ENCODER.encode({**task_record(one.task), "reason": one.reason}) for one in result.triaged_tasks],
         ATTEMPTS: [
-            _ENCODER.encode({"qa_id": own.pair, "attempt": one.number, "messages": one.messages})
-            for own in result.attempts
-            for one in own.attempts
-            if one.correct
+            line for own in result.attempts if own.pair not in own_pairs for line in _right_attempts(own)
         ],
     }
 
@@ -139,13 +202,13 @@ def task_record(task: VerifiableTask) -> dict[str, object]:
     return {**kept, "answer": answer_of(task), "kwargs": task.setup.kwargs}
 
 
-def pair_record(seed: Seed, pair: Pair, trajectory: Trajectory) -> dict[str, object]:
+def pair_record(source_id: str, pair: Pair, trajectory: Trajectory) -> dict[str, object]:
     """Return a line of `synthesized_qa.jsonl`."""
     return {
         "question": pair.question,
         "answer": pair.answer,
         "trajectory_id": pair.trajectory_id,
-        "source_id": seed.id,
+        "source_id": source_id,
         "qa_id": pair.id,
         "reasoning_steps": [
             {"step": step.step, "citations": step.citations} for step in pair.reasoning_steps
@@ -194,77 +257,3 @@ def tree_record(tree: Tree) -> dict[str, object]:
         "stalled": tree.stalled,
         "duplicates": tree.duplicates,
     }
-
-
-_HASHES = 128
-
-
-_BANDS = 16
-"""Few candidates: thousands of similar questions share most of their words."""
-
-
-_MORE_BANDS = 32
-"""More candidates, for a low similarity threshold."""
-
-
-_ALIKE = 0.7
-
-
-class _Sketch(Protocol):
-    """MinHash sketch of a set of words."""
-
-    def update(self, items: Iterable[str]) -> None: ...
-
-
-class _Index(Protocol):
-    """LSH index of sketches."""
-
-    def insert(self, key: int, minhash: _Sketch) -> None: ...
-    def query(self, minhash: _Sketch) -> list[int]: ...
-
-
-class QuestionIndex:
-    """Index of the accepted questions of a run."""
-
-    def __init__(self, similarity: float) -> None:
-        """Start an empty index.
-
-        :param similarity: word similarity from which two questions with the same answer are duplicates.
-        """
-        rensa = import_module("rensa")  # it has no types
-        bands = _BANDS if similarity >= _ALIKE else _MORE_BANDS
-        self._index: _Index = rensa.RMinHashLSH(similarity, _HASHES, bands)
-        self._new_sketch: Callable[[int, int], _Sketch] = rensa.RMinHash
-        self._least = 100 * similarity
-        self._known: list[tuple[list[str], str, str]] = []
-        self._verbatim: dict[str, str] = {}
-        self.facts = set[str]()
-        """Facts that they ask for."""
-
-    def before(self, question: str, answer: str) -> str | None:
-        """Return the id of an earlier duplicate: equal words, or similar words and the same answer."""
-        from rapidfuzz import fuzz
-
-        words = tokens(question)
-        verbatim = self._verbatim.get(" ".join(words))
-        if verbatim is not None:
-            return verbatim
-        for key in sorted(self._index.query(self._sketch(words, answer))):
-            known, known_answer, own = self._known[key]
-            if fuzz.ratio(known, words) >= self._least and texts_agree(answer, known_answer):
-                return own
-        return None
-
-    def add(self, question: str, answer: str, own: str) -> None:
-        """Add a question."""
-        words = tokens(question)
-        self._verbatim.setdefault(" ".join(words), own)
-        self._index.insert(len(self._known), self._sketch(words, answer))
-        self._known.append((words, answer, own))
-
-    def _sketch(self, words: list[str], answer: str) -> _Sketch:
-        """Return a sketch that is half question and half answer, so that other answers give no candidates."""
-        said = " ".join(tokens(answer))
-        sketch = self._new_sketch(_HASHES, 1)
-        sketch.update([*sorted(set(words)), *(f"{said} {number}" for number in range(len(words)))])
-        return sketch

@@ -15,11 +15,11 @@ from agentflow.facts import (
     RejectedWording,
     Skeleton,
     Wording,
+    claims_of,
     describe_program,
     enumerate_skeletons,
     evaluate,
     obfuscate,
-    overlaps,
     select_questions,
     show_value,
 )
@@ -78,7 +78,7 @@ async def write_questions(
     checker = QuestionChecker(known, check_settings(config), roles, calls, look=roles.look, search=search)
     skeletons = [
         skeleton
-        for skeleton in enumerate_skeletons(known.store, known.seed_names)
+        for skeleton in enumerate_skeletons(known.store, known.seed_names, min_nodes=config.min_observations)
         if not checker.check_facts(draft_of(skeleton, ""))
     ]
     writer = _QuestionWriter(tree, known, config, roles, checker, calls, agent)
@@ -90,6 +90,7 @@ async def write_questions(
         trajectories=(*(_trajectory(tree, path, score) for path, score in selection.chosen), *joined),
         left_out=selection.left_out,
         facts=len(known.store.facts),
+        claims=claims_of(known.store.facts),
         extraction_faults=faults,
         skeletons=dict(sorted(Counter(str(skeleton.kind) for skeleton in skeletons).items())),
         pairs=tuple(pair for pair, one in kept if one.triage is None),
@@ -138,12 +139,8 @@ async def _write_all(
     kept: list[_Written] = []
     rejected: list[RejectedDraft] = []
     for _ in range(ROUNDS):
-        free = [
-            skeleton
-            for skeleton in remaining
-            if not any(overlaps(skeleton, one.skeleton, MAX_SHARED) for one in kept)
-        ]
-        chosen = select_questions(free, limit - len(kept), shared=MAX_SHARED)
+        taken = [one.skeleton for one in kept]
+        chosen = select_questions(remaining, limit, shared=MAX_SHARED, taken=taken)
         if not chosen:
             break
         for written in await together(partial(writer.write, skeleton) for skeleton in chosen):

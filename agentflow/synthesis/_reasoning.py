@@ -40,7 +40,9 @@ def reasoning_of(
         answers = evaluate(part, store).answers
         shown.append(_values([show_value(answer.value) for answer in answers]))
         words = _REFERENCE.sub(lambda match: shown[int(match[1]) - 1], line.partition(") ")[2])
-        facts = [id for answer in answers for id in answer.facts if id not in used]
+        stated = [id for answer in answers for id in answer.facts]
+        # A step that only computes rests on the facts of earlier ones.
+        facts = [id for id in stated if id not in used] or stated
         used.update(facts)
         spans = [cited.fact(store.by_id[id]) for id in dict.fromkeys(facts)]
         if number == len(lines) or not spans:

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from agentflow.runs import cost_by_role, counts_text, prices_as_of
 from agentflow.synthesis._config import Role, SynthesisConfig
+from agentflow.synthesis._projection import Surplus
 from agentflow.synthesis._question_draft import Check
 from agentflow.synthesis._seed_result import Pair, SeedResult
 from agentflow.trajectory import Seed, Tree, Usage, Verdict
@@ -64,7 +65,7 @@ class Report(Struct, frozen=True, kw_only=True):
     pairs: int
     """Pairs in the file."""
     near_duplicates: int
-    """Pairs dropped because an earlier seed has the same question."""
+    """Pairs and tasks that an earlier seed has already."""
     facts: int
     """Facts extracted."""
     extraction_faults: dict[str, int]
@@ -107,6 +108,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Reasons of requested tools that could not be used, by name."""
     why_empty: str = ""
     """Reason that there is neither a pair nor a task; empty if there are some."""
+    surplus: dict[str, int] = field(default_factory=dict[str, int])
+    """Pairs, and tasks, that passed every check and are not in their file, by reason."""
     tasks: int = 0
     """Tasks in the file."""
     rejected_tasks: dict[str, int] = field(default_factory=dict[str, int])
@@ -176,9 +179,9 @@ class ReportBuilder:
         self._counts["tasks"] += 1
         self._counts["pairs"] += as_pair
 
-    def drop(self) -> None:
-        """Count a dropped near-duplicate."""
-        self._counts["near_duplicates"] += 1
+    def drop(self, reason: Surplus) -> None:
+        """Count a pair or task that passed every check and is not in its file."""
+        self._group("surplus")[reason] += 1
 
     def report(self) -> Report:
         """Return the report."""
@@ -204,7 +207,8 @@ class ReportBuilder:
             rejected=self._sorted("rejected"),
             rejection_examples={check: self._example(check) for check in self._sorted("rejected")},
             pairs=counts["pairs"],
-            near_duplicates=counts["near_duplicates"],
+            near_duplicates=self._group("surplus")[Surplus.DUPLICATE],
+            surplus=self._sorted("surplus"),
             facts=counts["facts"],
             extraction_faults=self._sorted("extraction_faults"),
             skeletons=self._sorted("skeletons"),
@@ -287,7 +291,10 @@ class ReportBuilder:
                 not counts["drafts"],
                 f"no draft was written: model calls failed ({counts_text(self._sorted('model_failures'))})",
             ),
-            (bool(counts["near_duplicates"]), "every pair repeats an earlier one"),
+            (
+                bool(self._group("surplus")),
+                f"no pair that passed every check is needed ({counts_text(self._sorted('surplus'))})",
+            ),
             (bool(self._group("triaged")), self._all_triaged()),
         )
         for stage, why in stages:
@@ -315,7 +322,7 @@ class ReportBuilder:
         return f"the difficulty of every accepted pair or task is outside the window ({reasons}); see triage.jsonl"
 
     def _no_task(self) -> str:
-        if self._counts["near_duplicates"]:
+        if self._group("surplus"):
             return "every task repeats an earlier one"
         if self._group("triaged"):
             return self._all_triaged()

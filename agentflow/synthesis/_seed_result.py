@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from agentflow.facts import Fact, QuestionKind, Value
+from agentflow.facts import Claim, Fact, QuestionKind, Value
 from agentflow.synthesis._attempts import Attempt, Difficulty, Triage
 from agentflow.synthesis._question_draft import Finding, Vote
 from agentflow.synthesis._selection import Score
@@ -157,6 +157,8 @@ class SeedResult(Struct, frozen=True, kw_only=True):
     """Number of paths not selected, by reason."""
     facts: int = 0
     """Number of facts extracted."""
+    claims: tuple[Claim, ...] = ()
+    """The facts without their places, to find contradictions between trees."""
     extraction_faults: dict[str, int] = field(default_factory=dict[str, int])
     """Number of reported facts that could not be used, by fault."""
     skeletons: dict[str, int] = field(default_factory=dict[str, int])

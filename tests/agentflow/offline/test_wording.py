@@ -77,7 +77,7 @@ QUESTIONS = {
         follow(follow("Grey Petrel", "captain"), "year of birth"),
         "",
     ),
-    "How many inhabitants does the birthplace of the captain of the Grey Petrel have?": (
+    "How many inhabitants are there in the place where the captain of the Grey Petrel was born?": (
         follow(follow(follow("Grey Petrel", "captain"), "birthplace"), "number of inhabitants"),
         "inhabitants",
     ),
@@ -179,7 +179,7 @@ QUESTIONS = {
         ),
         "",
     ),
-    "How many of the four lighthouses of the Varrow Isles are taller than 30 metres?": (
+    "How many of the four lighthouses of the Varrow Isles are more than 30 metres tall?": (
         made(
             Operator.COUNT,
             made(Operator.WHERE, LIGHTS, "30 metres", relation="height", comparison=Comparison.MORE),
@@ -503,7 +503,7 @@ def test_the_facts_decide_the_article() -> None:
 def test_things_without_a_name_have_the_noun_of_their_class() -> None:
     found = made(Operator.FIND, "Jonet Harl", relation="designer")
     assert answer(request(follow(found, "length"), "metres", nouns=("barge",))) == Wording(
-        "How many metres long is the barge that was designed by Jonet Harl?"
+        "How many metres long is the barge designed by Jonet Harl?"
     )
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import anyio
 
 from agentflow.journal import NewSeed
-from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES, Report, SynthesisConfig
+from agentflow.synthesis import PAIRS, REPORT, SURPLUS, TRAJECTORIES, TREES, Report, SynthesisConfig
 from agentflow.synthesis.pipeline import SynthesisRun, seeds_for
 
-FILES = (PAIRS, TRAJECTORIES, TREES, REPORT)
+FILES = (PAIRS, SURPLUS, TRAJECTORIES, TREES, REPORT)
 SMALL: dict[str, object] = {"max_depth": 3, "depth_threshold": 2, "number_of_seed": 3, "control": False}
 
 

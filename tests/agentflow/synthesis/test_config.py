@@ -47,7 +47,7 @@ OTHERWISE: dict[str, object] = {
     "tasks": "text2sql", "max_questions": 5, "question_level": 1, "min_hops": 3, "min_observations": 1, "closed_book_samples": 2,
     "evidence_samples": 1, "search_alternatives": False, "require_seed": False, "reader_model": {"temperature": 0.4},
     "agent_model": {"temperature": 0.6}, "difficulty": {"attempts": 4, "window": [0.2, 0.8], "max_turns": 3},
-    "check_answerability": False, "max_question_words": 30, "question_similarity": 0.5, "max_open_trees": 2,
+    "check_answerability": False, "max_question_words": 30, "question_similarity": 0.5, "quotas": {"kind": 0.5, "relation": 1, "answer": 0.1}, "max_open_trees": 2,
     "journal": "sqlite:///mine.db", "run_name": "mine", "control": 8123,
     "learner": {"policy": {"model": "mine"}},
 }  # fmt: skip

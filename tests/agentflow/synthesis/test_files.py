@@ -18,6 +18,7 @@ from agentflow.models._names import price_date
 from agentflow.synthesis import (
     PAIRS,
     REPORT,
+    SURPLUS,
     TRAJECTORIES,
     TREES,
     Report,
@@ -108,7 +109,7 @@ async def test_a_pair_is_written_as_documented(tmp_path: Path) -> None:
     assert {name: metadata[name] for name in ("engine", "kind", "level", "hops", "grounding", "tries")} == {
         "engine": "offline", "kind": "bridge", "level": 0, "hops": 3, "grounding": "derived", "tries": 1,
     }  # fmt: skip
-    assert metadata["answer"] == {"kind": "number", "amount": "12", "unit": "km"}
+    assert metadata["answer"] == {"kind": "entity", "name": "Jorun Pike"}
     assert metadata["program"][0] == "(1) the first keeper of lighthouse of Brenn"
     assert [fact["subject"] for fact in metadata["facts"]] == [
         "lighthouse of Brenn",
@@ -169,7 +170,13 @@ async def test_a_question_in_other_words_for_the_same_fact_is_dropped(tmp_path: 
     )
     report = await written(tmp_path, (SEED, one), (OTHER, replace(one, pairs=other)))
     assert (report.pairs, report.near_duplicates) == (len(one.pairs), len(other))
-    apart = tuple(replace(pair, asks=pair.asks[::-1]) for pair in other)
+    based = tuple(replace(pair, asks=pair.asks[::-1]) for pair in other)
+    report = await written(tmp_path, (SEED, one), (OTHER, replace(one, pairs=based)))
+    assert (report.pairs, report.near_duplicates) == (len(one.pairs), len(based))
+    apart = tuple(
+        replace(pair, facts=tuple(replace(fact, subject=f"the other {fact.subject}") for fact in pair.facts))
+        for pair in based
+    )
     report = await written(tmp_path, (SEED, one), (OTHER, replace(one, pairs=apart)))
     assert (report.pairs, report.near_duplicates) == (len(one.pairs) + len(apart), 0)
 
@@ -182,7 +189,7 @@ async def test_the_same_harvests_give_the_same_bytes(tmp_path: Path) -> None:
     await written(tmp_path / "b", *entries)
     for name in (PAIRS, TRAJECTORIES, TREES, REPORT):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert held(tmp_path / "b").keys() == {PAIRS, TRAJECTORIES, TREES, REPORT}
+    assert held(tmp_path / "b").keys() == {PAIRS, SURPLUS, TRAJECTORIES, TREES, REPORT}
 
 
 @pytest.mark.promise("synthesis:files:atomic")
@@ -260,7 +267,7 @@ async def test_the_report_counts_written_and_dropped_items_with_reasons(tmp_path
     assert (report.trajectories, report.selected_paths, report.joined_paths) == (1, 1, 0)
     assert report.left_out == {"too short": 1}
     assert (report.drafts, report.rejected) == (2 * pairs, {"self_contained": pairs, "names": pairs})
-    assert (report.pairs, report.facts, report.kinds) == (pairs, 7, {"bridge": pairs})
+    assert (report.pairs, report.facts, report.kinds) == (pairs, 7, {"bridge": 2, "temporal": 1})
     assert (report.tries, report.levels) == ({"2": pairs}, {"0": pairs})
     assert sum(report.hops.values()) == pairs
     assert report.agreement == {"meaning": 1.0, "evidence": 1.0, "too_easy": 1.0, "hops": 1.0}
@@ -375,8 +382,8 @@ async def test_without_a_pair_the_report_says_why(
             {"min_hops": 9},
             "7 facts allow no question that needs several of them and relates to its seed",
         ),
-        ("WordingRequest", {}, "no draft was written: model calls failed (timeout 18)"),
-        ("EvidenceRequest", {"max_drafts": 1}, "all 6 drafts were rejected, 6 by the check evidence: "),
+        ("WordingRequest", {}, "no draft was written: model calls failed (timeout 21)"),
+        ("EvidenceRequest", {"max_drafts": 1}, "all 7 drafts were rejected, 7 by the check evidence: "),
     ],
 )
 async def test_without_a_pair_the_report_names_the_stage_that_rejected_everything(
