@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import anyio
 from msgspec import Struct
 
-from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox
 from agentflow.trajectory import TaskColumn, TaskTable, digest
 
@@ -96,17 +96,42 @@ class SqlCopies:
         """
         self._sandbox = sandbox
         self._copies: OrderedDict[str, _Copy] = OrderedDict()
+        self._bases: dict[str, Sandbox] = {}
         self._turn = anyio.Lock()
+
+    async def prepare(self) -> None:
+        """Copy the databases of Postgres servers, which copy a database only while no client uses it; later copies are made of these.
+
+        :raises ConfigurationError: if one can't be copied.
+        """
+        for database in await self._listed():
+            if database["engine"] != "postgres":
+                continue
+            name = str(database["id"])
+            base = self._bases[name] = await self._sandbox.fork()
+            result = await base.execute("sql_execute", {"database": name, "query": "SELECT 1"})
+            if result.error is not None:
+                fix = "close its other clients and let its role create databases, or set tasks=questions"
+                raise ConfigurationError(
+                    f"tasks: text2sql can't copy the database {name}: {_line(result.error.message)}; {fix}"
+                )
 
     async def databases(self) -> list[str]:
         """Return the ids of the databases.
 
         :raises ToolFailure: if they can't be listed.
         """
+        return [one["id"] for one in await self._listed()]
+
+    async def _listed(self) -> list[dict[str, Json]]:
         result = await self._sandbox.execute("sql_list_databases")
         if result.error is not None:
             raise ToolFailure(result.error.kind, result.error.message)
-        return [one["id"] for one in result.data["databases"]]
+        return result.data["databases"]
+
+    async def _fork(self, database: str) -> Sandbox:
+        """Return a new session with copies of its own."""
+        return await self._bases.get(database, self._sandbox).fork()
 
     async def schema(self, database: str) -> SqlSchema:
         """Return the tables of a database.
@@ -141,7 +166,7 @@ class SqlCopies:
         :raises ToolFailure: if there is no copy to try them on.
         """
         made: list[str] = []
-        sandbox = await self._sandbox.fork()
+        sandbox = await self._fork(database)
         try:
             for first, *others in changes:
                 for statement in (first, *others):
@@ -165,6 +190,8 @@ class SqlCopies:
         while self._copies:
             _, copy = self._copies.popitem()
             await _close(copy.sandbox)
+        while self._bases:
+            await _close(self._bases.popitem()[1])
 
     @asynccontextmanager
     async def _use(self, database: str, changes: tuple[str, ...]) -> AsyncGenerator[_Copy]:
@@ -173,7 +200,7 @@ class SqlCopies:
         :raises ToolFailure: if it can't be made.
         """
         key = digest([database, changes])
-        copy = await self._claim(key)
+        copy = await self._claim(key, database)
         try:
             for statement in changes[copy.applied :]:
                 if error := (await _query(copy.sandbox, database, statement)).result.error:
@@ -187,13 +214,13 @@ class SqlCopies:
                 del self._copies[key]
                 await _close(copy.sandbox)
 
-    async def _claim(self, key: str) -> _Copy:
+    async def _claim(self, key: str, database: str) -> _Copy:
         """Return a copy, locked; one that a query changed meanwhile is replaced."""
         while True:
             async with self._turn:
                 if key not in self._copies:
                     await self._make_room()
-                    self._copies[key] = _Copy(await self._sandbox.fork())
+                    self._copies[key] = _Copy(await self._fork(database))
                 copy = self._copies[key]
                 self._copies.move_to_end(key)
                 copy.users += 1

@@ -214,6 +214,8 @@ async def _answers(name: str, settings: SandboxSettings) -> AsyncGenerator[TaskV
     async with Sandbox(own) as sandbox:
         session = SqlCopies(sandbox) if name == QueryVerifier.name else DataPrograms(sandbox, folder)
         try:
+            if isinstance(session, SqlCopies):
+                await session.prepare()
             yield QueryVerifier(session) if isinstance(session, SqlCopies) else ProgramVerifier(session)
         finally:
             await session.close()

@@ -139,6 +139,7 @@ async def open_text2sql(
     """
     copies = SqlCopies(sandbox)
     try:
+        await copies.prepare()
         yield Text2Sql(copies, generator, settings)
     finally:
         await copies.close()

@@ -67,6 +67,14 @@ def shop_database(path: Path, seed: int = 1) -> Path:
     return path
 
 
+def shop_script(seed: int = 1) -> str:
+    """Return SQL that creates the tables of a shop, in the dialect of all engines."""
+    inserts = [
+        f"INSERT INTO {table} VALUES {', '.join(map(str, rows))};" for table, rows in shop_rows(seed).items()
+    ]
+    return "\n".join([SCHEMA, *inserts])
+
+
 def shop_files(folder: Path, seed: int = 1) -> Path:
     """Create a directory with CSV files of a shop."""
     folder.mkdir(mode=0o755, exist_ok=True)

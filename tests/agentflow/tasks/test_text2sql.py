@@ -30,8 +30,10 @@ from agentflow.trajectory import (
     Text,
     Verdict,
 )
+from tests._postgres import PostgresServer
 from tests.agentflow.tasks._generators import Current, Scripted
-from tests.agentflow.tasks._shop import OfflineTasks, seed_tree, shop_database
+from tests.agentflow.tasks._shop import OfflineTasks, seed_tree, shop_database, shop_rows, shop_script
+from tests.mcp_servers.sql._asking import connected, databases_of, make_postgres
 
 TOP = (
     "SELECT c.name, SUM(o.amount) FROM customers c JOIN orders o ON o.customer_id = c.id "
@@ -43,7 +45,9 @@ QUESTION = (
 
 
 @asynccontextmanager
-async def text2sql(database: Path, generator: OfflineTasks, max_tasks: int = 3) -> AsyncGenerator[TaskKind]:
+async def text2sql(
+    database: Path | str, generator: OfflineTasks, max_tasks: int = 3
+) -> AsyncGenerator[TaskKind]:
     """Open the kind over a database; yields it."""
     sql: dict[str, object] = {"databases": {"shop": str(database)}, "writable": True, "workers": 16}
     backends = {"sql": sql}
@@ -81,7 +85,7 @@ async def shop(tmp_path: Path) -> AsyncGenerator[Callable[..., Awaitable[Derived
         yield derive
 
 
-async def check_all(database: Path, seeds: int) -> int:
+async def check_all(database: Path | str, seeds: int) -> int:
     """Derive tasks of a shop and check them; return their number."""
     async with text2sql(database, OfflineTasks(), max_tasks=8) as kind:
         page = Page()
@@ -107,6 +111,19 @@ async def test_generated_tasks_accept_their_solution_and_nothing_else(tmp_path: 
 async def test_forty_generated_tasks_accept_their_solution_and_nothing_else(tmp_path: Path) -> None:
     counts = [await check_all(shop_database(tmp_path / f"{seed}.db", seed), seed) for seed in range(6)]
     assert sum(counts) >= 40
+
+
+@pytest.mark.promise("tasks:text2sql:postgres")
+async def test_tasks_of_a_postgres_database_are_verified_on_perturbed_copies_of_it(
+    postgres: PostgresServer,
+) -> None:
+    url = await make_postgres(postgres, shop_script(3))
+    assert await check_all(url, 3) == 8
+    assert await databases_of(url) == [], "copies are removed with their sessions"
+    async with connected(url) as connection:
+        (row,) = await connection.fetch("SELECT count(*), sum(amount) FROM orders")
+    orders = shop_rows(3)["orders"]
+    assert tuple(row) == (len(orders), sum(order[3] for order in orders))
 
 
 @pytest.mark.promise("tasks:text2sql:perturbed")
