@@ -23,9 +23,8 @@ from mcp_servers.core._table import ToolTable
 from mcp_servers.core._tool import CARD_KEY, UNUSABLE_KEY, Tool
 from mcp_servers.serving._access import Scopes
 from mcp_servers.serving._client_profiles import ClientProfile, ClientProfiles
-from mcp_servers.serving._content import call_result, relayed
+from mcp_servers.serving._content import RANGE_TEMPLATE, ResourceRange, call_result, fitted, relayed
 from mcp_servers.serving._fair_limiter import FairLimiter
-from mcp_servers.serving._large_results import RANGE_TEMPLATE, ResourceRange, fitted
 from mcp_servers.serving._metrics import Metrics
 from mcp_servers.serving._post_response import POST_RESPONSE, PostResponse
 

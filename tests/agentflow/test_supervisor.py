@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from agentflow.cli import synth
 from agentflow.synthesis import PAIRS
-from tests.agentflow.cli._programs import run
+from tests.agentflow.cli._programs import run, run_here
 
 PROGRAM = "agentflow.supervisor"
 
 
-@pytest.mark.timeout(320)  # It is started three times.
+@pytest.mark.timeout(320)  # It is started twice.
 @pytest.mark.promise("supervisor:first-run")
 def test_without_arguments_it_creates_a_dataset_and_a_second_run_has_nothing_to_do(
     tmp_path: Path,
@@ -38,7 +39,7 @@ def test_without_arguments_it_creates_a_dataset_and_a_second_run_has_nothing_to_
     assert second.stdout.startswith("Nothing to do")
     assert "Q: " in second.stdout
 
-    third = run(PROGRAM, "--json", cwd=tmp_path)
+    third = run_here("--json", cwd=tmp_path, command=synth)
     said = json.loads(third.stdout)
     assert said["nothing_to_do"]
     assert said["report"]["pairs"] == len(pairs.splitlines())

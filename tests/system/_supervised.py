@@ -1,4 +1,7 @@
-"""Whole runs by the real command, and their results."""
+"""Whole runs by the real command, and their results.
+
+A run that nothing stops is a call of the command in this process; runs that get signals or are killed are programs.
+"""
 
 import json
 import sqlite3
@@ -16,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 from anyio.from_thread import start_blocking_portal
 
+from agentflow.cli import synth
 from agentflow.synthesis import PAIRS, REPORT, TRAJECTORIES, TREES
 from agentflow.testing import fake_endpoint
-from tests.agentflow.cli._programs import run
+from tests.agentflow.cli._programs import run_here
 from tests.system._flaky import FLAKY
 
 if TYPE_CHECKING:
@@ -147,7 +151,7 @@ def settings(folder: Path, *, share: float = 0.0, seeds: int = 6, **changes: obj
 
 def supervise(folder: Path, *words: str, status: int = 0) -> Ended:
     """Run it to its end and check the exit status."""
-    done = run(PROGRAM, "--json", *words, cwd=folder)
+    done = run_here("--json", *words, cwd=folder, command=synth)
     assert done.returncode == status, done.stderr
     return Ended(done.returncode, json.loads(done.stdout), done.stderr)
 
@@ -156,7 +160,7 @@ def supervise_until_done(folder: Path, *words: str) -> tuple[Ended, int]:
     """Run it until no seed is left; return the last run, and the most times that a seed was in work."""
     postponed = Counter[str]()
     for _ in range(20):
-        done = run(PROGRAM, "--json", *words, cwd=folder)
+        done = run_here("--json", *words, cwd=folder, command=synth)
         lines = (json.loads(line) for line in done.stderr.splitlines() if line.startswith("{"))
         postponed.update(line["seed"] for line in lines if line["event"] == "seed postponed")
         if done.returncode != 3:

@@ -1,12 +1,15 @@
-"""The command as a real process of an installation without extras."""
+"""The command as a real process of an installation without extras, or as a call in this process."""
 
 import os
 import subprocess
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from subprocess import PIPE
+from unittest.mock import patch
 
+from agentflow.cli import main
 from tests._core import core_python
 from tests.behaviour._tree import ROOT
 
@@ -36,6 +39,24 @@ def run(
         timeout=seconds,
         check=False,
     )
+
+
+def run_here(
+    *arguments: str, cwd: Path, command: Callable[[list[str]], int] = main
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command to its end in this process, which saves its imports.
+
+    :param command: `agentflow` or another command.
+    """
+    out, err = StringIO(), StringIO()
+    with (
+        chdir(cwd),
+        patch.dict(os.environ, environment(), clear=True),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        status = command([*arguments])
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from anyio.from_thread import start_blocking_portal
 from agentflow.cli import main
 from agentflow.rollout import RESULTS, SUMMARY
 from agentflow.testing import fake_endpoint
-from tests.agentflow.cli._programs import finish, run, running, until_it_says
+from tests.agentflow.cli._programs import finish, run, run_here, running, until_it_says
 from tests.system._supervised import endpoint
 
 PROGRAM = "agentflow.cli"
@@ -41,7 +41,7 @@ def test_the_command_processes_a_file_of_tasks_and_prints_a_summary(folder: Path
     assert "exact_match" in ended.stdout
     assert "Files in rollout_results: results.jsonl, trajectories.jsonl, summary.json" in ended.stdout
     assert (folder / "rollout_results" / RESULTS).exists()
-    again = run(PROGRAM, "rollout", "--data=tasks.jsonl", "max_turns=3", "--json", cwd=folder)
+    again = run_here("rollout", "--data=tasks.jsonl", "max_turns=3", "--json", cwd=folder)
     told = json.loads(again.stdout)
     assert (told["status"], told["nothing_to_do"]) == (0, True)
     assert told["summary"]["tasks"] == 2
@@ -85,14 +85,14 @@ def test_a_signal_stops_it_cleanly_and_the_same_command_resumes(folder: Path) ->
             status, _, err = finish(process)
         assert status == 130
         assert "stopped: received SIGINT; run the same command again to resume" in err
-        after = run(PROGRAM, *words, cwd=folder)
+        after = run_here(*words, cwd=folder)
     assert after.returncode == 0, after.stderr
     assert len((folder / "rollout_results" / RESULTS).read_text().splitlines()) == 2
 
 
 @pytest.mark.promise("rollout:eval")
 def test_a_table_of_all_benchmarks_needs_neither_key_nor_data(folder: Path) -> None:
-    ended = run(PROGRAM, "eval", "all", "--limit=1", "max_turns=2", cwd=folder)
+    ended = run_here("eval", "all", "--limit=1", "max_turns=2", cwd=folder)
     assert ended.returncode == 0, ended.stderr
     names = (
         "bamboogle",

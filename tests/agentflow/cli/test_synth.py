@@ -9,9 +9,9 @@ from subprocess import Popen
 
 import pytest
 
-from agentflow.cli import main
+from agentflow.cli import main, synth
 from agentflow.synthesis import TREES
-from tests.agentflow.cli._programs import finish, run, running, until_it_says
+from tests.agentflow.cli._programs import finish, run_here, running, until_it_says
 from tests.system._supervised import Endpoint, endpoint
 
 PROGRAM = "agentflow.supervisor"
@@ -51,7 +51,7 @@ def test_ctrl_c_stops_it_cleanly_and_the_same_command_resumes(at: Endpoint, tmp_
     assert "stopped: received SIGINT; run the same command again to resume" in err
     assert "Traceback" not in err
     assert (tmp_path / "synthesis_results" / TREES).exists()
-    after = run(PROGRAM, *at.words, *SMALL, cwd=tmp_path)
+    after = run_here(*at.words, *SMALL, cwd=tmp_path, command=synth)
     assert after.returncode == 0, after.stderr
     assert len((tmp_path / "synthesis_results" / TREES).read_text(encoding="utf-8").splitlines()) == 3
 
@@ -136,7 +136,7 @@ def test_invalid_settings_are_refused_in_one_line_with_status_2(
 @pytest.mark.promise("supervisor:early-end")
 def test_a_run_that_ends_early_says_why_and_has_its_own_status(at: Endpoint, tmp_path: Path) -> None:
     at.release()
-    ended = run(PROGRAM, *at.words, "max_total_tokens=3000", *SMALL, "--json", cwd=tmp_path)
+    ended = run_here(*at.words, "max_total_tokens=3000", *SMALL, "--json", cwd=tmp_path, command=synth)
     assert ended.returncode == 3, ended.stderr
     said = json.loads(ended.stdout)
     assert said["stopped"]["cause"] == "budget"

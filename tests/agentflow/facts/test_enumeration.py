@@ -1,6 +1,7 @@
 """Skeletons of all kinds are enumerated over a store, and the best become questions."""
 
 from collections import Counter
+from functools import cache
 from itertools import combinations, pairwise
 
 import pytest
@@ -22,16 +23,19 @@ from agentflow.facts import (
     select_questions,
     skeleton_of,
 )
-from agentflow.testing import fact_world
+from agentflow.testing import FactWorld, fact_world
 from tests.agentflow.facts._small import BRENN, SETS, STORE, fact, metres, step
 
-WORLDS = [fact_world(seed) for seed in range(8)]
-SKELETONS = [enumerate_skeletons(world.store, [world.seed_name]) for world in WORLDS]
+
+@cache
+def enumerated() -> list[tuple[FactWorld, list[Skeleton]]]:
+    worlds = [fact_world(seed) for seed in range(8)]
+    return [(world, list(enumerate_skeletons(world.store, [world.seed_name]))) for world in worlds]
 
 
 @pytest.mark.promise("programs:enumeration:kinds")
 def test_every_kind_is_enumerated_and_none_dominates() -> None:
-    for skeletons in SKELETONS:
+    for _, skeletons in enumerated():
         kinds = Counter(one.kind for one in skeletons)
         assert set(kinds) == set(QuestionKind)
         assert max(kinds.values()) <= len(skeletons) / 4
@@ -39,7 +43,7 @@ def test_every_kind_is_enumerated_and_none_dominates() -> None:
 
 @pytest.mark.promise("programs:enumeration:unique")
 def test_every_skeleton_has_one_answer_that_needs_all_its_facts() -> None:
-    for world, skeletons in zip(WORLDS, SKELETONS, strict=True):
+    for world, skeletons in enumerated():
         for one in skeletons:
             assert answer_of(one.program, world.store) == one.answer
             assert len(one.facts) >= 2
@@ -48,7 +52,7 @@ def test_every_skeleton_has_one_answer_that_needs_all_its_facts() -> None:
 
 @pytest.mark.promise("programs:enumeration:seed")
 def test_every_skeleton_is_near_the_seed_and_strays_are_left_out() -> None:
-    for world, skeletons in zip(WORLDS, SKELETONS, strict=True):
+    for world, skeletons in enumerated():
         assert not {fact for one in skeletons for fact in one.facts} & set(world.strays)
         distances = [relates_to_seed(one, world.store, [world.seed_name]) for one in skeletons]
         assert all(distance is not None and distance <= 3 for distance in distances)
@@ -56,7 +60,7 @@ def test_every_skeleton_is_near_the_seed_and_strays_are_left_out() -> None:
 
 @pytest.mark.promise("programs:enumeration:hidden")
 def test_hidden_entities_are_not_given_and_contradicted_facts_are_not_used() -> None:
-    for world, skeletons in zip(WORLDS, SKELETONS, strict=True):
+    for world, skeletons in enumerated():
         assert not {fact for one in skeletons for fact in one.facts} & set(world.contradicted)
         for one in skeletons:
             assert not set(one.given) & set(one.hidden)
@@ -90,7 +94,7 @@ def test_a_name_that_contains_a_hidden_one_is_not_asked_about(
 
 @pytest.mark.promise("programs:enumeration:balanced")
 def test_yes_and_no_are_balanced() -> None:
-    for skeletons in SKELETONS:
+    for _, skeletons in enumerated():
         truths = Counter(one.answer for one in skeletons if one.kind is QuestionKind.YES_NO)
         assert truths[BoolValue(True)] == truths[BoolValue(False)] > 0
 
@@ -98,12 +102,12 @@ def test_yes_and_no_are_balanced() -> None:
 @pytest.mark.promise("programs:enumeration:deterministic")
 def test_the_same_facts_give_the_same_skeletons() -> None:
     world = fact_world(0)
-    assert enumerate_skeletons(world.store, [world.seed_name]) == SKELETONS[0]
+    assert enumerate_skeletons(world.store, [world.seed_name]) == enumerated()[0][1]
 
 
 @pytest.mark.promise("programs:selection:shared")
 def test_selected_questions_share_at_most_half_their_facts() -> None:
-    for skeletons in SKELETONS:
+    for _, skeletons in enumerated():
         chosen = select_questions(skeletons, 12)
         assert len(chosen) >= 5
         kinds = Counter(one.kind for one in chosen)
@@ -237,7 +241,7 @@ def test_a_support_of_many_nodes_is_greedy_and_deterministic() -> None:
 
 @pytest.mark.promise("programs:enumeration:conditions")
 def test_a_question_without_one_of_its_conditions_has_other_answers() -> None:
-    for world, skeletons in zip(WORLDS, SKELETONS, strict=True):
+    for world, skeletons in enumerated():
         for one in skeletons:
             for number, condition in enumerate(one.program):
                 if condition.operator is Operator.AND:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from decimal import Decimal
+from functools import cache
 
 import pytest
 
@@ -29,15 +30,17 @@ def levels(world: FactWorld, level: int) -> list[tuple[Skeleton, Skeleton]]:
     return [(one, obfuscate(one, level, world.store)) for one in skeletons]
 
 
-WORLDS = [fact_world(seed) for seed in range(3)]
-LEVELS = [(world, level, pair) for world in WORLDS for level in (1, 2, 3) for pair in levels(world, level)]
+@cache
+def all_levels() -> list[tuple[FactWorld, int, tuple[Skeleton, Skeleton]]]:
+    worlds = [fact_world(seed) for seed in range(3)]
+    return [(world, level, pair) for world in worlds for level in (1, 2, 3) for pair in levels(world, level)]
 
 
 @pytest.mark.promise("programs:levels:unique")
 def test_every_level_keeps_the_answer_unique_and_its_facts_needed() -> None:
-    reached = Counter(after.level for _, _, (_, after) in LEVELS)
+    reached = Counter(after.level for _, _, (_, after) in all_levels())
     assert set(reached) == {0, 1, 2, 3}
-    for world, level, (before, after) in LEVELS:
+    for world, level, (before, after) in all_levels():
         assert after.level <= level
         assert after.answer == before.answer
         assert answer_of(after.program, world.store) == before.answer
@@ -49,7 +52,7 @@ def test_every_level_keeps_the_answer_unique_and_its_facts_needed() -> None:
 
 @pytest.mark.promise("programs:levels:hidden")
 def test_an_obfuscated_question_names_no_hidden_entity_and_no_described_constant() -> None:
-    for _, _, (before, after) in LEVELS:
+    for _, _, (before, after) in all_levels():
         constants = [given for one in after.program for given in one.inputs if not isinstance(given, int)]
         named = {given.name for given in constants if isinstance(given, EntityValue)}
         assert named == set(after.given)

@@ -9,7 +9,7 @@ from contextlib import closing
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 import pytest
@@ -75,28 +75,52 @@ def finished(folder: Path) -> dict[int, bytes]:
         return dict(journal.execute("SELECT seed, body FROM agentflow_harvests").fetchall())
 
 
+class Undisturbed(NamedTuple):
+    """A run without an outage."""
+
+    files: Files
+    """Its files."""
+    requests: int
+    """Number of its requests."""
+    results: dict[int, bytes]
+    """Results of its seeds in its journal."""
+
+
+_undisturbed: dict[tuple[Work, int], Undisturbed] = {}
+
+
+async def without_outage(folder: Path, work: Work, count: int) -> Undisturbed:
+    """Return the run that nothing disturbs; it is made once for all tests."""
+    if (work, count) not in _undisturbed:
+        async with unsteady_endpoint() as endpoint:
+            files = await work(folder / "undisturbed", endpoint.url, count, 60)
+            results = finished(folder / "undisturbed")
+            _undisturbed[work, count] = Undisturbed(files, endpoint.requests, results)
+    return _undisturbed[work, count]
+
+
 async def check(folder: Path, work: Work, count: int, outage: Outage, share: float) -> None:
     """Fail after a share of the requests, then answer again, and compare with an undisturbed run."""
+    undisturbed = await without_outage(folder, work, count)
     async with unsteady_endpoint() as endpoint:
 
-        async def run(name: str, *, begins: int | None = None) -> Files:
+        async def run(*, begins: int | None = None) -> Files:
             endpoint.fail(None if begins is None else outage, begins=begins or 1)
             waits = outage is Outage.SILENT and begins is not None
-            return await work(folder / name, endpoint.url, count, 0.3 if waits else 60)
+            return await work(folder / "disturbed", endpoint.url, count, 0.3 if waits else 60)
 
-        undisturbed = await run("undisturbed")
-        for begins in (1 + int(share * endpoint.requests), 1):
+        for begins in (1 + int(share * undisturbed.requests), 1):
             with pytest.raises(RunStopped) as stopped:
-                await run("disturbed", begins=begins)
+                await run(begins=begins)
             assert stopped.value.cause is StopCause.MODEL
             left = LEFT.fullmatch(stopped.value.message)
             assert left is not None, stopped.value.message
             done = finished(folder / "disturbed")
             assert (int(left[1]), int(left[2])) == (count - len(done), count)
             if work is grow:
-                assert done.items() <= finished(folder / "undisturbed").items()
-        assert await run("disturbed") == undisturbed
-        assert await run("disturbed", begins=1) == undisturbed, "nothing is left to do"
+                assert done.items() <= undisturbed.results.items()
+        assert await run() == undisturbed.files
+        assert await run(begins=1) == undisturbed.files, "nothing is left to do"
 
 
 @pytest.mark.promise("supervisor:outage")
@@ -104,7 +128,7 @@ async def check(folder: Path, work: Work, count: int, outage: Outage, share: flo
 async def test_after_an_outage_the_same_command_gives_the_files_of_an_undisturbed_run(
     outage: Outage, tmp_path: Path
 ) -> None:
-    await check(tmp_path, grow, 6, outage, Random(outage).random())
+    await check(tmp_path, grow, 3, outage, Random(outage).random())
 
 
 @pytest.mark.promise("supervisor:outage")
@@ -124,8 +148,8 @@ async def check_window(
     folder: Path, work: Work, count: int, outage: Outage, begins: int, length: int
 ) -> None:
     """Fail for some requests while the run works, repeat the command until nothing is left, and compare."""
+    undisturbed = (await without_outage(folder, work, count)).files
     async with unsteady_endpoint() as endpoint:
-        undisturbed = await work(folder / "undisturbed", endpoint.url, count, 60)
         endpoint.fail(outage, begins=begins, ends=begins + length)
         for _ in range(1 + length):
             try:

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_servers import HttpOptions, HttpServer, TableLimits, ToolTable
 from mcp_servers.core import ERROR_KEY, Resource
-from mcp_servers.serving._large_results import ResourceRange
+from mcp_servers.serving._content import ResourceRange
 from mcp_servers.serving._post_response import POST_RESPONSE, PostResponse
 from tests.mcp_servers._counter import Counter, noise
 from tests.mcp_servers._serving import connected, serving
