@@ -3,8 +3,11 @@
 Run `python benchmarks/growth.py [--check] [--seeds N]`: prints a table measured in this run, and as the last line one JSON
 object. With `--check` it exits with 1 if a limit is missed.
 
-The fake endpoint runs in its own process. The driver is plain aiohttp: the same number of calls with the same depth
-of dependency, and no tools, no tree, no disk. `--seeds` sets the size of the run whose memory is measured.
+The fake endpoint runs in its own process. The driver is plain aiohttp without tools, tree, facts and disk. It reads from the
+journal of our run which calls each seed made, and which of them had to wait for others: growing, extracting facts, and
+several rounds of wording and checking questions. It makes as many calls in as many steps, those of a step at once. The
+bound of the run with slow calls is the number of steps of its longest seed. `--seeds` sets the size of the run whose
+memory is measured.
 """
 
 import argparse
@@ -18,13 +21,16 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple
 
 import aiohttp
 import anyio
@@ -34,20 +40,22 @@ from agentflow.synthesis import SynthesisConfig
 from agentflow.synthesis.pipeline import SynthesisPipeline
 from agentflow.testing import fake_endpoint
 
-LEVELS = (1, 2, 4, 8, 8)
-"""Planner calls of a tree: depth 5, branching 2, threshold 3."""
 SEEDS = 32
 """Of the job that is timed, with searches and with code."""
-PAIRS = 3
-"""Paths a seed; each costs a question and an answer without the path."""
 ACTIONS = 30
 """Actions a seed."""
 DOCUMENTS = 2_000
 """Of the corpus that is searched."""
+CORNER = 30
+"""Documents that a seed names."""
+STRIDE = 7
+"""Documents between two seeds, coprime to the number of corners."""
+RELATIONS = {"employs": 1, "supplies": 2, "neighbours": 3, "follows": 5, "teaches": 8}
+"""Relations of the corpus, and the distance of the document that a document names with each."""
 CORPUS: list[Path] = []
 """Its folder, once written."""
-LONGEST_PATH: list[int] = []
-"""Of each run, the model calls that had to wait for each other."""
+EVIDENCE_SAMPLES = 2
+"""Readers of the evidence that are asked at once; a further one decides."""
 
 LOOP = {"use_uvloop": find_spec("uvloop") is not None}
 """The event loop of both sides, chosen as `agentflow synth` does."""
@@ -57,6 +65,7 @@ Place = tuple[str, int, str]
 
 FLOORS = {
     "rag_times_driver": ("most", 3.0),
+    "cpu_ms_per_call": ("most", 2.0),
     "code_actions_per_second": ("least", 150.0),
     "share_of_bound": ("least", 0.9),
     "memory_mb": ("most", 500.0),
@@ -68,8 +77,9 @@ PARTS = {
     "model call": ("/agentflow/models/", "/aiohttp/", "/yarl/", "/multidict/"),
     "tool": ("/agentflow/sandbox/", "/mcp_servers/", "/runtimes/", "/pydantic", "/tantivy/"),
     "journal": ("/agentflow/journal/", "/sqlalchemy/", "/sqlite3/"),
+    "facts": ("/agentflow/facts/", "/agentflow/text/"),
     "growth": ("/agentflow/growth/", "/agentflow/team/", "/agentflow/trajectory/", "/agentflow/actors/", "/rapidfuzz/"),
-    "questions and files": ("/agentflow/synthesis/", "/agentflow/runs/", "/agentflow/text/"),
+    "questions and files": ("/agentflow/synthesis/", "/agentflow/runs/"),
 }  # fmt: skip
 """Parts of the CPU profile, by source folder."""
 
@@ -98,73 +108,135 @@ def vocabulary() -> list[str]:
 
 def seeds(count: int, first: int = 0) -> list[str]:
     """Different corners of the corpus."""
-    words = vocabulary()
-    chosen = [random.Random(number).sample(words, 30) for number in range(first, first + count)]
-    return [f"Explore {' '.join(corner)} ." for corner in chosen]
+    names = document_names()
+    starts = [number * STRIDE % (DOCUMENTS - CORNER) for number in range(first, first + count)]
+    return [f"Explore {' '.join(names[start : start + CORNER])} ." for start in starts]
+
+
+def document_names() -> list[str]:
+    """Names of the documents; a document names some of the next ones."""
+    return random.Random(0).sample(vocabulary(), DOCUMENTS)
 
 
 def write_corpus(folder: Path) -> Path:
-    """Documents enough that every search finds something new."""
+    """Documents enough that every search finds something new; each names others, so that questions span several.
+
+    An observation states 15 facts, those of the bundled corpus 17.
+    """
     words, rng = vocabulary(), random.Random(1)
+    names = document_names()
+    counted = map(str.lower, rng.sample(words, DOCUMENTS))
     path = folder / "corpus.jsonl"
     with path.open("w", encoding="utf-8") as lines:
-        for number in range(DOCUMENTS):
+        for number, name in enumerate(names):
             sentences = [
-                f"{a} {b.lower()}s {rng.randrange(2, 900)} {c.lower()} by {d}, {e.lower()} {rng.randrange(900, 1900)}."
-                for a, b, c, d, e in (rng.sample(words, 5) for _ in range(6))
+                f"{name} {verb} {names[(number + distance) % DOCUMENTS]}."
+                for verb, distance in rng.sample(sorted(RELATIONS.items()), 2)
             ]
-            document = {"id": f"d{number}", "title": rng.choice(words), "text": " ".join(sentences)}
+            sentences.append(f"{name} has {rng.randrange(2, 900)} {next(counted)}.")
+            sentences += [
+                f"In {rng.randrange(900, 1900)} {' '.join(rng.sample(words, 8)).lower()}." for _ in "123"
+            ]
+            rng.shuffle(sentences)
+            document = {"id": f"d{number}", "title": name, "text": " ".join(sentences)}
             lines.write(json.dumps(document) + "\n")
     return path
 
 
-async def run(url: str, count: int, first: int = 0, **more: object) -> float:
-    """Seconds of a whole run."""
+class Measured(NamedTuple):
+    """A whole run."""
+
+    seconds: float
+    steps: list[list[int]]
+    """Of each seed, the number of model calls in each step; a step begins when the one before it has ended."""
+
+    @property
+    def calls(self) -> int:
+        """Model calls of all seeds."""
+        return sum(map(sum, self.steps))
+
+    @property
+    def longest(self) -> int:
+        """Most steps of a seed."""
+        return max(map(len, self.steps))
+
+
+async def run(url: str, count: int, first: int = 0, **more: object) -> Measured:
+    """Make a whole run, and read its model calls from its journal."""
     with tempfile.TemporaryDirectory() as folder:
         pipeline = SynthesisPipeline(config(url, Path(folder), **more))
         begin = time.perf_counter()
         report = await pipeline.arun(seeds(count, first))
         seconds = time.perf_counter() - begin
-        LONGEST_PATH.append(longest_path(Path(folder) / "journal.db"))
+        steps = steps_in(Path(folder) / "journal.db")
     if report.nodes < 0.97 * count * ACTIONS:
         print(f"only {report.nodes} of {count * ACTIONS} actions: the trees did not grow to their shape")
-    return seconds
+    if report.pairs < count and not more:
+        print(f"only {report.pairs} pairs of {count} seeds: too few questions are asked")
+    return Measured(seconds, steps)
 
 
-def longest_path(journal: Path) -> int:
-    """Model calls of a run that had to wait for each other, along its longest chain.
-
-    A level is as long as the node of it that was asked most often; a path's drafts and checks come one after the other.
-    """
+def steps_in(journal: Path) -> list[list[int]]:
+    """Return the model calls of each seed by step, from the keys of a journal."""
     with closing(sqlite3.connect(journal)) as database:
-        keys = database.execute("SELECT seed, key FROM agentflow_entries").fetchall()
-    asks: dict[tuple[int, int], int] = defaultdict(int)
-    tries: dict[tuple[int, str], int] = defaultdict(int)
-    for seed, key in keys:
-        kind, place, *number = key.split("/")
+        rows = database.execute("SELECT seed, key FROM agentflow_entries ORDER BY seed, ordinal")
+        return [
+            steps_of([key.split("/") for _, key in of_seed]) for _, of_seed in groupby(rows, itemgetter(0))
+        ]
+
+
+def steps_of(keys: Sequence[Sequence[str]]) -> list[int]:
+    """Return the number of calls in each step of a seed: the levels of the tree, the facts, the rounds of questions."""
+    grown: Counter[tuple[int, int]] = Counter()
+    once: Counter[str] = Counter()
+    questions: defaultdict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    last: dict[str, int] = {}
+    worded: dict[str, int] = {}
+    for position, (kind, *rest) in enumerate(keys):
         if kind == "plan":
-            level = 0 if place == "root" else place.count("-") + 1
-            asks[seed, level] = max(asks[seed, level], int(number[0]) + 1)
-        elif kind in {"write", "answer"}:
-            tries[seed, place] += 1
-    chains: dict[int, int] = defaultdict(int)
-    for (seed, _), count in asks.items():
-        chains[seed] += count
-    for seed in chains:
-        chains[seed] += max((count for (of, _), count in tries.items() if of == seed), default=0)
-    return max(chains.values())
+            grown[0 if rest[0] == "root" else rest[0].count("-") + 1, int(rest[1])] += 1
+        elif kind in {"facts", "aliases"}:
+            once[kind] += 1
+        elif kind in {"word", "look", "translate", "read", "recall"}:
+            questions[rest[0]][step_of_question(kind, rest[1:])] += 1
+            last[rest[0]] = position
+            worded.setdefault(rest[0], position)
+    steps = [grown[place] for place in sorted(grown)]
+    steps += [once[kind] for kind in ("facts", "aliases") if once[kind]]
+    for of_round in rounds(worded, last):
+        chains = [[questions[one][place] for place in sorted(questions[one])] for one in of_round]
+        steps += map(sum, zip_longest(*chains, fillvalue=0))
+    return steps
 
 
-async def calls_made(url: str) -> int:
-    """Requests that the endpoint has answered."""
-    async with aiohttp.ClientSession() as session, session.get(url.replace("/v1", "/stats")) as answer:
-        return cast("int", (await answer.json())["calls"])
+def step_of_question(kind: str, rest: Sequence[str]) -> tuple[int, ...]:
+    """Return the place of a call in the chain of a question: draft, check, and sample if that waits for the one before."""
+    draft, sample = int(rest[0]), rest[-1]
+    match kind:
+        case "word" | "look":
+            return draft, 0 if kind == "word" else 1, 0
+        case "translate":
+            return draft, 2, int(sample)
+        case "read" if sample.isdigit():
+            return draft, 3, int(int(sample) >= EVIDENCE_SAMPLES)
+        case "read" if sample.startswith("without"):
+            return draft, 5, int(sample.rpartition("-")[2])
+        case _:
+            return draft, 4, 0
 
 
-async def drive(url: str, count: int, calls: int) -> float:
-    """Seconds of the bare driver for so many seeds and calls in all."""
-    levels = [*LEVELS, PAIRS, PAIRS]
-    extra = iter(range(calls - count * sum(levels)))
+def rounds(worded: Mapping[str, int], last: Mapping[str, int]) -> list[list[str]]:
+    """Return the questions of each round: its first is worded when all of the round before are decided."""
+    found: list[list[str]] = []
+    for one in sorted(worded, key=worded.__getitem__):
+        if not found or all(last[other] < worded[one] for other in found[-1]):
+            found.append([])
+        found[-1].append(one)
+    return found
+
+
+async def drive(url: str, steps: Sequence[Sequence[int]]) -> float:
+    """Return the seconds of the bare driver for the calls of these seeds."""
     connector = aiohttp.TCPConnector(limit=0)
     headers = {"Content-Type": "application/json"}
     story = " ".join(f"Island number {number} has a lighthouse and a keeper." for number in range(75))
@@ -178,18 +250,16 @@ async def drive(url: str, count: int, calls: int) -> float:
             async with session.post(f"{url}/chat/completions", data=body, headers=headers) as response:
                 msgspec.json.decode(await response.read())
 
-        async def seed(number: int) -> None:
-            for level, width in enumerate(levels):
-                # Calls of ours beyond the nominal ones (duplicates asked for again) are shared out, one per node.
-                more = sum(1 for _ in zip(range(width), extra, strict=False))
+        async def seed(number: int, widths: Sequence[int]) -> None:
+            for step, width in enumerate(widths):
                 async with anyio.create_task_group() as tasks:
-                    for place in range(width + more):
-                        tasks.start_soon(call, f"{number} {level} {place}")
+                    for place in range(width):
+                        tasks.start_soon(call, f"{number} {step} {place}")
 
         begin = time.perf_counter()
         async with anyio.create_task_group() as tasks:
-            for number in range(count):
-                tasks.start_soon(seed, number)
+            for number, widths in enumerate(steps):
+                tasks.start_soon(seed, number, widths)
         return time.perf_counter() - begin
 
 
@@ -197,35 +267,31 @@ async def rag_job(figures: dict[str, float], rounds: int = 3) -> None:
     """32 seeds with real searches, beside the driver; the best of a few rounds that take turns."""
     async with fake_endpoint(delay_ms=50) as url:
         await run(url, 4, first=900)
-        ours: list[float] = []
-        driver: list[float] = []
-        made = 0
+        measured: list[tuple[Measured, float]] = []
         for number in range(rounds):
-            before = await calls_made(url)
-            ours.append(await run(url, SEEDS, first=100 * number))
-            made = await calls_made(url) - before
-            driver.append(await drive(url, SEEDS, made))
-        figures["rag_calls"] = made
-        figures["rag_seconds"] = min(ours)
-        figures["driver_seconds"] = min(driver)
-        figures["rag_times_driver"] = min(ours) / min(driver)
-        figures["calls_per_second"] = made / min(ours)
+            ours = await run(url, SEEDS, first=100 * number)
+            measured.append((ours, await drive(url, ours.steps)))
+        ours, driver = min(measured, key=lambda pair: pair[0].seconds / pair[1])
+        figures["rag_calls"] = ours.calls
+        figures["rag_steps"] = ours.longest
+        figures["rag_seconds"] = ours.seconds
+        figures["driver_seconds"] = driver
+        figures["rag_times_driver"] = ours.seconds / driver
+        figures["calls_per_second"] = ours.calls / ours.seconds
         await cpu_by_part(url, figures)
 
 
 async def cpu_by_part(url: str, figures: dict[str, float]) -> None:
-    """CPU of a node, split by where the code lies; the split from a profile, the sum from a run without one."""
-    begin = time.process_time()
-    await run(url, 16, first=600)
-    whole = (time.process_time() - begin) / (16 * ACTIONS) * 1000
-    profile = cProfile.Profile()
-    threads_begin, begin = time.process_time(), time.thread_time()
+    """CPU of a node, split by where the code lies; that of the event loop by a profile of another run."""
+    begin, loop_begin, facts_begin = time.process_time(), time.thread_time(), worker_seconds()
+    ours = await run(url, 16, first=600)
+    here, facts = time.thread_time() - loop_begin, worker_seconds() - facts_begin
+    whole = time.process_time() - begin
+    profile = cProfile.Profile(time.thread_time)
     profile.enable()
     await run(url, 16, first=700)
     profile.disable()
-    here = time.thread_time() - begin
-    others = time.process_time() - threads_begin - here
-    shares: defaultdict[str, float] = defaultdict(float, {"journal": others})
+    shares: defaultdict[str, float] = defaultdict(float)
     stats: dict[Place, tuple[int, int, float, float, dict[Place, tuple[int, int, float, float]]]]
     stats = vars(pstats.Stats(profile))["stats"]
     for (file, _, _), (_, _, own, _, callers) in stats.items():
@@ -235,17 +301,23 @@ async def cpu_by_part(url: str, figures: dict[str, float]) -> None:
         # Attribute a built-in to its caller.
         for (caller, _, _), times in callers.items():
             shares[part_of(caller)] += times[2]
-    shares.pop("waiting", None)
-    total = sum(shares.values())
+    seconds = {part: here * share / sum(shares.values()) for part, share in shares.items()}
+    seconds["facts"] += facts
+    seconds["journal"] += whole - here - facts
     for part in (*PARTS, "event loop and the rest"):
-        figures[f"cpu_ms_per_node {part}"] = whole * shares[part] / total
-    figures["cpu_ms_per_node"] = whole
+        figures[f"cpu_ms_per_node {part}"] = seconds[part] / (16 * ACTIONS) * 1000
+    figures["cpu_ms_per_node"] = whole / (16 * ACTIONS) * 1000
+    figures["cpu_ms_per_call"] = whole / ours.calls * 1000
+
+
+def worker_seconds() -> float:
+    """CPU of the threads in which the pure stages run."""
+    workers = [one.ident for one in threading.enumerate() if one.name == "AnyIO worker thread"]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(one)) for one in workers if one)
 
 
 def part_of(file: str) -> str:
     """The part that this file belongs to."""
-    if file.endswith("selectors.py"):
-        return "waiting"
     found = (part for part, places in PARTS.items() if any(place in file for place in places))
     return next(found, "event loop and the rest")
 
@@ -254,16 +326,17 @@ async def code_job(figures: dict[str, float]) -> None:
     """Python sessions: every branch in its own fork."""
     async with fake_endpoint(delay_ms=50) as url:
         await run(url, 1, first=900, available_tools=["code_run"])
-        seconds = await run(url, SEEDS, available_tools=["code_run"])
-        figures["code_actions_per_second"] = SEEDS * ACTIONS / seconds
+        ours = await run(url, SEEDS, available_tools=["code_run"])
+        figures["code_actions_per_second"] = SEEDS * ACTIONS / ours.seconds
 
 
 async def slow_job(figures: dict[str, float]) -> None:
     """500 ms a call: how near the run comes to what its dependencies allow."""
     async with fake_endpoint(delay_ms=500) as url:
-        seconds = await run(url, 8)
-    bound = LONGEST_PATH[-1] * 0.5
+        ours = await run(url, 8)
+    seconds, bound = ours.seconds, ours.longest * 0.5
     figures["slow_seconds"] = seconds
+    figures["slow_steps"] = ours.longest
     figures["slow_bound_seconds"] = bound
     figures["share_of_bound"] = bound / seconds
 
@@ -286,26 +359,32 @@ async def many(count: int) -> dict[str, float]:
     return {
         "many_seeds": count,
         "memory_mb": peak,
-        "ms_per_seed": large / count * 1000,
-        "seed_time_growth": (large / count) / (small / (count // 10)),
+        "ms_per_seed": large.seconds / count * 1000,
+        "seed_time_growth": (large.seconds / count) / (small.seconds / (count // 10)),
     }
 
 
 def show(figures: dict[str, float]) -> None:
     """The table."""
-    print(f"{SEEDS} seeds, 50 ms a call, real searches, journal on")
+    calls, steps = figures["rag_calls"] / SEEDS, figures["rag_steps"]
+    print(
+        f"{SEEDS} seeds, {calls:.0f} model calls each in at most {steps} steps, 50 ms a call, real searches"
+    )
     print(
         f"  ours          {figures['rag_seconds']:7.2f} s   {figures['calls_per_second']:6.0f} model calls/s"
     )
     print(f"  bare driver   {figures['driver_seconds']:7.2f} s   {figures['rag_times_driver']:6.2f} x")
-    print(f"  CPU of a node {figures['cpu_ms_per_node']:7.2f} ms")
+    print(
+        f"  CPU of a node {figures['cpu_ms_per_node']:7.2f} ms   {figures['cpu_ms_per_call']:6.2f} ms a call"
+    )
     for part in (*PARTS, "event loop and the rest"):
         print(f"    {part:<26}{figures[f'cpu_ms_per_node {part}']:6.2f} ms")
     print(
         f"{SEEDS} seeds, Python sessions, a fork for every branch: {figures['code_actions_per_second']:.0f} actions/s"
     )
     print(
-        f"8 seeds, 500 ms a call: {figures['slow_seconds']:.2f} s, {figures['share_of_bound']:.0%} of the bound"
+        f"8 seeds, at most {figures['slow_steps']} steps, 500 ms a call: {figures['slow_seconds']:.2f} s, "
+        f"{figures['share_of_bound']:.0%} of the bound"
     )
     print(
         f"{figures['many_seeds']:.0f} seeds: {figures['memory_mb']:.0f} MB at most, {figures['ms_per_seed']:.0f} ms a "

@@ -177,7 +177,9 @@ def _store(
         if value == EntityValue(subject):
             continue
         relation = relations[relation_key(fact.relation)]
-        known = replace(fact, subject=subject, relation=relation, value=value)
+        known = fact
+        if (subject, relation, value) != (fact.subject, fact.relation, fact.value):
+            known = new_fact(subject, relation, value, fact.spans, fact.time)
         groups.setdefault((subject, relation, fact.time, *_value_key(value)), []).append(known)
     places = {id: index for index, id in enumerate(order)}
     found = [_merge(group, places) for group in _without_bare_numbers(groups)]
@@ -248,6 +250,8 @@ def _without_bare_numbers(groups: Mapping[tuple[object, ...], list[Fact]]) -> It
 
 def _merge(facts: Sequence[Fact], places: Mapping[str, int]) -> Fact:
     """Merge facts with the same content."""
+    if len(facts) == 1:
+        return facts[0]
     spans = sorted(
         {span for fact in facts for span in fact.spans},
         key=lambda span: (places[span.node], *_position(span)),

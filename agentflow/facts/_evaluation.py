@@ -122,7 +122,7 @@ class _Result:
 
     def values(self) -> dict[Value, _Support]:
         """Return the different values, each with its first derivation."""
-        return dict(self.forms().values())
+        return dict(self.rows) if len(self.rows) == 1 else dict(self.forms().values())
 
     def forms(self) -> dict[Hashable, tuple[Value, _Support]]:
         """Return the different values and their first derivations by their forms."""
@@ -396,8 +396,10 @@ def _join(earlier: Iterable[_Support], *facts: Fact) -> _Support:
     return _Support(tuple(fact.id for fact in facts), used)
 
 
-def _distinct(facts: Iterable[Fact]) -> list[Fact]:
+def _distinct(facts: Sequence[Fact]) -> list[Fact]:
     """Return the first fact with each value."""
+    if len(facts) == 1:
+        return list(facts)
     found: dict[Hashable, Fact] = {}
     for fact in facts:
         found.setdefault(form_of(fact.value), fact)

@@ -1,8 +1,9 @@
 """Hiding of facts in texts: all spans that state them."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+import re
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from agentflow.facts._aliases import entity_names
 from agentflow.facts._facts import Fact
@@ -23,6 +24,7 @@ from agentflow.facts._values import BoolValue, EntityValue, NumberValue, Value
 
 HIDDEN: Final = "[…]"
 """Mark in the place of a hidden span."""
+_WORD: Final = re.compile(r"[^\W_]+")
 _MAX_SENTENCE: Final = 600
 """Characters of the longest sentence that is searched for a statement about an earlier name."""
 
@@ -71,9 +73,13 @@ def visible_parts(text: str, start: int, end: int, spans: Iterable[Span]) -> Ite
         yield text[position:end], position
 
 
-@lru_cache(maxsize=4)
+_NAMES: Final[MutableMapping[FactStore, "_Names"]] = WeakKeyDictionary()
+
+
 def _names_of(store: FactStore) -> "_Names":
-    return _Names(store)
+    if (known := _NAMES.get(store)) is None:
+        known = _NAMES[store] = _Names(store)
+    return known
 
 
 class _Names:
@@ -90,6 +96,11 @@ class _Names:
             for name in self.of(each)
         )
         self._longer: dict[str, list[str]] = {}
+        self._with: dict[str, list[str]] = {}
+        """Names by their words in lower case; those whose cases are not simple, under no word."""
+        for name in self._all:
+            for word in dict.fromkeys(_WORD.findall(name.lower())) if name.isascii() else ("",):
+                self._with.setdefault(word, []).append(name)
 
     def of(self, name: str) -> list[str]:
         return [name, *self._others.get(name, ())]
@@ -108,12 +119,19 @@ class _Names:
             own = self.of(name)
             self._longer[name] = [
                 other
-                for other in self._all
-                if other not in own
-                and any(len(each) < len(other) and contains_name(other, (each,)) for each in own)
+                for each in own
+                for other in self._containing(each)
+                if other not in own and len(each) < len(other) and contains_name(other, (each,))
             ]
         longer = name_spans(text, self._longer[name])
         return outside(found, longer)
+
+    def _containing(self, name: str) -> Iterable[str]:
+        """Return the names that may contain another."""
+        words = _WORD.findall(name.lower())
+        if not name.isascii() or not words:
+            return self._all
+        return [*self._with.get(words[0], ()), *self._with.get("", ())]
 
 
 def _stating(

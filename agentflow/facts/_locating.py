@@ -47,6 +47,8 @@ _INSTRUCTION: Final = re.compile(
     r"|<\|?/?(?:system|assistant|user|im_start|im_end)\b",
     re.IGNORECASE | re.DOTALL,
 )
+_INSTRUCTING: Final = ("ignore", "disregard", "forget", "system prompt", "as an ai", "you ", "respond", "<")
+"""Parts of ASCII texts with instructions."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 _NEGATION: Final = re.compile(
     r"\b(?:not|no|never|neither|nor|without|cannot|none|nobody)\b|n['’]t\b", re.IGNORECASE
@@ -240,7 +242,9 @@ def _form_fault(extracted: ExtractedFact) -> FaultKind | None:
 @lru_cache(maxsize=4096)
 def _instructs(text: str) -> bool:
     """Return whether a text contains instructions or control characters. Cached: facts share subjects and quotes."""
-    return _INSTRUCTION.search(text) is not None or _CONTROL.search(text) is not None
+    lower = text.lower()
+    may_instruct = not text.isascii() or any(word in lower for word in _INSTRUCTING)
+    return (may_instruct and _INSTRUCTION.search(text) is not None) or _CONTROL.search(text) is not None
 
 
 def _value(extracted: ExtractedFact) -> Value | None:

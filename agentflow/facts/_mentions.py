@@ -5,8 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from itertools import pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from agentflow.facts._dates import DateMention, find_dates
 from agentflow.facts._values import (
@@ -154,67 +153,52 @@ def value_spans(text: str, value: Value, names: Iterable[str] = ()) -> list[Span
 
 
 def _find_name(text: str, name: str, *, any_case: bool = False) -> Iterator[Span]:
-    wanted, only = _plain_words(name)
-    known = _words_of(text) if wanted else None
-    if known is None:
+    words = _plain_words(name)
+    exact = len(words) == 1 and not any_case
+    searched = text if exact and "_" not in text else _folded(text) if words else None
+    if searched is None:
         pattern = _pattern(name, any_case)
         for found in pattern.finditer(text) if pattern else ():
             yield found.span()
         return
-    position = 0
-    for first in known.places.get(wanted[0], ()):
-        start, end = known.spans[first][0], _end_of(known, wanted, first)
-        if start >= position and end and (any_case or not only or text[start:end] == only):
-            position = end
+    if not exact:
+        words = [word.lower() for word in words]
+    start = searched.find(words[0])
+    while start >= 0:
+        end = _end_of(searched, words, start)
+        if end:
             yield start, end
+        start = searched.find(words[0], end or start + 1)
 
 
-class _TextWords(NamedTuple):
-    """Words of a text."""
-
-    forms: list[str]
-    """Words in lower case."""
-    spans: list[Span]
-    """Their places."""
-    places: dict[str, list[int]]
-    """Indexes of the words by form."""
-
-
-def _end_of(known: _TextWords, wanted: Sequence[str], first: int) -> int:
-    """Return the end of a name that begins with a word of a text; 0 if another name does."""
-    last = first + len(wanted) - 1
-    if len(wanted) > 1:
-        if known.forms[first : last + 1] != wanted:
+def _end_of(text: str, words: Sequence[str], start: int) -> int:
+    """Return the end of words that begin at a place of a text; 0 if something else does."""
+    if start and text[start - 1].isalnum():
+        return 0
+    end = start + len(words[0])
+    for word in words[1:]:
+        gap = end
+        while gap < len(text) and gap - end <= _MAX_GAP and not text[gap].isalnum():
+            gap += 1
+        if not 0 < gap - end <= _MAX_GAP or not text.startswith(word, gap):
             return 0
-        if any(right[0] - left[1] > _MAX_GAP for left, right in pairwise(known.spans[first : last + 1])):
-            return 0
-    return known.spans[last][1]
+        end = gap + len(word)
+    return 0 if end < len(text) and text[end].isalnum() else end
 
 
 @lru_cache(maxsize=8192)
-def _plain_words(name: str) -> tuple[list[str], str]:
-    """Return the words of a name in lower case, and the only one as it is written.
-
-    There are none if the name needs a pattern: case is simple in ASCII only.
-    """
-    words = [] if not name.isascii() or "_" in name else _ANY_WORD.findall(name)
-    return [word.lower() for word in words], words[0] if len(words) == 1 else ""
+def _plain_words(name: str) -> list[str]:
+    """Return the words of a name; none if it needs a pattern: cases are simple in ASCII only."""
+    return [] if not name.isascii() or "_" in name else _ANY_WORD.findall(name)
 
 
-@lru_cache(maxsize=512)
-def _words_of(text: str) -> _TextWords | None:
-    """Return the words of a text by their forms, `None` if names have to be found by patterns.
+@lru_cache(maxsize=256)
+def _folded(text: str) -> str | None:
+    """Return a text in lower case, `None` if names have to be found by patterns.
 
     Cached: many names are looked for in the same texts.
     """
-    if _UNUSUAL.search(text):
-        return None
-    spans = [found.span() for found in _ANY_WORD.finditer(text)]
-    forms = [text[start:end].lower() for start, end in spans]
-    places: dict[str, list[int]] = {}
-    for index, form in enumerate(forms):
-        places.setdefault(form, []).append(index)
-    return _TextWords(forms, spans, places)
+    return None if _UNUSUAL.search(text) else text.lower()
 
 
 @lru_cache(maxsize=4096)

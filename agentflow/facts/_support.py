@@ -136,11 +136,10 @@ def seed_distances(store: FactStore, seed_names: Iterable[str]) -> dict[str, int
 
 def _seed_entities(store: FactStore, seed_names: Iterable[str]) -> list[str]:
     """Return the entities that the seed names; if none, the members of sets and the things of a kind it mentions."""
-    seeds = [f" {normalise_name(name)} " for name in seed_names]
+    seeds = "\0".join(f" {normalise_name(name)} " for name in seed_names)
 
     def mentioned(name: str) -> bool:
-        normal = normalise_name(name)
-        return any(f" {normal} " in seed for seed in seeds)
+        return f" {normalise_name(name)} " in seeds
 
     found: dict[str, None] = {}
     others: dict[str, list[str]] = {}

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import Final, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 from agentflow.facts._evaluation import evaluate
 from agentflow.facts._facts import KIND
@@ -44,7 +45,9 @@ def program_of(translation: Translation, store: FactStore) -> Program:
 
     See docs/facts.md for examples.
     """
-    reader = _Reader(store)
+    if (index := _INDEXES.get(store)) is None:
+        index = _INDEXES[store] = _Index.of(store)
+    reader = _Reader(store, index)
     return tuple(reader.step(step) for step in translation.steps)
 
 
@@ -92,22 +95,38 @@ def _values(program: Program, given: ProgramInput, store: FactStore) -> frozense
     return frozenset(one.value for one in evaluate(program[:given], store).answers)
 
 
-class _Reader:
-    """Names, relations and values of a store by their normal forms."""
+class _Index(NamedTuple):
+    """Relations, names and sets of a store by their normal forms."""
 
-    def __init__(self, store: FactStore) -> None:
-        self.store = store
-        self.relations: dict[str, str] = {}
+    relations: dict[str, str]
+    names: dict[str, str]
+    sets: dict[str, str]
+
+    @classmethod
+    def of(cls, store: FactStore) -> Self:
+        """Index a store."""
+        found = cls({}, {}, {})
         for relation in store.relations:
-            self.relations.setdefault(relation_key(relation), relation)
-        self.names: dict[str, str] = {}
-        for name in _entities(store):
-            self.names.setdefault(name_key(name), name)
+            found.relations.setdefault(relation_key(relation), relation)
+        for name in dict.fromkeys(_entities(store)):
+            found.names.setdefault(name_key(name), name)
         for alias, name in store.aliases.items():
-            self.names.setdefault(name_key(alias), name)
-        self.sets: dict[str, str] = {}
+            found.names.setdefault(name_key(alias), name)
         for one in store.sets.values():
-            self.sets.setdefault(name_key(one.description), one.id)
+            found.sets.setdefault(name_key(one.description), one.id)
+        return found
+
+
+_INDEXES: Final[MutableMapping[FactStore, _Index]] = WeakKeyDictionary()
+"""Indexes of the stores in use: many questions are translated over the same store."""
+
+
+class _Reader:
+    """Reads steps over a store."""
+
+    def __init__(self, store: FactStore, index: _Index) -> None:
+        self.store = store
+        self.relations, self.names, self.sets = index
 
     def step(self, step: TranslationStep) -> ProgramStep:
         """Return a step with typed inputs."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -195,6 +196,8 @@ def values_agree(first: Value, second: Value) -> bool:
     >>> values_agree(DateValue(1841), DateValue(1841, 5, 12))
     False
     """
+    if first == second:
+        return True
     match first, second:
         case EntityValue(name), EntityValue(other):
             return normalise_name(name) == normalise_name(other)
@@ -209,7 +212,7 @@ def values_agree(first: Value, second: Value) -> bool:
         case ListValue(items, ordered), ListValue(others, others_ordered):
             return _same_lists(items, others, ordered=ordered or others_ordered)
         case _:
-            return first == second
+            return False
 
 
 def bare_text(text: str) -> str:
@@ -280,8 +283,13 @@ def _show_list(shown: Sequence[str], *, ordered: bool) -> str:
 
 
 def _same_words(text: str, other: str) -> bool:
-    mine, theirs = tokens(text), tokens(other)
+    mine, theirs = _tokens(text), _tokens(other)
     return mine == theirs and (bool(mine) or text.strip() == other.strip())
+
+
+@lru_cache(maxsize=4096)
+def _tokens(text: str) -> tuple[str, ...]:
+    return tuple(tokens(text))
 
 
 def _same_lists(items: Sequence[ScalarValue], others: Sequence[ScalarValue], *, ordered: bool) -> bool:

@@ -1,7 +1,7 @@
 """Checks of a draft against the facts of its tree: first those without a model, then readers who never see its answer."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 from msgspec import Struct
@@ -115,6 +115,7 @@ class QuestionChecker:
         self._look = look
         self._search = search
         self._observations = TreePassages(known.store, known.nodes)
+        self._supports: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
         self._seed_distances = seed_distances(known.store, known.seed_names)
         self._relations = tuple(sorted({fact.relation for fact in known.store.facts}))
         self._set_names = {one.id: one.description for one in known.store.sets.values()}
@@ -183,7 +184,10 @@ class QuestionChecker:
                 yield Finding(Check.SEED, "its facts are not connected to the seed")
 
     def _support(self, facts: tuple[str, ...], draft: QuestionDraft) -> tuple[str, ...]:
-        return minimal_support(facts, self._known.store, closed_sets(draft.program))
+        key = (facts, closed_sets(draft.program))
+        if key not in self._supports:
+            self._supports[key] = minimal_support(facts, self._known.store, key[1])
+        return self._supports[key]
 
     async def _see(self, draft: QuestionDraft, key: str, votes: list[Vote]) -> Finding | None:
         """Have a model confirm the facts from images, unless a text states them, too."""
@@ -310,7 +314,7 @@ class QuestionChecker:
         last = EvidencePassage(number=len(passages) + 1, text=found)
         answer = await self._read_passages(draft, (*passages, last), 0, f"read/{key}/search")
         others = () if answer is None else answer.answers
-        wrong = [said for said in others if not answer_agrees(draft.answer, said, question=draft.question)]
+        wrong = [said for said in others if not _agrees(draft.answer, said, question=draft.question)]
         votes.append(Vote(Check.ALTERNATIVES, 1, int(not wrong), (_said(answer),)))
         return Finding(Check.ALTERNATIVES, f"a search finds another answer: {wrong[0]}") if wrong else None
 
@@ -390,11 +394,15 @@ _WORDS = frozenset({Check.MEANING, Check.EVIDENCE, Check.ALTERNATIVES})
 """Checks whose faults other words may avoid."""
 
 
+_agrees = lru_cache(maxsize=256)(answer_agrees)
+"""Cached: samples give the same answer, and a check asks more than once."""
+
+
 def _favours(answer: EvidenceAnswer | None, draft: QuestionDraft) -> bool:
     """Return true if a reader gives this answer and no other one."""
     if answer is None or len(answer.answers) != 1:
         return False
-    return answer_agrees(draft.answer, answer.answers[0], question=draft.question)
+    return _agrees(draft.answer, answer.answers[0], question=draft.question)
 
 
 def _said(answer: EvidenceAnswer | None) -> str:

@@ -42,6 +42,7 @@ from agentflow.synthesis._seed_result import (
 from agentflow.synthesis._selection import EvidencePath, Score, Selection, join_paths, select
 from agentflow.synthesis._tree_facts import extract_facts
 from agentflow.synthesis._wording_requests import set_names, wording_request
+from agentflow.synthesis._worker_thread import in_worker_thread
 from agentflow.trajectory import Reply, Tree, digest
 
 MAX_SHARED = 0.5
@@ -75,15 +76,10 @@ async def write_questions(
         )
     calls = JournalledCalls(page)
     known, faults = await extract_facts(tree, config.seed_description, roles, calls)
-    checker = QuestionChecker(known, check_settings(config), roles, calls, look=roles.look, search=search)
-    skeletons = [
-        skeleton
-        for skeleton in enumerate_skeletons(known.store, known.seed_names, min_nodes=config.min_observations)
-        if not checker.check_facts(draft_of(skeleton, ""))
-    ]
+    checker, skeletons = await in_worker_thread(partial(_prepare, known, config, roles, calls, search))
     writer = _QuestionWriter(tree, known, config, roles, checker, calls, agent)
     written, rejected = await _write_all(writer, skeletons, config.max_questions)
-    pairs, joined = _place(tree, known, selection, written, config)
+    pairs, joined = await in_worker_thread(partial(_place, tree, known, selection, written, config))
     kept = list(zip(pairs, written, strict=True))
     return SeedResult(
         tree=tree,
@@ -102,6 +98,22 @@ async def write_questions(
         usage=calls.usage,
         model_failures=calls.failures(),
     )
+
+
+def _prepare(
+    known: FactsOfTree,
+    config: SynthesisConfig,
+    roles: QuestionRoles,
+    calls: JournalledCalls,
+    search: SearchPort | None,
+) -> tuple[QuestionChecker, list[Skeleton]]:
+    """Return the checker of a tree, and the skeletons whose facts pass its checks, the best first."""
+    checker = QuestionChecker(known, check_settings(config), roles, calls, look=roles.look, search=search)
+    return checker, [
+        skeleton
+        for skeleton in enumerate_skeletons(known.store, known.seed_names, min_nodes=config.min_observations)
+        if not checker.check_facts(draft_of(skeleton, ""))
+    ]
 
 
 def check_settings(config: SynthesisConfig) -> CheckSettings:

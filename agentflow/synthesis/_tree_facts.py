@@ -22,6 +22,7 @@ from agentflow.facts import (
 from agentflow.synthesis._journalled_calls import JournalledCalls
 from agentflow.synthesis._question_checks import FactsOfTree
 from agentflow.synthesis._roles import GeneratorPort
+from agentflow.synthesis._worker_thread import in_worker_thread
 from agentflow.text import contains_phrase
 from agentflow.trajectory import Node, Reply, Tree, Verdict
 
@@ -33,17 +34,30 @@ async def extract_facts(
     nodes = [node for node in tree.nodes if node.action is not None and node.verdict is Verdict.NEW]
     extractor = _Extractor(tree, seed_description, generator, calls)
     found = await together(partial(extractor.extract, node) for node in nodes)
-    build = build_store(nodes, [each for own in found for each in own])
-    if build.pairs:
+    build, known = await in_worker_thread(
+        partial(_build, tree, nodes, [each for own in found for each in own])
+    )
+    if known is None:
         build = await _merge(build, generator, calls)
-    store = build.store
-    known = FactsOfTree(
+        known = await in_worker_thread(partial(_known, tree, nodes, build.store))
+    return known, dict(Counter(str(fault.kind) for fault in build.faults))
+
+
+def _build(
+    tree: Tree, nodes: Sequence[Node], extractions: Sequence[ChunkExtraction]
+) -> tuple[StoreBuild, FactsOfTree | None]:
+    """Return the build of a tree, and its facts unless names have to be compared first."""
+    build = build_store(nodes, extractions)
+    return build, None if build.pairs else _known(tree, nodes, build.store)
+
+
+def _known(tree: Tree, nodes: Sequence[Node], store: FactStore) -> FactsOfTree:
+    return FactsOfTree(
         store=store,
         nodes=tuple(nodes),
         contradicted=frozenset(fact.id for group in contradictions(store.facts) for fact in group),
         seed_names=_seed_names(tree, nodes, store),
     )
-    return known, dict(Counter(str(fault.kind) for fault in build.faults))
 
 
 class _Extractor:
@@ -93,7 +107,7 @@ async def _merge(build: StoreBuild, generator: GeneratorPort, calls: JournalledC
     judgement = await calls.ask(
         "aliases", Reply[AliasJudgement], "generator", partial(generator.compare_names, request)
     )
-    return build if judgement is None else merge_aliases(build, judgement)
+    return build if judgement is None else await in_worker_thread(partial(merge_aliases, build, judgement))
 
 
 def _seed_names(tree: Tree, nodes: Sequence[Node], store: FactStore) -> tuple[str, ...]:

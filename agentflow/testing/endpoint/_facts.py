@@ -24,7 +24,7 @@ _QUESTION = re.compile(r"<question>\n(.*?)\n</question>", re.DOTALL)
 _PROGRAM = re.compile(r"^The program:\n(.*?)(?=\n\n)", re.MULTILINE | re.DOTALL)
 _STEP = re.compile(r"\((\d+)\) (.*?)(?=; \(\d+\) |\?$)")
 _FOLLOW = re.compile(r"the (?P<relation>\w+) of (?P<of>.+)")
-_FIND = re.compile(r"everything with (?P<of>.+) as its (?P<relation>\w+)")
+_FIND = re.compile(r"(?:everything with|what has) (?P<of>.+) as its (?P<relation>\w+)")
 _STOP = frozenset(["were", "their", "with", "from", "that", "which", "when", "where"])
 
 
