@@ -29,7 +29,7 @@ QUERY = "SELECT id, name FROM pets WHERE id % 7 = 0 ORDER BY name LIMIT 50"
 Call: TypeAlias = Callable[[], Awaitable[object]]
 
 
-class Connection(Protocol):
+class SqlConnection(Protocol):
     """Connection of asyncpg, which has no type annotations, as far as it is used here."""
 
     async def execute(self, query: str) -> str: ...
@@ -80,7 +80,7 @@ async def measure() -> list[Row]:
         with duckdb.connect(duck) as made:
             made.execute(FILL)
             made.executemany("INSERT INTO pets VALUES (?, ?)", rows())
-        postgres = cast("Connection", await asyncpg.connect(url))  # pyright: ignore[reportUnknownMemberType]
+        postgres = cast("SqlConnection", await asyncpg.connect(url))  # pyright: ignore[reportUnknownMemberType]
         await postgres.execute(FILL)
         await postgres.executemany("INSERT INTO pets VALUES ($1, $2)", rows())
         sqlite, duckdb_ = sqlite3.connect(lite), duckdb.connect(duck, read_only=True)

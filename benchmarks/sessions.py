@@ -81,7 +81,7 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 Step = Callable[[], Awaitable[float]]
 
 
-class Clock:
+class Stopwatch:
     """Milliseconds since it was made."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ def ready(runtime: ProcessRuntime, language: Language) -> Step:
     """From nothing to a session that waits for its first call."""
 
     async def step() -> float:
-        clock = Clock()
+        clock = Stopwatch()
         instance = await runtime.start(warm(language))
         taken = clock.read()
         await instance.stop()
@@ -119,7 +119,7 @@ def first_pandas_result(runtime: ProcessRuntime) -> Step:
     """From nothing to the result of a first call that uses pandas."""
 
     async def step() -> float:
-        clock = Clock()
+        clock = Stopwatch()
         instance = await runtime.start(warm("python"))
         if await value(instance, PANDAS) not in ("6", "np.int64(6)"):
             raise SystemExit("pandas gave a wrong sum")
@@ -134,7 +134,7 @@ def fork_of(instance: Instance) -> Step:
     """A live fork, ready for its first call."""
 
     async def step() -> float:
-        clock = Clock()
+        clock = Stopwatch()
         fork = (await instance.fork()).instance
         taken = clock.read()
         if await value(fork, "len(blob)") != "50":
@@ -150,7 +150,7 @@ def one_bwrap() -> Step:
     command = [*(NOBODY if os.geteuid() == 0 else []), *BWRAP, "/bin/sh", "-c", "true"]
 
     async def step() -> float:
-        clock = Clock()
+        clock = Stopwatch()
         await anyio.run_process(command)
         return clock.read()
 
@@ -159,7 +159,7 @@ def one_bwrap() -> Step:
 
 async def cold_pandas() -> float:
     """One interpreter that imports pandas, without any isolation."""
-    clock = Clock()
+    clock = Stopwatch()
     await anyio.run_process([sys.executable, "-c", "import pandas"])
     return clock.read()
 
@@ -178,7 +178,7 @@ async def from_pool(count: int) -> list[float]:
     async with ProcessRuntime(pool=POOL, pool_spec=warm("python")) as runtime:
         while len(taken) < count:
             await runtime.warmup()
-            clock = Clock()
+            clock = Stopwatch()
             instance = await runtime.start(warm("python"))
             await value(instance, "1")
             taken.append(clock.read())
@@ -208,7 +208,7 @@ async def many_live(count: int, measured: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     async with ProcessRuntime() as runtime:
         await runtime.warmup()
-        clock = Clock()
+        clock = Stopwatch()
         live = await open_many(runtime, measured)
         figures["opens_per_second"] = measured / clock.read() * 1000
         figures["pss_unused_mib"] = pss_mib(measured)

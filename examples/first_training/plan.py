@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from agentflow.settings import Section, Settings, load_settings
 
-__all__ = ["HERE", "Clusters", "FineTuning", "Plan", "Rounds", "Shape", "Strays", "read_plan"]
+__all__ = ["HERE", "Clusters", "FineTuning", "Rounds", "Shape", "Strays", "TrainingPlan", "read_plan"]
 
 HERE = Path(__file__).parent
 
@@ -75,7 +75,7 @@ class FineTuning(Section):
     """Peak learning rate."""
 
 
-class Plan(Settings):
+class TrainingPlan(Settings):
     """The first training."""
 
     model_config = SettingsConfigDict(env_prefix="FIRST_TRAINING_")
@@ -102,9 +102,9 @@ class Plan(Settings):
     """Python of vLLM's environment; `None`: `.venv-vllm` in the working directory."""
 
 
-def read_plan(path: Path | None = None, overrides: Iterable[str] = ()) -> Plan:
+def read_plan(path: Path | None = None, overrides: Iterable[str] = ()) -> TrainingPlan:
     """Load the plan from a file, by default the one beside this module, with `key=value` overrides.
 
     :raises ConfigurationError: one line, if a setting can't be used.
     """
-    return load_settings(Plan, path or HERE / "settings.yaml", overrides)
+    return load_settings(TrainingPlan, path or HERE / "settings.yaml", overrides)

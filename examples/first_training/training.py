@@ -15,7 +15,7 @@ from agentflow.models import Accounts, Model, ModelSettings, make_model
 from agentflow.serving import ModelServer, ServingSettings, Weights
 from agentflow.trajectory import Task
 from examples.first_training.family import AMOUNTS, Family, make_family
-from examples.first_training.plan import Plan
+from examples.first_training.plan import TrainingPlan
 from examples.first_training.play import Seeded, TaskOutcome, play
 from examples.first_training.teacher import CODE, SEARCH, Demonstration, Guesser, Teacher
 from examples.first_training.tiny import make_model as make_tiny_model
@@ -50,7 +50,7 @@ class Judged(Struct, frozen=True, kw_only=True):
 class _Site(NamedTuple):
     """Folders and tools of a training."""
 
-    plan: Plan
+    plan: TrainingPlan
     folder: Path
     seed: int
     family: Family
@@ -61,7 +61,9 @@ class _Site(NamedTuple):
         return self.family.tasks(part)
 
 
-async def first_training(plan: Plan, folder: Path, seed: int = 0, *, say: Say = print) -> dict[str, Judged]:
+async def first_training(
+    plan: TrainingPlan, folder: Path, seed: int = 0, *, say: Say = print
+) -> dict[str, Judged]:
     """Run all stages, or resume them in the same folder; return the results of every planner on the held-out tasks.
 
     :raises ConfigurationError: one line, if something is missing.

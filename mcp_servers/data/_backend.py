@@ -26,7 +26,6 @@ from runtimes import FrameError, Instance, JsonLimits, decode_untrusted
 _MODULES: Final = (
     "mcp_servers.sql.inside._values",
     "mcp_servers.data.inside._sources",
-    "mcp_servers.data.inside._profile",
     "mcp_servers.data.inside._main",
 )
 """Modules of the program, in import order."""

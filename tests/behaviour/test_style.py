@@ -8,7 +8,7 @@ from statistics import median, quantiles
 
 import pytest
 
-from tests.behaviour._tree import files, name, source_modules
+from tests.behaviour._tree import ROOT, files, name, source_modules
 
 BINARY = {".png", ".ico", ".parquet", ".gz", ".zip"}
 NOT_OURS = {"package-lock.json", "LICENSE"}
@@ -36,9 +36,12 @@ def lines(path: Path) -> int:
 def imported(path: Path) -> set[str]:
     """Return the dotted names of the modules, and of everything from them, that a module imports."""
     names: set[str] = set()
+    folders = path.relative_to(ROOT).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        if isinstance(node, ast.ImportFrom):
+            parents = folders[: len(folders) + 1 - node.level] if node.level else ()
+            module = ".".join([*parents, *([node.module] if node.module else [])])
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
     return names
