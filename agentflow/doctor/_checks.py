@@ -1,6 +1,7 @@
 """Checks of the installation, runtimes, backends, model providers and network hosts, made concurrently."""
 
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,7 +20,7 @@ from agentflow.doctor._diagnosis import Diagnosis, DiagnosisState
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.extras import DISTRIBUTION, add_command, list_extras
 from agentflow.models import PROVIDERS, is_loopback
-from agentflow.sandbox import Sandbox, Tool
+from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.serving import ServingSettings
 from mcp_servers import BACKENDS
 from mcp_servers.core import RUNTIMES, did_you_mean, runtime_maker
@@ -187,6 +188,7 @@ def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
         **{("runtimes", name): partial(examine_runtime, name) for name in RUNTIMES},
         **{("containment", one.name): partial(machine.examine, one) for one in CONTAINMENT},
         **{("backends", name): partial(examine_backend, name) for name in BACKENDS},
+        ("backends", "panel"): examine_panel,
         **{("models", name): partial(examine_provider, name, environment) for name in PROVIDERS},
         **{("networks", name): partial(examine_host, name) for name in HOSTS},
     }
@@ -272,6 +274,23 @@ async def examine_backend(name: str) -> Diagnosis:
     except AgentFlowError as error:
         return _missing("backends", name, str(error))
     return _by_tools(name, tools)
+
+
+async def examine_panel() -> Diagnosis:
+    """Start a desktop with a panel, as for tasks on a desktop, and look for a browser."""
+    settings = SandboxSettings(backends={"vm": {"desktop": {"panel": True}}})
+    try:
+        async with Sandbox(settings) as sandbox:
+            result = await sandbox.execute("vm:screenshot")
+    except AgentFlowError as error:
+        return _missing("backends", "panel", str(error))
+    if result.error is not None:
+        return _missing("backends", "panel", result.error.message)
+    if shutil.which("chromium") is None:
+        text = "a desktop without a browser; install chromium (Debian: apt-get install chromium)"
+        return _diagnosis("backends", "panel", DiagnosisState.PARTLY, text)
+    text = "a desktop with a terminal, a file manager, an editor and a browser"
+    return _diagnosis("backends", "panel", DiagnosisState.WORKS, text)
 
 
 def _by_tools(name: str, tools: list[Tool]) -> Diagnosis:

@@ -1,7 +1,7 @@
 """Calls that an exploration suggests: each follows something that was seen and that no earlier call has asked for."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
@@ -30,6 +30,16 @@ NEED_LEADS = frozenset({"web_visit", "web_read", "document_read", "files_read", 
 """Tools that are used only with something seen."""
 
 
+_DESKTOP: tuple[tuple[str, Mapping[str, object]], ...] = (
+    ("bash_run", {}),
+    ("vm_click", {"x": 43, "y": 15}),
+    ("vm_wait", {"seconds": 5}),
+    ("vm_type", {"text": "grep -c . *.txt > lines.txt; mkdir done; mv [a-k]*.txt done; exit\n"}),
+    ("vm_wait", {"seconds": 4}),
+)
+"""Work on a desktop with a panel: its first button starts a terminal."""
+
+
 def legal_actions(text: str) -> list[str]:
     """Return the actions that a world lists."""
     return _LEGAL.findall(text.partition("\nactions:")[2])
@@ -38,10 +48,16 @@ def legal_actions(text: str) -> list[str]:
 class CallLeads:
     """Untried arguments of tools, best first."""
 
-    def __init__(self, prompt: Prompt) -> None:
-        """Read what was seen, the newest observation first, and which calls were made or proposed."""
+    def __init__(self, prompt: Prompt, tools: Collection[str]) -> None:
+        """Read what was seen, the newest observation first, and which calls were made or proposed.
+
+        :param tools: names of the tools that are offered.
+        """
         self._seen = prompt.calls()[::-1]
         self._seed = prompt.seed()
+        # On a desktop the next step depends on all earlier ones.
+        steps = _DESKTOP[len(self._seen) :] if "vm_click" in tools else ()
+        self._step = steps[0] if steps else None
         self._made = _MARKED.sub("", prompt.text)
         self._files = [
             f"{folder}/{name}"
@@ -68,6 +84,8 @@ class CallLeads:
 
     def _suggested(self, tool: str) -> Iterator[Mapping[str, object]]:
         match tool:
+            case own if self._step is not None:
+                yield from [self._step[1]] if own == self._step[0] else ()
             case "rag_search" | "web_search" | "web_wikipedia" | "document_search":
                 yield from ({"query": name} for name in self._names())
             case "rag_get":

@@ -103,7 +103,7 @@ def _plan(prompt: Prompt) -> dict[str, object]:
         tools = acting
     elif beginning := [tool for tool in tools if tool[0] == "world_reset"]:
         tools = beginning
-    leads = CallLeads(prompt)
+    leads = CallLeads(prompt, [tool for tool, _ in tools])
     ways = {tool: list(leads.of(tool)) for tool, _ in tools}
     made: list[dict[str, object]] = []
     for number in range(proposals["minItems"]):

@@ -14,6 +14,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.models import PROVIDERS
 from agentflow.serving._server import kept_port
 from mcp_servers import BACKENDS
+from runtimes.desktop._desktop import PANEL_PROGRAMS
 
 
 @pytest.mark.promise("doctor:tries")
@@ -25,6 +26,19 @@ async def test_a_runtime_and_backends_are_tried() -> None:
         ("backends", "rag"),
     ]
     assert all(one.state is not DiagnosisState.MISSING for one in diagnoses)
+
+
+@pytest.mark.promise("doctor:panel")
+async def test_a_desktop_with_a_panel_is_tried_and_a_missing_program_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [found] = await examine(["panel"], {})
+    assert (found.area, found.state) == ("backends", DiagnosisState.WORKS)
+    assert "a browser" in found.text
+    monkeypatch.setitem(PANEL_PROGRAMS, "/usr/bin/no-editor", "l3afpad")
+    [found] = await examine(["panel"], {})
+    assert found.state is DiagnosisState.MISSING
+    assert "apt-get install l3afpad" in found.text
 
 
 @pytest.mark.promise("doctor:mends")

@@ -201,6 +201,15 @@ SCENARIOS = {
     "our terminal": Scenario(
         CONFIGS / "terminal.yaml", {"content": "Notes of a harbour master"}, _no_world, "tasks.jsonl"
     ),
+    "our gui": Scenario(
+        CONFIGS / "gui.yaml",
+        {
+            "content": "Count the lines of the reports, and put them away",
+            "kwargs": {"command": "printf 'a\\nb\\n' > april.txt; printf 'c\\n' > june.txt"},
+        },
+        _no_world,
+        "tasks.jsonl",
+    ),
     "our embodied": Scenario(
         CONFIGS / "embodied.yaml",
         {"content": "A household", "kwargs": {"seed": 5, "task": "find"}},

@@ -64,8 +64,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_table_of_this_test_names_every_printed_configuration() -> None:
     named = {scenario.config for scenario in SCENARIOS.values()}
     assert named >= set(PRINTED.glob("*.json"))
-    # That of the offline engine needs no endpoint; a desktop and pictures have tests of their own.
-    others = {"corpus.yaml", "gui.yaml", "document_pictures.yaml"}
+    # That of the offline engine needs no endpoint; pictures have a test of their own.
+    others = {"corpus.yaml", "document_pictures.yaml"}
     assert {path.name for path in set(CONFIGS.iterdir()) - named} == others
 
 
