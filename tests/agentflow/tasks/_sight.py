@@ -185,9 +185,20 @@ class Sight:
 
 @asynccontextmanager
 async def serve_model(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncGenerator[str]:
-    """Serve a model; yields the address."""
+    """Serve a model, and the number of its calls at `/stats`; yields the address."""
+    calls = 0
+
+    async def counted(request: web.Request) -> web.Response:
+        nonlocal calls
+        calls += 1
+        return await answer(request)
+
+    async def statistics(request: web.Request) -> web.Response:
+        return web.json_response({"calls": calls})
+
     app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_post("/v1/chat/completions", answer)
+    app.router.add_post("/v1/chat/completions", counted)
+    app.router.add_get("/stats", statistics)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
