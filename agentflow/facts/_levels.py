@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_FLOOR, Decimal
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Final, NamedTuple
 
 import msgspec
 
-from agentflow.facts._candidates import functional_relations, readable
+from agentflow.facts._candidates import functional_relations
+from agentflow.facts._conditions import readable
 from agentflow.facts._enumeration import leaks
 from agentflow.facts._evaluation import evaluate
 from agentflow.facts._facts import KIND, Fact
@@ -28,7 +29,7 @@ from agentflow.facts._values import (
 from agentflow.trajectory import digest
 
 HIGHEST_LEVEL: Final = 3
-"""Level at which descriptions have a clue less than they could have."""
+"""Level at which descriptions say as little as possible."""
 MAX_CLUES: Final = 6
 """Most facts about an entity that are tried as clues."""
 
@@ -38,7 +39,7 @@ def obfuscate(skeleton: Skeleton, level: int, store: FactStore) -> Skeleton:
 
     The level of the result is 0, and the skeleton itself, if no constant can be described. At level 1 named entities
     are described by one or two facts; at level 2 by years and numbers of them that are given as ranges, such as `the
-    1830s`, or by two such clues; at level 3 one of those two clues is left out. The answer is computed again from the
+    1830s`, or by two such clues; at level 3 by wide ranges, such as a century, and as few of them as possible. The answer is computed again from the
     program of the result.
 
     See docs/facts.md for examples.
@@ -138,11 +139,18 @@ class _Describer:
                     yield [*base, *chosen]
 
     def _fewer(self, facts: list[Fact], kind: Value | None) -> Iterator[list[Clue]]:
-        """Return descriptions by one wide range: one clue less than a description by a narrow one and a second."""
+        """Return descriptions that say less than at level 2: one wide range, two, or a wide and a narrow one."""
         base = _kind_clue(kind)
-        ranges = [clue for fact in facts if (clue := _range_clue(fact, 1)) is not None]
-        if base and len(ranges) > 1:
-            yield from ([*base, clue] for clue in ranges)
+        wide, narrow = (
+            {fact.id: clue for fact in facts if (clue := _range_clue(fact, size)) is not None}
+            for size in (1, 0)
+        )
+        for number in (1, 2) if base else ():
+            for chosen in combinations(wide.values(), number):
+                yield [*base, *chosen]
+        for first, second in permutations(wide, 2) if base else ():
+            if second in narrow:
+                yield [*base, wide[first], narrow[second]]
 
 
 def _at_level(skeleton: Skeleton, level: int, store: FactStore) -> Skeleton | None:
@@ -153,6 +161,11 @@ def _at_level(skeleton: Skeleton, level: int, store: FactStore) -> Skeleton | No
         if EntityValue(name) in {given for step in skeleton.program for given in step.inputs}
     ]
     descriptions = [found for name in constants if (found := describer.describe(name, level)) is not None]
+    if level > 2 and descriptions:
+        # Another constant may only have a description with more clues.
+        known = {one.constant for one in descriptions}
+        others = (name for name in constants if EntityValue(name) not in known)
+        descriptions += [found for name in others if (found := describer.describe(name, 2)) is not None]
     while descriptions:
         described = _with_descriptions(skeleton, level, descriptions, store)
         if described is not None:

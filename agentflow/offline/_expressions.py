@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from agentflow.facts import Comparison, Operator, TranslationStep
+from agentflow.facts import KIND, Comparison, Operator, TranslationStep
 
 Input: TypeAlias = "Expression | str"
 """Input of an operation: another one, or a constant."""
@@ -16,6 +16,8 @@ class Expression(NamedTuple):
     inputs: "tuple[Expression | str, ...]"
     relation: str = ""
     comparison: Comparison = Comparison.EQUAL
+    time: str = ""
+    """Year to which the relation is limited; empty: any."""
 
 
 def nested(steps: Sequence[TranslationStep]) -> Expression | None:
@@ -31,7 +33,7 @@ def nested(steps: Sequence[TranslationStep]) -> Expression | None:
                 inputs.append(made[number - 1])
             else:
                 inputs.append(text)
-        made.append(Expression(step.operator, tuple(inputs), step.relation, step.comparison))
+        made.append(Expression(step.operator, tuple(inputs), step.relation, step.comparison, step.time))
     return made[-1] if made else None
 
 
@@ -43,8 +45,16 @@ def flattened(expression: Expression) -> tuple[TranslationStep, ...]:
         if isinstance(part, str):
             return part
         inputs = tuple(add(each) for each in part.inputs)
-        step = TranslationStep(part.operator, inputs, part.relation, part.comparison)
+        step = TranslationStep(part.operator, inputs, part.relation, part.comparison, part.time)
         return f"#{steps.setdefault(step, len(steps) + 1)}"
 
     add(expression)
     return tuple(steps)
+
+
+def limited_to(expression: Expression, year: str) -> Expression:
+    """Return an expression whose outermost relations are limited to a year: `in 1900, how many inhabitants …`."""
+    if expression.relation:
+        return expression if expression.relation == KIND else expression._replace(time=year)
+    inputs = (limited_to(part, year) if isinstance(part, Expression) else part for part in expression.inputs)
+    return expression._replace(inputs=tuple(inputs))

@@ -68,8 +68,12 @@ def is_plural(name: str) -> bool:
 class PhraseWriter:
     """Words for the parts of the program of a request."""
 
-    def __init__(self, request: WordingRequest) -> None:
-        """Create the writer of a request."""
+    def __init__(self, request: WordingRequest, *, timed: bool = False) -> None:
+        """Create the writer of a request.
+
+        :param timed: the question is about a year.
+        """
+        self._timed = timed
         self._definite = frozenset(request.definite)
         self._facts = request.facts
         self.unit = request.unit
@@ -258,7 +262,7 @@ class PhraseWriter:
 
     def past(self, words: RelationWords, relation: str) -> bool:
         """Return the tense of the facts that state a relation, or its usual tense."""
-        if words.event:
+        if words.event or self._timed:
             return True
         for fact in self._facts:
             if words.unit and words.unit in fact and (before := _BEFORE_NUMBER.search(fact)):
@@ -334,8 +338,11 @@ def joined(clauses: Sequence[Clause], *, plural: bool = False) -> str:
     for clause in clauses:
         verb = clause.verb.finite(past=clause.past, plural=plural)
         start, _, rest = clause.rest.partition(" ")
-        if verb == last and start == done and clause.verb is BE and rest and not RELATIVE.search(said[-1]):
-            said[-1] += f" {rest}"
+        if verb == last and start == done and clause.verb is BE and rest:
+            # The short part comes first: `born after 1600 in the town where …`.
+            before, _, old = said[-1].partition(f"{done} ")
+            long = RELATIVE.search(old) is not None or _DONE.search(old) is not None
+            said[-1] = f"{before}{done} {rest} {old}" if long else f"{said[-1]} {rest}"
         else:
             said.append(clause.rest if verb == last else f"{verb} {clause.rest}".strip())
         last, done = verb, start

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from agentflow.facts import Operator, Translation, TranslationRequest, TranslationStep
-from agentflow.offline._expressions import Expression, flattened
+from agentflow.offline._expressions import Expression, flattened, limited_to
 from agentflow.offline._phrase_parser import (
     ANY_UNIT,
     OF,
@@ -51,7 +51,11 @@ def expression_of(question: str, relations: Sequence[str], sets: Sequence[str]) 
         return None
     if _START.match(text):
         text = text[0].lower() + text[1:]
-    return _QuestionParser(tuple(relations), tuple(sets), text).question(text)
+    timed = regex(r"in (?P<year>\d{3,4}), (?P<rest>.+)").fullmatch(text)
+    if timed is not None:
+        text = timed["rest"]
+    whole = _QuestionParser(tuple(relations), tuple(sets), text).question(text)
+    return whole if whole is None or timed is None else limited_to(whole, timed["year"])
 
 
 class _QuestionParser(PhraseParser):

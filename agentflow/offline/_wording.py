@@ -2,8 +2,10 @@
 
 import re
 
+from msgspec.structs import replace
+
 from agentflow.facts import Operator, Wording, WordingRequest
-from agentflow.offline._expressions import Expression, nested
+from agentflow.offline._expressions import Expression, limited_to, nested
 from agentflow.offline._phrases import (
     ORDINALS,
     RELATIVE,
@@ -27,14 +29,18 @@ _SURFACES = ("island", "ship", "ferry", "square")
 
 def word(request: WordingRequest) -> Wording:
     """Return natural words for a question; none if the program has no natural ones."""
-    whole = nested(request.steps)
-    if whole is None:
+    year = next((step.time for step in request.steps if step.time), "")
+    untimed = replace(request, steps=tuple(replace(step, time="") for step in request.steps))
+    whole = nested(untimed.steps)
+    if whole is None or (year and limited_to(whole, year) != nested(request.steps)):
         return Wording("")
     try:
-        writer = _QuestionWriter(request)
+        writer = _QuestionWriter(untimed, timed=bool(year))
         question = writer.fronted(writer.question(whole))
     except Unspeakable:
         return Wording("")
+    if year:
+        question = f"in {year}, {question[0].lower()}{question[1:]}"
     if len(question.split()) > request.max_words or question in {each.question for each in request.rejected}:
         return Wording("")
     return Wording(question[0].upper() + question[1:])

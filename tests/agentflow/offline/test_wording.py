@@ -40,7 +40,52 @@ DEFINITE = (
     "Guild of Glaziers", "Guild of Saltboilers", "House of Charts", "Lantern Feast", "Long Frost", "Ossel Canal",
     "Red Mackerel", "Salt Widow", "Tasker Clock", "Wrackham Salt Works",
 )  # fmt: skip
+
+
+def in_1900(subject: Expression | str) -> Expression:
+    """Return the inhabitants of a thing in 1900."""
+    return follow(subject, "number of inhabitants")._replace(time="1900")
+
+
+def between(first: Expression, second: Expression) -> tuple[Expression, str]:
+    """Return the years between two dates."""
+    return made(Operator.DIFFERENCE, first, second), ""
+
+
 QUESTIONS = {
+    "In 1900, how many inhabitants did the main town of Ossel have?": (
+        in_1900(follow("Ossel", "main town")),
+        "inhabitants",
+    ),
+    "In 1900, did Alba have more inhabitants than Brenn?": (
+        made(Operator.GREATER, in_1900("Alba"), in_1900("Brenn")),
+        "",
+    ),
+    "In 1900, how many inhabitants did Alba and Brenn have together?": (
+        made(Operator.SUM, in_1900("Alba"), in_1900("Brenn")),
+        "inhabitants",
+    ),
+    "How many inhabitants do the main towns of Ossel and Tollen have together?": (
+        made(
+            Operator.SUM,
+            *(follow(follow(island, "main town"), "number of inhabitants") for island in ("Ossel", "Tollen")),
+        ),
+        "inhabitants",
+    ),
+    "How many years apart were Alba and Brenn founded?": between(
+        follow("Alba", "year of foundation"), follow("Brenn", "year of foundation")
+    ),
+    "How many years apart did the captains of the Grey Petrel and the Salt Widow die?": between(
+        follow(follow("Grey Petrel", "captain"), "year of death"),
+        follow(follow("Salt Widow", "captain"), "year of death"),
+    ),
+    "How many years passed between the launch of the Grey Petrel and the death of its captain?": between(
+        follow("Grey Petrel", "year of launch"), follow(follow("Grey Petrel", "captain"), "year of death")
+    ),
+    "What is the main town of the place where the captain of the Grey Petrel was born?": (
+        follow(follow(follow("Grey Petrel", "captain"), "birthplace"), "main town"),
+        "",
+    ),
     "On which date was the capital of Ruritania founded?": (
         follow(follow("Ruritania", "capital"), "date of foundation"),
         "",

@@ -125,7 +125,7 @@ async def test_a_fact_in_a_region_of_a_picture_is_cited_once_a_model_has_confirm
     assert pair.answer == "4,711 ships"
     assert {(one.picture, one.region) for one in viewer.looked} == {(CHART, UPPER)}
     assert pair.votes[0].check is Check.PICTURES
-    record = json.loads(msgspec.json.encode(pair_record(grown().seed, pair, result.trajectories[0])))
+    record = json.loads(msgspec.json.encode(pair_record(grown().seed.id, pair, result.trajectories[0])))
     text, seen, *_ = (step["citations"][0] for step in record["reasoning_steps"])
     assert text.keys() == {"node_id", "quote", "start", "end"}
     assert seen["file"] == f"images/{CHART.hash}.png"
