@@ -110,8 +110,9 @@ def joined(*programs: Program) -> tuple[list[ProgramStep], list[int]]:
 class Candidates:
     """Candidates of each kind over a store, those near the seed first."""
 
-    def __init__(self, store: FactStore, distances: Mapping[str, int]) -> None:
+    def __init__(self, store: FactStore, distances: Mapping[str, int], *, records: bool = False) -> None:
         self.store = store
+        self.records = records
         self.distances = distances
         self.functional = functional_relations(store)
         self.kinds: dict[str, Value] = {}
@@ -431,6 +432,9 @@ class Candidates:
                 continue
             for operator in (Operator.GREATEST, Operator.LEAST)[:: -1 if number % 2 else 1]:
                 best = ProgramStep(operator, (1,), edge.fact.relation, time=edge.time)
+                if self.records:
+                    value = ProgramStep(Operator.LIST, (2,), edge.fact.relation, time=edge.time)
+                    yield Candidate(QuestionKind.AGGREGATE, (members, best, value), tuple(one.members))
                 yield Candidate(QuestionKind.AGGREGATE, (members, best))
                 for last in self._columns(one):
                     if last[0].fact.relation != edge.fact.relation:
@@ -443,6 +447,9 @@ class Candidates:
         kind = QuestionKind.COUNT if operator is Operator.COUNT else QuestionKind.LIST
         for column in self._columns(one):
             edge = column[0]
+            if self.records and kind is QuestionKind.LIST:
+                values = ProgramStep(Operator.LIST, (1,), edge.fact.relation, time=edge.time)
+                yield Candidate(kind, (members, values), tuple(one.members))
             for comparison, bound in conditions_on([each.fact.value for each in column]):
                 where = ProgramStep(
                     Operator.WHERE, (1, bound), edge.fact.relation, comparison, time=edge.time

@@ -67,6 +67,8 @@ def _step(step: ProgramStep, names: Mapping[str, str]) -> str:
             first = step.operator is Operator.LEAST
             rank = ("earliest" if first else "latest") if dated else ("smallest" if first else "greatest")
             return f"the one of {_series(inputs, 'and')} with the {rank} {step.relation}{time}"
+        case Operator.LIST if step.relation:
+            return f"the list of {_series(inputs, 'and')}, each with its {step.relation}{time}"
         case _:
             words, between = _SERIES[step.operator]
             return words.format(_series(inputs, between))

@@ -52,6 +52,7 @@ def enumerate_skeletons(
     per_relation: int = 4,
     tried: int = 400,
     min_nodes: int = 0,
+    records: bool = False,
 ) -> list[Skeleton]:
     """Return skeletons of all kinds over a store, the best first.
 
@@ -66,12 +67,13 @@ def enumerate_skeletons(
     :param per_relation: most skeletons of a kind with the same relation, if there are enough relations.
     :param tried: most candidates of a kind that are checked.
     :param min_nodes: fewest nodes that state the facts of a skeleton.
+    :param records: also ask for things together with their values: the tallest tower and its height.
     """
     seed = tuple(seed_names)
     distances = seed_distances(store, seed)
     if not distances:
         return []
-    candidates = Candidates(store, distances)
+    candidates = Candidates(store, distances, records=records)
     scores = _Scores(store, distances, seed)
     best: list[_Scored] = []
     for kind in QuestionKind:
@@ -269,9 +271,13 @@ class _Scores:
         long = sum(max(0, len(relation.split()) - 3) for relation in relations)
         size = {2: 1.0, 3: 1.5, 4: 1.5}.get(len(skeleton.facts), 1.0)
         hidden = 0.5 if set(skeleton.hidden) - set(_names(skeleton.answer)) else 0.0
+        # Lists of things with values are enumerated only where they are wanted.
+        records = (
+            3.0 if any(step.operator is Operator.LIST and step.relation for step in skeleton.program) else 0.0
+        )
         special = -0.8 * common / max(1, len(relations))
         taste = 1.5 * self._taste(skeleton.id) + max(map(self._taste, relations), default=0.0)
-        return near + size + hidden + 0.5 * min(nodes, 3) + special + taste - 0.2 * long
+        return near + size + hidden + records + 0.5 * min(nodes, 3) + special + taste - 0.2 * long
 
     def _taste(self, text: str) -> float:
         """Return a number from 0 to 1 that differs between seeds: those with similar trees ask different questions."""

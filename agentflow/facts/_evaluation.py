@@ -334,7 +334,32 @@ class _Run:
         basis = _join([subjects.basis, *found.values()], *consulted)
         return _definite([(subject, basis) for subject, _ in best], basis)
 
+    def _records(self, step: ProgramStep) -> _Result:
+        """Return one list of all things, each followed by its value of the relation."""
+        given = self._input(step)
+        found = given.values()
+        if given.scope is _Scope.OPEN or (given.scope is _Scope.DEFINITE and len(found) != 1):
+            raise _Undetermined(f"{step.operator} needs a complete set")
+        items: list[ScalarValue] = []
+        consulted: list[Fact] = []
+        for subject in found:
+            facts = _distinct(self._of(subject, step))
+            if len(facts) != 1:
+                raise _Undetermined(
+                    f"{_shown(subject)} has {'several values' if facts else 'no value'} of {step.relation}"
+                )
+            value = facts[0].value
+            # Records are told apart by the kind of their first item.
+            if not isinstance(subject, EntityValue) or isinstance(value, EntityValue | ListValue):
+                raise _Undetermined(f"{step.operator} pairs names with numbers, dates or words")
+            items += [subject, value]
+            consulted.append(facts[0])
+        basis = _join([given.basis, *found.values()], *consulted)
+        return _Result([(ListValue(tuple(items)), basis)] if items else [], _Scope.CLOSED, basis)
+
     def _collect(self, step: ProgramStep) -> _Result:
+        if step.operator is Operator.LIST and step.relation:
+            return self._records(step)
         given = self._input(step)
         if given.scope is not _Scope.CLOSED:
             raise _Undetermined(f"{step.operator} needs a complete set")

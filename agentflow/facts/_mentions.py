@@ -19,6 +19,7 @@ from agentflow.facts._values import (
     ValueKind,
     parse_value,
 )
+from agentflow.text import scale_of
 
 Span: TypeAlias = tuple[int, int]
 """Start and end of a part of a text."""
@@ -232,7 +233,11 @@ def _amounts(written: str, unit: str) -> tuple[Decimal, ...]:
     read = (
         parse_value(candidate, ValueKind.NUMBER, unit) for candidate in (written, f"{written} {unit}".strip())
     )
-    return tuple(value.amount for value in read if isinstance(value, NumberValue))
+    amounts = [value.amount for value in read if isinstance(value, NumberValue)]
+    scale, rest = scale_of(unit)
+    if scale > 1 and isinstance(whole := parse_value(written, ValueKind.NUMBER, rest), NumberValue):
+        amounts.append(whole.amount / scale)
+    return tuple(amounts)
 
 
 def _date_spans(text: str, value: DateValue) -> list[Span]:

@@ -21,7 +21,7 @@ from agentflow.facts._dates import find_dates
 from agentflow.facts._names import CONNECTING
 from agentflow.facts._numbers import plain_numbers, same_number, stated_number
 from agentflow.facts._values import NumberValue
-from agentflow.text import Quantity, find_quantities, quantity_of, singular
+from agentflow.text import Quantity, find_quantities, quantity_of, scale_of, singular
 
 _PRONOUN: Final = re.compile(
     r"\bone\b(?= (?:of|that|which|who|with|in|is|was|has|had|and|or|built|by)\b(?! a half)|[,.;])|(?<=[a-z] )\bone\b(?=\W*$)",
@@ -74,6 +74,9 @@ def read_numbers(answer: str, like: NumberValue, question: str = "") -> list[Num
 
     Numbers in the expected unit come before others of the same kind, then those without a unit.
     """
+    scale, unit = scale_of(like.unit)
+    if scale > 1:
+        like = NumberValue(like.amount * scale, unit)
     line = answer.replace("\n", " ; ")
     for source in dict.fromkeys((_PRONOUN.sub("that", line), line)):
         plain = plain_numbers(source)

@@ -40,7 +40,7 @@ class Operator(StrEnum):
     EQUAL = "equal"
     """True if both inputs have the same values."""
     LIST = "list"
-    """All values of the input as one list."""
+    """All values of the input as one list; with a relation, each followed by its value of the relation."""
 
 
 class Comparison(StrEnum):
@@ -68,7 +68,7 @@ class ProgramStep(Struct, frozen=True, omit_defaults=True):
     inputs: tuple[ProgramInput, ...] = ()
     """Inputs, in order."""
     relation: str = ""
-    """Relation, of `follow`, `find`, `where`, `greatest` and `least`."""
+    """Relation, of `follow`, `find`, `where`, `greatest`, `least` and `list`."""
     comparison: Comparison = Comparison.EQUAL
     """Comparison, of `where`."""
     name: str = ""

@@ -182,7 +182,12 @@ def show_value(value: Value) -> str:
         case BoolValue(truth):
             return "yes" if truth else "no"
         case ListValue(items, ordered):
-            return _show_list([show_value(item) for item in items], ordered=ordered)
+            shown = [[show_value(item) for item in record] for record in records_of(items)]
+            return _show_list([_show_record(*record) for record in shown], ordered=ordered)
+
+
+def _show_record(name: str, *values: str) -> str:
+    return f"{name} ({', '.join(values)})" if values else name
 
 
 def values_agree(first: Value, second: Value) -> bool:

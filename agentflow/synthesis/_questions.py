@@ -1,5 +1,6 @@
 """Writing questions about a tree: facts, skeletons, words, checks."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +25,7 @@ from agentflow.facts import (
     show_value,
 )
 from agentflow.journal import Page
+from agentflow.models import OFFLINE
 from agentflow.synthesis._attempts import Attempt, AttemptPort, Difficulty, Triage, attempt_question
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._journalled_calls import JournalledCalls
@@ -45,6 +47,7 @@ from agentflow.synthesis._wording_requests import set_names, wording_request
 from agentflow.synthesis._worker_thread import in_worker_thread
 from agentflow.trajectory import Reply, Tree, digest
 
+_SECOND_QUESTION = re.compile(r"\band (?:what|when|how (?:many|much|\w+))\b.*\?", re.IGNORECASE)
 MAX_SHARED = 0.5
 """Largest share of the facts of a question that another one of its tree may need, too."""
 ROUNDS = 3
@@ -111,9 +114,23 @@ def _prepare(
     checker = QuestionChecker(known, check_settings(config), roles, calls, look=roles.look, search=search)
     return checker, [
         skeleton
-        for skeleton in enumerate_skeletons(known.store, known.seed_names, min_nodes=config.min_observations)
+        for skeleton in enumerate_skeletons(
+            known.store,
+            known.seed_names,
+            min_nodes=config.min_observations,
+            records=_asks_for_records(config),
+        )
         if not checker.check_facts(draft_of(skeleton, ""))
     ]
+
+
+def _asks_for_records(config: SynthesisConfig) -> bool:
+    """Return true if an example asks for a thing and its value: `…, and what was that rate?`
+
+    The offline engine has no words for such questions.
+    """
+    wanted = any(_SECOND_QUESTION.search(example.question) for example in config.examples)
+    return wanted and config.model_for("generator").name != OFFLINE
 
 
 def check_settings(config: SynthesisConfig) -> CheckSettings:

@@ -111,7 +111,7 @@ async def _merge(build: StoreBuild, generator: GeneratorPort, calls: JournalledC
 
 
 def _seed_names(tree: Tree, nodes: Sequence[Node], store: FactStore) -> tuple[str, ...]:
-    """Return the entities that the seed names; if it names none, the subjects of the first observations."""
+    """Return the entities that the seed names; if it names none, those that the first observations state something about."""
     seed = tree.seed.content
     names = dict.fromkeys(fact.subject for fact in store.facts)
     named = [name for name in names if contains_phrase(seed, name)]
@@ -120,7 +120,13 @@ def _seed_names(tree: Tree, nodes: Sequence[Node], store: FactStore) -> tuple[st
     ]
     if named:
         return tuple(dict.fromkeys(named))
-    first = {node.id for node in nodes if node.depth == min(each.depth for each in nodes)}
-    return tuple(
-        dict.fromkeys(fact.subject for fact in store.facts if any(span.node in first for span in fact.spans))
-    )
+    depths = {node.id: node.depth for node in nodes}
+    stated = [(depths[span.node], fact.subject) for fact in store.facts for span in fact.spans]
+    stated += [
+        (depths[span.node], member)
+        for one in store.sets.values()
+        for span in one.spans
+        for member in one.members
+    ]
+    first = min((depth for depth, _ in stated), default=0)
+    return tuple(dict.fromkeys(name for depth, name in stated if depth == first))

@@ -255,6 +255,8 @@ class _Step:
         return _only(common)
 
     def _computed(self, operator: Operator) -> _Known:
+        if operator is Operator.LIST and self.step.relation:
+            return self._paired()
         if operator in {Operator.COUNT, Operator.LIST}:
             given = self._all()
             if not given.all_known:
@@ -266,6 +268,18 @@ class _Step:
         if operator in {Operator.SUM, Operator.DIFFERENCE}:
             return self._calculated(operator)
         return self._compared(operator)
+
+    def _paired(self) -> _Known:
+        things = self._all()
+        values = {name: self._of(name) for name in things.values}
+        if not things.all_known and not (things.presupposed and len(values) == 1):
+            raise _OpenError
+        if any(name[0] != "entity" or len(found) != 1 for name, found in values.items()):
+            raise _OpenError
+        if any(found[0][0] in ("entity", "list") for found in values.values()):
+            raise _OpenError
+        items = frozenset([*values, *(found[0] for found in values.values())])
+        return _Known([(("list", items), None)] if items else [], True, True)
 
     def _calculated(self, operator: Operator) -> _Known:
         if not all(one.presupposed for one in self.given):

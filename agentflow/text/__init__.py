@@ -26,6 +26,7 @@ from agentflow.text._quantities import (
     quantity,
     quantity_of,
     same_quantity,
+    scale_of,
 )
 from agentflow.text._units import singular
 from agentflow.text._windows import (
@@ -75,6 +76,7 @@ __all__ = [
     "quantity",
     "quantity_of",
     "same_quantity",
+    "scale_of",
     "search_terms",
     "shingles",
     "show_windows",

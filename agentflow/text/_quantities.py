@@ -162,12 +162,27 @@ def quantity_of(amount: Decimal, unit: str = "") -> Quantity:
 
     >>> quantity_of(Decimal(5), "km").size
     Decimal('5000')
+    >>> quantity_of(Decimal(5), "million km").amount
+    Decimal('5000000')
     """
     known = kind_of_unit(unit)
+    if known is None and " " in unit and (scale := scale_of(unit))[0] > 1:
+        return quantity_of(_EXACT.multiply(amount, scale[0]), scale[1])
     if known is None and unit and not (unit.isalnum() and unit.isascii()):
         known = kind_of_unit(plain_quantities(unit))
     factor, kind = (_ONE, counted(unit) if unit else "") if known is None else (known.factor, known.kind)
     return Quantity(float(amount), factor, kind, known is not None, amount, unit)
+
+
+def scale_of(unit: str) -> tuple[int, str]:
+    """Return the factor at the beginning of a unit, as headers of tables have it, and the rest.
+
+    >>> scale_of("trillion US dollars"), scale_of("metres")
+    ((1000000000000, 'US dollars'), (1, 'metres'))
+    """
+    first, _, rest = unit.partition(" ")
+    scale = SCALES.get(first.lower(), 1) if rest else 1
+    return (scale, rest.removeprefix("of ")) if scale > 1 else (1, unit)
 
 
 def _quantity(found: re.Match[str]) -> Quantity:

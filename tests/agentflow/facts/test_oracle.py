@@ -151,6 +151,7 @@ def likely_programs(draw: st.DrawFn) -> Program:
             (ProgramStep(Operator.LEAST, (last, EntityValue("D")), relation),),
             (ProgramStep(Operator.COUNT, (last,)),),
             (ProgramStep(Operator.LIST, (last,)),),
+            (ProgramStep(Operator.LIST, (last,), relation),),
             (ProgramStep(Operator.AND, (last, EntityValue("A"))),),
             (ProgramStep(Operator.FOLLOW, (last,), relation), ProgramStep(Operator.SUM, (last + 1,))),
             (ProgramStep(Operator.FOLLOW, (last,), relation), ProgramStep(Operator.COUNT, (last + 1,))),

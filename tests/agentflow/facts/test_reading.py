@@ -71,6 +71,7 @@ AGREE: list[tuple[Value, str]] = [
     (PEOPLE, "2,300 people lived there."), (PEOPLE, "2300"), (PEOPLE, "2.3 thousand"), (PEOPLE, "2 300 inhabitants"),
     (SHIPS, "12 large ships"), (SHIPS, "In 1834 12 sank."), (SHIPS, "a dozen ships"), (SHIPS, "twelve"),
     (GDP, "~$29.17 trillion"), (GDP, "29.17 trillion dollars"), (GDP, "US$29,170 billion"), (GDP, "29.17 trillion US dollars"),
+    (NumberValue(Decimal("29.17"), "trillion US dollars"), "~$29.17 trillion"), (NumberValue(Decimal("5.2"), "million inhabitants"), "5,200,000 people"),
     (AGE, "1834 was 7 years after 1827."), (AGE, "Seven years"), (AGE, "84 months"), (NumberValue(Decimal(1)), "one"),
     (NumberValue(Decimal(-5), "°C"), "−5 °C"), (NumberValue(Decimal("1.5"), "km"), "one and a half km"),
     (NumberValue(Decimal(90), "minutes"), "1.5 hours"), (NumberValue(Decimal(5), "km²"), "5 square kilometres"),
@@ -126,7 +127,7 @@ DISAGREE: list[tuple[Value, str]] = [
     (HIGH, "33.999 metres"), (HIGH, "34 metres per second"), (HIGH, "neither 34 nor 36 metres"), (HIGH, "34 or so metres"), (HIGH, "34 metres/36 metres"), (HIGH, "34 … 36 metres"), (HIGH, "34...36 metres"),
     (RATE, "5.1 %"), (RATE, "0.5"), (RATE, "500"), (NumberValue(Decimal(5)), "5 %"), (NumberValue(Decimal(5)), "0.05"), (RATE, "between 5 % and 6 %"),
     (COUNT, "the 3rd"), (COUNT, "3 or 4"), (COUNT, "more than three"), (COUNT, "30"), (COUNT, "not three"), (COUNT, "3 of 7"), (NumberValue(Decimal(7)), "3 of the 7 lighthouses"),
-    (PEOPLE, "2,300 houses"), (PEOPLE, "23,000"), (PEOPLE, "2.3 million inhabitants"), (GDP, "€29.17 trillion"), (GDP, "29.17 billion dollars"),
+    (PEOPLE, "2,300 houses"), (PEOPLE, "23,000"), (PEOPLE, "2.3 million inhabitants"), (GDP, "€29.17 trillion"), (NumberValue(Decimal("29.17"), "trillion US dollars"), "$29.17 billion"), (GDP, "29.17 billion dollars"),
     (NumberValue(Decimal(10**9)), "1,000,000,001"), (AGE, "7 months"), (AGE, "seventy years"),
 
     (DAY, "13 May 1841 in Port Vannick"), (DAY, "1841"), (DAY, "May 1841"), (DAY, "12 May 1842"), (DAY, "12 June 1841"), (DAY, "05/12/1841"),

@@ -244,7 +244,7 @@ def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
         "planner_next_step_short": "v2",
         "reader_answer": "v2",
         "reader_closed_book": "v2",
-        "reader_program": "v2",
+        "reader_program": "v3",
         "tool_base_generator": "v2",
         "tool_python_coder": "v2",
         "verifier_stop": "v2",
