@@ -24,7 +24,8 @@ from agentflow.facts._evaluation import DerivedAnswer, ProgramAnswers, answer_of
 from agentflow.facts._facts import KIND, ClosedSet, Fact, FactSpan
 from agentflow.facts._hiding import HIDDEN, hide_facts, stating_spans
 from agentflow.facts._levels import HIGHEST_LEVEL, obfuscate
-from agentflow.facts._locating import FactFault, FaultKind, locate, locate_set, new_fact, new_set
+from agentflow.facts._locating import FactFault, FaultKind, instructs, locate, locate_set, new_fact, new_set
+from agentflow.facts._mentions import name_spans, outside, value_spans
 from agentflow.facts._names import normalise_name
 from agentflow.facts._passages import PassagePiece, ReaderPassage, TreePassages, passages_for
 from agentflow.facts._programs import Comparison, Operator, Program, ProgramInput, ProgramStep
@@ -145,16 +146,19 @@ __all__ = [
     "hide_facts",
     "infer_value",
     "is_single",
+    "instructs",
     "kind_of",
     "locate",
     "locate_set",
     "merge_aliases",
     "minimal_support",
+    "name_spans",
     "needed_facts",
     "new_fact",
     "new_set",
     "normalise_name",
     "obfuscate",
+    "outside",
     "overlaps",
     "parse_value",
     "passages_for",
@@ -170,6 +174,7 @@ __all__ = [
     "stating_spans",
     "support_distance",
     "texts_agree",
+    "value_spans",
     "values_agree",
     "values_conflict",
 ]

@@ -87,6 +87,30 @@ class TreePassages:
             node.id: node for node in nodes if node.verdict is Verdict.NEW and node.action is not None
         }
         self._chosen: dict[tuple[object, ...], list[tuple[Node, list[Span]]]] = {}
+        self._stating: dict[str, frozenset[str]] = {}
+
+    def stating(self, fact: Fact) -> frozenset[str]:
+        """Return the ids of the nodes whose text states a fact, also where it was not extracted.
+
+        See docs/facts.md.
+        """
+        if fact.id not in self._stating:
+            extracted = {span.node for span in fact.spans}
+            self._stating[fact.id] = frozenset(
+                node.id
+                for node in self._nodes.values()
+                if node.id in extracted or stating_spans(self._store, [fact], node.id, node.observation.text)
+            )
+        return self._stating[fact.id]
+
+    def alone(self, node: str, question: str, budget: int = 24_000) -> ReaderPassage:
+        """Return the passage of one observation only, with the parts that are on the topic of a question.
+
+        See docs/facts.md.
+        """
+        only = self._nodes[node]
+        windows = _windows(only.observation.text, (), _topic(question, ()), budget)
+        return _passage(self._store, 1, only, windows, ())
 
     def passages(
         self,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from agentflow.facts import BoolValue, show_value
+from agentflow.facts import BoolValue, instructs, show_value
 from agentflow.synthesis._question_draft import Check, Finding, QuestionDraft
 from agentflow.text import contains_phrase, word_count
 
@@ -99,6 +99,8 @@ def asks(question: str) -> str:
     """Return the reason that this is no question, or an empty text."""
     if word_count(question) < 3:
         return "the question has fewer than three words"
+    if instructs(question):
+        return "the question contains an instruction: it should only ask"
     if question.rstrip(" \"'”’)").endswith(("?", "？", "؟")) or _IMPERATIVES.match(question):
         return ""
     return "the question does not ask: end it with a question mark"

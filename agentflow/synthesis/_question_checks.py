@@ -37,6 +37,7 @@ from agentflow.facts import (
 from agentflow.synthesis._form_checks import check_form
 from agentflow.synthesis._journalled_calls import JournalledCalls
 from agentflow.synthesis._question_draft import Check, CheckedQuestion, Finding, QuestionDraft, Vote
+from agentflow.synthesis._question_mentions import QuestionMentions
 from agentflow.synthesis._roles import ReaderPort
 from agentflow.trajectory import Look, LookRequest, Node, Reply, digest
 
@@ -44,6 +45,8 @@ MAX_SEED_DISTANCE = 3
 """Maximum number of facts between an entity of the seed and the facts of a question."""
 MAX_LEFT_OUT = 6
 """Maximum number of facts of a question that are left out in turn; further ones count as needed by its program."""
+MAX_READ_ALONE = 2
+"""Maximum number of observations that a reader is shown alone, because they seem to state all facts of a question."""
 MAX_RELATIONS = 40
 """Maximum number of relations that a reader chooses from when it translates a question."""
 
@@ -116,6 +119,7 @@ class QuestionChecker:
         self._search = search
         self._observations = TreePassages(known.store, known.nodes)
         self._supports: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
+        self._mentions = QuestionMentions(known.store)
         self._seed_distances = seed_distances(known.store, known.seed_names)
         self._relations = tuple(sorted({fact.relation for fact in known.store.facts}))
         self._set_names = {one.id: one.description for one in known.store.sets.values()}
@@ -123,16 +127,16 @@ class QuestionChecker:
 
     async def check(self, draft: QuestionDraft, key: str) -> CheckedQuestion:
         """Check a draft; the keys of its calls begin with a word and continue with `key`."""
-        words = tuple(check_form(draft, self._settings.max_words))
+        words = (*check_form(draft, self._settings.max_words), *self._mentions.faults(draft))
         if words:
             return CheckedQuestion(findings=words, reworded=bool(draft.question))
         if faults := self.check_facts(draft):
             return CheckedQuestion(findings=faults)
-        used = evaluate(draft.program, self._known.store).answers[0].facts
-        draft = replace(draft, facts=tuple(fact for fact in draft.facts if fact in used))
+        # Citations that the program does not use are dropped.
+        draft = replace(draft, facts=evaluate(draft.program, self._known.store).answers[0].facts)
         votes: list[Vote] = []
         needed = draft.facts
-        stages = (self._see, self._translate, self._read, self._doubt)
+        stages = (self._see, self._translate, self._read, self._read_alone, self._doubt)
         for stage in stages:
             fault = await stage(draft, key, votes)
             if fault is not None:
@@ -167,19 +171,20 @@ class QuestionChecker:
             )
         elif not values_agree(answers[0].value, draft.answer):
             yield Finding(Check.ANSWER, f"the facts give another answer: {show_value(answers[0].value)}")
-        if len(draft.facts) < self._settings.min_hops:
-            yield Finding(Check.HOPS, f"it rests on {len(draft.facts)} facts only")
-        nodes = self._support(draft.facts, draft)
+        facts = answers[0].facts if len(answers) == 1 else draft.facts
+        if len(facts) < self._settings.min_hops:
+            yield Finding(Check.HOPS, f"it rests on {len(facts)} facts only")
+        nodes = self._support(facts, draft)
         if len(nodes) < self._settings.min_observations:
             yield Finding(Check.SUPPORT, f"{len(nodes)} observation states all of its facts")
-        wrong = [store.by_id[fact] for fact in draft.facts if fact in self._known.contradicted]
+        wrong = [store.by_id[fact] for fact in facts if fact in self._known.contradicted]
         if wrong:
             yield Finding(
                 Check.CONTRADICTION,
                 f"observations contradict each other about the {wrong[0].relation} of {wrong[0].subject}",
             )
         if self._settings.require_seed and self._known.seed_names:
-            distance = support_distance(draft.facts, self._seed_distances, store)
+            distance = support_distance(facts, self._seed_distances, store)
             if distance is None or distance > MAX_SEED_DISTANCE:
                 yield Finding(Check.SEED, "its facts are not connected to the seed")
 
@@ -261,6 +266,21 @@ class QuestionChecker:
         others = [answer for answer in answers if not _favours(answer, draft)]
         return Finding(Check.EVIDENCE, f"a reader answers from the evidence: {_said(others[0])}")
 
+    async def _read_alone(self, draft: QuestionDraft, key: str, votes: list[Vote]) -> Finding | None:
+        """Reject a question that one observation answers, though its facts were extracted from several."""
+        if not self._settings.evidence_samples or self._settings.min_observations < 2:
+            return None
+        store = self._known.store
+        stating = [self._observations.stating(store.by_id[fact]) for fact in draft.facts]
+        common = [node.id for node in self._known.nodes if all(node.id in each for each in stating)]
+        for node in common[:MAX_READ_ALONE]:
+            passage = self._observations.alone(node, draft.question, self._settings.evidence_chars)
+            answer = await self._read_passages(draft, (passage.shown,), 0, f"read/{key}/{node}")
+            votes.append(Vote(Check.SUPPORT, 1, int(not _favours(answer, draft)), (_said(answer),)))
+            if _favours(answer, draft):
+                return Finding(Check.SUPPORT, f"one observation answers it: {node}")
+        return None
+
     async def _doubt(self, draft: QuestionDraft, key: str, votes: list[Vote]) -> Finding | None:
         """Ask without evidence and search for other answers at the same time."""
         recalled: list[Vote] = []
@@ -312,11 +332,23 @@ class QuestionChecker:
             return None
         passages = self._passages(draft, frozenset(), 0)
         last = EvidencePassage(number=len(passages) + 1, text=found)
-        answer = await self._read_passages(draft, (*passages, last), 0, f"read/{key}/search")
-        others = () if answer is None else answer.answers
-        wrong = [said for said in others if not _agrees(draft.answer, said, question=draft.question)]
-        votes.append(Vote(Check.ALTERNATIVES, 1, int(not wrong), (_said(answer),)))
-        return Finding(Check.ALTERNATIVES, f"a search finds another answer: {wrong[0]}") if wrong else None
+        others: list[str] = []
+        answers: list[EvidenceAnswer | None] = []
+        # One reader that errs does not decide: most of three have to find another answer.
+        while len(answers) < 3 and (not answers or len(others) == 1):
+            number = len(answers)
+            suffix = f"/{number}" if number else ""
+            shown = (*passages, last)
+            answer = await self._read_passages(draft, shown, number, f"read/{key}/search{suffix}")
+            answers.append(answer)
+            said = () if answer is None else answer.answers
+            wrong = [one for one in said if not _agrees(draft.answer, one, question=draft.question)]
+            others += wrong[:1]
+        samples = len(answers)
+        votes.append(Vote(Check.ALTERNATIVES, samples, samples - len(others), tuple(map(_said, answers))))
+        if 2 * len(others) <= samples:
+            return None
+        return Finding(Check.ALTERNATIVES, f"a search finds another answer: {others[0]}")
 
     async def _leave_out(self, draft: QuestionDraft, key: str) -> tuple[tuple[str, ...], Vote]:
         """Return the facts without which a reader fails."""

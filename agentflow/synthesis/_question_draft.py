@@ -19,7 +19,7 @@ class Check(StrEnum):
     LEAKAGE = "leakage"
     """It contains neither its answer nor a hidden name."""
     NAMES = "names"
-    """It contains the names that it is about."""
+    """It contains the names that it is about, and nothing that its program does not use."""
     ANSWER = "answer"
     """Its program computes the answer, and no other one."""
     SUPPORT = "support"
