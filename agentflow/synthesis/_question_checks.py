@@ -25,6 +25,7 @@ from agentflow.facts import (
     closed_sets,
     describe_program,
     evaluate,
+    instructs,
     kind_of,
     minimal_support,
     program_of,
@@ -47,6 +48,8 @@ MAX_LEFT_OUT = 6
 """Maximum number of facts of a question that are left out in turn; further ones count as needed by its program."""
 MAX_READ_ALONE = 2
 """Maximum number of observations that a reader is shown alone, because they seem to state all facts of a question."""
+NEAR = 1_000
+"""Characters around a fact in which instructions to a model make it doubtful."""
 MAX_RELATIONS = 40
 """Maximum number of relations that a reader chooses from when it translates a question."""
 
@@ -119,6 +122,7 @@ class QuestionChecker:
         self._search = search
         self._observations = TreePassages(known.store, known.nodes)
         self._supports: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
+        self._texts = {node.id: node.observation.text for node in known.nodes}
         self._mentions = QuestionMentions(known.store)
         self._seed_distances = seed_distances(known.store, known.seed_names)
         self._relations = tuple(sorted({fact.relation for fact in known.store.facts}))
@@ -177,6 +181,12 @@ class QuestionChecker:
         nodes = self._support(facts, draft)
         if len(nodes) < self._settings.min_observations:
             yield Finding(Check.SUPPORT, f"{len(nodes)} observation states all of its facts")
+        injected = [fact for fact in facts if self._is_injected(store.by_id[fact])]
+        if injected:
+            yield Finding(
+                Check.SUPPORT,
+                f"it is stated beside instructions to a model only: {_stated(store.by_id[injected[0]])}",
+            )
         wrong = [store.by_id[fact] for fact in facts if fact in self._known.contradicted]
         if wrong:
             yield Finding(
@@ -193,6 +203,15 @@ class QuestionChecker:
         if key not in self._supports:
             self._supports[key] = minimal_support(facts, self._known.store, key[1])
         return self._supports[key]
+
+    def _is_injected(self, fact: Fact) -> bool:
+        """Return true if a text states a fact beside instructions to a model, and nothing else states it."""
+        return all(
+            span.node in self._texts
+            and span.region is None
+            and instructs(self._texts[span.node][max(span.start - NEAR, 0) : span.end + NEAR])
+            for span in fact.spans
+        )
 
     async def _see(self, draft: QuestionDraft, key: str, votes: list[Vote]) -> Finding | None:
         """Have a model confirm the facts from images, unless a text states them, too."""
