@@ -6,7 +6,8 @@ off topic, in this order; all else is new.
 
 import re
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
+from random import Random
 from typing import Any
 
 import msgspec
@@ -23,8 +24,6 @@ from agentflow.facts import (
 )
 from agentflow.offline._arguments import LOOKING, Kind, Use, kind_of, uses_of
 from agentflow.offline._extraction import extract, judge_aliases
-from agentflow.offline._household_work import world_calls
-from agentflow.offline._instructions import instruct
 from agentflow.offline._language import terms
 from agentflow.offline._leads import Leads, leads_of
 from agentflow.offline._reading import read_evidence
@@ -60,12 +59,111 @@ from agentflow.trajectory import (
     SolutionRequest,
     SolutionsRequest,
     SummaryRequest,
+    TaskInstruction,
     ToolCard,
     Usage,
     Verdict,
     VerificationRequest,
     canonical,
 )
+
+_ORDER = (
+    "put",
+    "heat",
+    "cool",
+    "clean",
+    "slice",
+    "take",
+    "turn on",
+    "open",
+    "go to",
+    "examine",
+    "close",
+    "turn off",
+    "look",
+)
+"""Verbs, the most effective first."""
+_NUMBER = re.compile(r"^(?:\d+[.)]|-)\s+")
+
+
+def world_calls(request: PlanRequest, acting: ToolCard) -> Iterator[tuple[ToolCard, Use]]:
+    """Yield the beginning of the episode, then legal actions of the newest observation; undoing comes last."""
+    reset = next((tool for tool in request.tools if tool.name.endswith("_reset")), None)
+    if not request.path and reset is not None:
+        yield reset, Use("Begin the episode.", {})
+        return
+    said = next((step.observation for step in reversed(request.path) if step.verdict is Verdict.NEW), "")
+    actions = _actions(said)
+    done = {str(step.action.arguments.get("action")) for step in request.path}
+    places = [each for each in actions if each.startswith("go to")]
+    Random(f"{request.seed} {sorted(done)}").shuffle(places)
+    ordered = sorted(
+        (each for each in [*places, *(each for each in actions if each not in places)] if each not in done),
+        key=lambda each: (_undoes(each, done), _rank(each)),
+    )
+    for action in ordered:
+        yield acting, Use(f"See what happens after: {action}.", {"action": action})
+
+
+def _rank(action: str) -> int:
+    return next((place for place, verb in enumerate(_ORDER) if action.startswith(verb)), len(_ORDER))
+
+
+def _undoes(action: str, done: set[str]) -> bool:
+    """Tell whether an action puts a thing back, or takes one again that was put down."""
+    verb, _, rest = action.partition(" ")
+    thing, _, place = rest.replace(" in ", " from ").replace(" on ", " from ").partition(" from ")
+    if verb == "put":
+        return f"take {thing} from {place}" in done
+    return verb == "take" and any(each.startswith(f"put {thing} ") for each in done)
+
+
+def _actions(said: str) -> list[str]:
+    """Return the legal actions in an observation: a numbered list below `actions:`."""
+    _, found, listed = f"\n{said}".partition("\nactions:")
+    lines = takewhile(lambda line: line.startswith(" "), listed.splitlines()[1:]) if found else ()
+    return [_NUMBER.sub("", line.strip()) for line in lines]
+
+
+_NAMED = re.compile(r"`(?:\./)?([^`]+)`")
+_REPOSITORY = "git repository"
+
+
+def instruct(request: InstructionRequest) -> TaskInstruction:
+    """Return an instruction: for a shell the intents of the actions whose files are checked, otherwise the conditions."""
+    conditions = [line.removeprefix("- ") for line in request.result.splitlines() if line.startswith("- ")]
+    if request.kind != "terminal":
+        goals = [each for each in conditions if each[:1].isupper()]
+        return TaskInstruction(" ".join(goals or _wishes(conditions)))
+    intents = [line.removeprefix("- ") for line in request.solution.splitlines() if line.startswith("- ")]
+    return TaskInstruction(" ".join(each for each in intents if any(_asks(each, own) for own in conditions)))
+
+
+def _asks(intent: str, condition: str) -> bool:
+    """Tell whether an intent asks for what a condition checks."""
+    if _REPOSITORY in condition:
+        return _REPOSITORY in intent
+    name = _NAMED.search(condition)
+    return name is not None and re.search(rf"(?<![\w/]){re.escape(name[1])}(?![\w/])", intent) is not None
+
+
+def _wishes(conditions: list[str]) -> list[str]:
+    """Return conditions on a world as requests: what to carry, what to put where, and the states of things."""
+    carried = [each.removeprefix("you carry ") for each in conditions if each.startswith("you carry ")]
+    others = [each for each in conditions if not each.startswith("you carry ")]
+    placed = [each for each in others if re.search(r" is (?:in|on) \w+(?: \w+)* \d+$", each)]
+    puts = [f"Put {each.replace(' is ', ' ', 1)}." for each in placed]
+    states = [
+        f"{each[0].upper()}{each[1:].replace(' is ', ' must be ', 1)}."
+        for each in others
+        if each not in placed
+    ]
+    return [*puts, *([f"Carry {_joined(carried)}."] if carried else []), *states]
+
+
+def _joined(clauses: list[str]) -> str:
+    return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
+
 
 _BYTES_PER_TOKEN = 4
 _ENCODER = msgspec.json.Encoder()

@@ -71,7 +71,7 @@ def compromised() -> bytes:
 
 @pytest.fixture
 async def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Reader]:
-    monkeypatch.setattr("mcp_servers.document._reader_pool.program", compromised)
+    monkeypatch.setattr("mcp_servers.document._library.program", compromised)
     (tmp_path / "good.txt").write_text(f"out.write({GOOD!r}.encode())")
     settings = {"folder": str(tmp_path), "cache_dir": str(tmp_path / ".cache"), "timeout": 100}
     async with ToolTable([DocumentBackend()], settings={"document": settings}) as table:

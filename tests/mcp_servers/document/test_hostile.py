@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from agentflow.extras import missing_extra, with_command
 from mcp_servers import ToolResult, ToolTable
 from mcp_servers.document import DocumentBackend
-from mcp_servers.document._reader_pool import program as reader_program
+from mcp_servers.document._library import program as reader_program
 from tests.mcp_servers.document import _made
 from tests.mcp_servers.document._reading import Reader, reader_of
 
