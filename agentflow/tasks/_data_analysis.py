@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from agentflow.errors import ToolFailure
+from agentflow.errors import ConfigurationError, ToolFailure
 from agentflow.facts import (
     Value,
     answer_agrees,
@@ -134,9 +134,15 @@ async def open_data_analysis(
 
     :param sandbox: sandbox with the `data` backend and a data directory.
     :param folder: path of the directory in a session; empty for that of the backend.
+    :raises ConfigurationError: one line, if the directory can't be inspected.
     """
     programs = DataPrograms(sandbox, folder)
     try:
+        try:
+            await programs.folder()
+        except ToolFailure as failure:
+            why = failure.message.rstrip(".")
+            raise ConfigurationError(f"tasks: data_analysis: {why}; or set tasks=questions") from None
         yield DataAnalysis(programs, generator, settings)
     finally:
         await programs.close()

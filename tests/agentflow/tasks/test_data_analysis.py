@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentflow.errors import ModelFailureKind
+from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.tasks import (
@@ -160,9 +160,12 @@ async def test_answers_are_compared_by_type_and_solved_again_without_the_program
 @pytest.mark.promise("tasks:derive:unusable")
 async def test_data_that_can_not_be_read_rejects_its_tasks_with_the_reason(tmp_path: Path) -> None:
     folder = shop_files(tmp_path / "data")
-    folder.chmod(0o000)
     async with data_analysis(folder, OfflineTasks()) as kind:
+        folder.chmod(0o000)
         derived = await kind.derive(seed_tree("Orders"), Page())
+    with pytest.raises(ConfigurationError, match="can't be read: Permission denied; or set tasks=questions"):
+        async with data_analysis(folder, OfflineTasks()):
+            pass
     folder.chmod(0o755)
     assert derived.tasks == ()
     assert [one.findings[0].problem for one in derived.rejected] == [TaskProblem.UNVERIFIABLE]
