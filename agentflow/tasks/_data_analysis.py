@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
 from agentflow.errors import ConfigurationError, ToolFailure
 from agentflow.facts import (
@@ -34,16 +33,18 @@ from agentflow.tasks._contract import (
 )
 from agentflow.tasks._data_programs import COPIES, DataFolder, DataPrograms, ProgramRun
 from agentflow.tasks._derivation import (
-    MAX_INSTRUCTIONS,
+    CandidateSolution,
     DerivationSettings,
+    Earlier,
     IndependentVote,
     TaskCalls,
     TaskGenerator,
+    TaskWriter,
     closed_book_guesses,
+    failure_reason,
     instruction_problem,
     rejected,
     vote,
-    without_fence,
 )
 from agentflow.tasks._printed_values import MAX_DECIMALS, same_output, too_precise, value_of
 from agentflow.tasks._verifiers import ProgramVerifier
@@ -51,9 +52,7 @@ from agentflow.trajectory import (
     Action,
     IndependentSolutionRequest,
     InstructionRequest,
-    ProposedSolutions,
     Reply,
-    SolutionsRequest,
     TaskInstruction,
     Tree,
     Verdict,
@@ -90,14 +89,6 @@ _SWAPS: Final = (
     ("bound_included", r"(?<![<>=!])<(?!=)", "<="),
     ("negated", r"==", "!="),
 )
-
-
-class _Candidate(Struct, frozen=True):
-    """A program that may become a task."""
-
-    source: str
-    node: str = ""
-    """Id of the node that ran it; empty for a proposed one."""
 
 
 class DataAnalysis(ProgramVerifier):
@@ -148,7 +139,7 @@ async def open_data_analysis(
         await programs.close()
 
 
-class _DataAnalysisWriter:
+class _DataAnalysisWriter(TaskWriter):
     """Makes the tasks of one tree."""
 
     def __init__(
@@ -160,78 +151,49 @@ class _DataAnalysisWriter:
         generator: TaskGenerator,
         settings: DerivationSettings,
     ) -> None:
-        self.tasks: list[VerifiableTask] = []
-        self.rejected: list[RejectedTask] = []
-        self._tree = tree
+        super().__init__(KIND, tree, calls, settings)
         self._folder = folder
-        self._calls = calls
         self._programs = programs
         self._generator = generator
-        self._settings = settings
         self._sources: set[str] = set()
         self._results: list[tuple[ProgramRun, ...]] = []
 
     async def work(self) -> None:
         """Try programs of the tree that work on their own, then proposed ones, until there are enough tasks."""
         for candidate in list(self._explored())[:_MAX_EXPLORED]:
-            if len(self.tasks) < self._settings.max_tasks:
+            if self.missing > 0:
                 await self._try(candidate)
-        missing = self._settings.max_tasks - len(self.tasks)
-        if missing:
-            for source in await self._proposed(missing):
-                if len(self.tasks) < self._settings.max_tasks:
-                    await self._try(_Candidate(source))
+        if self.missing <= 0:
+            return
+        proposed = await self.propose(
+            self._generator,
+            language=_LANGUAGE,
+            tables=self._folder.tables[:_MAX_TABLES],
+            known=sorted(self._sources),
+        )
+        for source in proposed:
+            if self.missing > 0:
+                await self._try(CandidateSolution(source))
 
-    def _explored(self) -> Iterator[_Candidate]:
+    def _explored(self) -> Iterator[CandidateSolution]:
         """Yield the programs of the tree that print something and read the data themselves."""
-        for node in self._tree.nodes:
+        for node in self.tree.nodes:
             if node.action is None or node.action.tool not in _TOOLS or node.verdict is not Verdict.NEW:
                 continue
             source = str(node.action.arguments.get("code", ""))
             if "print(" in source and self._folder.folder in source:
-                yield _Candidate(source, node.id)
+                yield CandidateSolution(source, node.id)
 
-    async def _proposed(self, missing: int) -> Sequence[str]:
-        request = SolutionsRequest(
-            kind=KIND,
-            language=_LANGUAGE,
-            seed=self._tree.seed.content,
-            seed_description=self._settings.seed_description,
-            tips=self._settings.tips,
-            tables=self._folder.tables[:_MAX_TABLES],
-            known=tuple(sorted(self._sources)),
-            count=missing + 1,
-        )
-        reply = await self._calls.ask(
-            "propose", Reply[ProposedSolutions], partial(self._generator.propose, request)
-        )
-        if reply.value is None:
-            reason = "no answer" if reply.failure is None else reply.failure.message
-            self.rejected.append(rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution=""))
-            return ()
-        programs = dict.fromkeys(without_fence(one) for one in reply.value.solutions)
-        return [source for source in programs if source and source not in self._sources]
-
-    async def _try(self, candidate: _Candidate) -> None:
-        self._sources.add(candidate.source)
-        key = digest(candidate.source)
-        runs = await self._calls.once(
-            f"{key}/gold", tuple[ProgramRun, ...], partial(self._run, candidate.source, COPIES)
+    async def _try(self, candidate: CandidateSolution) -> None:
+        self._sources.add(candidate.text)
+        key = digest(candidate.text)
+        runs = await self.calls.once(
+            f"{key}/gold", tuple[ProgramRun, ...], partial(self._run, candidate.text, COPIES)
         )
         if problem := self._problem(runs):
-            self.rejected.append(rejected(KIND, problem, solution=candidate.source))
-            return
-        earlier: tuple[tuple[str, str], ...] = ()
-        for number in range(1, MAX_INSTRUCTIONS + 1):
-            written = await self._instruct(candidate, runs, earlier, f"{key}/{number}")
-            if isinstance(written, VerifiableTask):
-                self.tasks.append(written)
-                self._results.append(runs)
-                return
-            self.rejected.append(written)
-            if not written.instruction:
-                return
-            earlier = (*earlier, (written.instruction, written.findings[0].reason))
+            self.reject(problem, solution=candidate.text)
+        elif await self.instruct(key, partial(self._instruct, candidate, runs)):
+            self._results.append(runs)
 
     async def _run(self, source: str, copies: int) -> tuple[ProgramRun, ...]:
         return await self._programs.run(source, self._folder.folder, copies)
@@ -258,48 +220,47 @@ class _DataAnalysisWriter:
 
     async def _instruct(
         self,
-        candidate: _Candidate,
+        candidate: CandidateSolution,
         runs: tuple[ProgramRun, ...],
-        earlier: tuple[tuple[str, str], ...],
+        earlier: Earlier,
         key: str,
     ) -> VerifiableTask | RejectedTask:
         """Have the question written from a program, and answered again without it and without the data."""
-        reply = await self._calls.ask(
+        reply = await self.calls.ask(
             f"{key}/instruct",
             Reply[TaskInstruction],
             partial(self._generator.instruct, self._instruction(candidate, runs[0], earlier)),
         )
         if reply.value is None:
-            reason = "no answer" if reply.failure is None else reply.failure.message
-            return rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution=candidate.source)
+            return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution=candidate.text)
         question = reply.value.instruction.strip()
         expected = value_of(runs[0].output, ordered=reply.value.ordered)
         assert expected is not None, "a program without a value is no candidate"
-        problem = instruction_problem(question, candidate.source, [show_value(expected)])
+        problem = instruction_problem(question, candidate.text, [show_value(expected)])
         if problem is None:
             agreement = await self._agreement(question, runs, key, ordered=reply.value.ordered)
             if not agreement.accepted:
                 problem = TaskFinding(TaskProblem.AMBIGUOUS, agreement.reason)
             else:
-                guesses = await closed_book_guesses(self._calls, self._generator, question, key)
+                guesses = await closed_book_guesses(self.calls, self._generator, question, key)
                 if any(answer_agrees(expected, guess, question=question) for guess in guesses):
                     problem = TaskFinding(TaskProblem.CLOSED_BOOK, "a model answers it without the data")
                 else:
                     wrong = await self._wrong(candidate, runs, guesses, expected, f"{key}/wrong")
                     return self._task(candidate, question, expected, wrong, agreement)
-        return rejected(KIND, problem, solution=candidate.source, instruction=question or "(empty)")
+        return rejected(KIND, problem, solution=candidate.text, instruction=question or "(empty)")
 
     def _instruction(
-        self, candidate: _Candidate, base: ProgramRun, earlier: tuple[tuple[str, str], ...]
+        self, candidate: CandidateSolution, base: ProgramRun, earlier: Earlier
     ) -> InstructionRequest:
         return InstructionRequest(
             kind=KIND,
             language=_LANGUAGE,
-            seed=self._tree.seed.content,
-            tips=self._settings.tips,
-            examples=self._settings.examples,
+            seed=self.tree.seed.content,
+            tips=self.settings.tips,
+            examples=self.settings.examples,
             tables=self._folder.tables[:_MAX_TABLES],
-            solution=candidate.source,
+            solution=candidate.text,
             result=base.output,
             rejected=earlier,
         )
@@ -329,12 +290,12 @@ class _DataAnalysisWriter:
             return ""
 
         return await vote(
-            self._calls, self._generator, request, differs, samples=self._settings.samples, key=key
+            self.calls, self._generator, request, differs, samples=self.settings.samples, key=key
         )
 
     async def _wrong(
         self,
-        candidate: _Candidate,
+        candidate: CandidateSolution,
         runs: Sequence[ProgramRun],
         guesses: Sequence[str],
         expected: Value,
@@ -345,9 +306,7 @@ class _DataAnalysisWriter:
         wrong = {"": TaskAttempt(name=NO_OP, actions=(nothing,))}
         answers = [(f"other_data/{number}", run.output) for number, run in enumerate(runs[1:], 1)]
         answers += [(f"closed_book/{number}", guess) for number, guess in enumerate(guesses, 1)]
-        answers += await self._calls.once(
-            key, list[tuple[str, str]], partial(self._mistakes, candidate.source)
-        )
+        answers += await self.calls.once(key, list[tuple[str, str]], partial(self._mistakes, candidate.text))
         for name, answer in answers:
             value = value_of(answer)
             if value is not None and not values_agree(value, expected):
@@ -367,16 +326,16 @@ class _DataAnalysisWriter:
 
     def _task(
         self,
-        candidate: _Candidate,
+        candidate: CandidateSolution,
         question: str,
         expected: Value,
         wrong: tuple[TaskAttempt, ...],
         agreement: IndependentVote,
     ) -> VerifiableTask:
         setup = TaskSetup(tools=("data_inspect", "data_read", TOOL))
-        gold = TaskAttempt(name=GOLD, actions=(Action(TOOL, {"code": candidate.source}),))
+        gold = TaskAttempt(name=GOLD, actions=(Action(TOOL, {"code": candidate.text}),))
         return VerifiableTask(
-            id=task_id(self._tree.id, KIND, gold, setup),
+            id=task_id(self.tree.id, KIND, gold, setup),
             kind=KIND,
             instruction=f"{question}\n\nThe data files are in {self._folder.folder}. Answer with the value alone.",
             setup=setup,
@@ -389,8 +348,8 @@ class _DataAnalysisWriter:
                 ),
             ),
             wrong=wrong,
-            tree_id=self._tree.id,
-            source_id=self._tree.seed.id,
+            tree_id=self.tree.id,
+            source_id=self.tree.seed.id,
             sources=(candidate.node,) if candidate.node else (),
             metadata={
                 "question": question,

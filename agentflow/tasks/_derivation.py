@@ -1,15 +1,15 @@
 """Parts that all kinds of derived tasks share: settings, journalled model calls, and instructions."""
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from agentflow.facts import ClosedBookRequest, EvidenceAnswer
 from agentflow.journal import Page
-from agentflow.tasks._contract import RejectedTask, TaskFinding, TaskProblem
+from agentflow.tasks._contract import RejectedTask, TaskFinding, TaskProblem, VerifiableTask
 from agentflow.text import contains_phrase, tokens, word_count
 from agentflow.trajectory import (
     Example,
@@ -20,6 +20,8 @@ from agentflow.trajectory import (
     Reply,
     SolutionsRequest,
     TaskInstruction,
+    TaskTable,
+    Tree,
     Usage,
 )
 
@@ -27,6 +29,8 @@ T = TypeVar("T")
 
 MAX_INSTRUCTIONS: Final = 2
 """Maximum number of instructions written for a solution; the second one gets the reason of the first one's rejection."""
+_NOT_OF_WORDS: Final = (TaskProblem.ELSEWHERE, TaskProblem.CLOSED_BOOK)
+"""Problems that other words do not solve."""
 _MAX_WORDS: Final = 85
 _MIN_ANSWER: Final = 3
 """Shortest answer that is searched in an instruction: single digits occur by chance."""
@@ -95,6 +99,97 @@ class TaskCalls:
     async def once(self, key: str, kind: type[T], make: Callable[[], Awaitable[T]]) -> T:
         """Return the recorded result of another effect, or record it."""
         return await self._page.once(f"task/{self._kind}/{key}", kind, make)
+
+
+Earlier: TypeAlias = tuple[tuple[str, str], ...]
+"""Rejected instructions of a solution, each with the reason."""
+
+
+class CandidateSolution(Struct, frozen=True):
+    """A query or program that may become a task."""
+
+    text: str
+    """The query or program."""
+    node: str = ""
+    """Id of the node that ran it; empty for a proposed one."""
+
+
+class TaskWriter:
+    """Collects the tasks of one tree and kind, and the rejected candidates."""
+
+    def __init__(self, kind: str, tree: Tree, calls: TaskCalls, settings: DerivationSettings) -> None:
+        self.tasks: list[VerifiableTask] = []
+        """Tasks, not yet checked."""
+        self.rejected: list[RejectedTask] = []
+        """Rejected candidates."""
+        self.calls = calls
+        """Journalled calls."""
+        self.settings = settings
+        """Settings."""
+        self.tree = tree
+        """The tree."""
+        self._kind = kind
+
+    @property
+    def missing(self) -> int:
+        """Number of tasks that are missing."""
+        return self.settings.max_tasks - len(self.tasks)
+
+    def reject(self, problem: TaskProblem | TaskFinding, reason: str = "", *, solution: str = "") -> None:
+        """Add a candidate that was rejected before it had an instruction."""
+        self.rejected.append(rejected(self._kind, problem, reason, solution=solution))
+
+    async def propose(
+        self,
+        author: TaskAuthor,
+        *,
+        language: str,
+        tables: tuple[TaskTable, ...],
+        known: Iterable[str],
+    ) -> list[str]:
+        """Return solutions that the author proposes and that are not known."""
+        explored = tuple(dict.fromkeys(known))
+        request = SolutionsRequest(
+            kind=self._kind,
+            language=language,
+            seed=self.tree.seed.content,
+            seed_description=self.settings.seed_description,
+            tips=self.settings.tips,
+            tables=tables,
+            known=explored,
+            count=self.missing + 1,
+        )
+        reply = await self.calls.ask("propose", Reply[ProposedSolutions], partial(author.propose, request))
+        if reply.value is None:
+            self.reject(TaskProblem.MODEL_FAILED, failure_reason(reply))
+            return []
+        proposed = dict.fromkeys(without_fence(one).rstrip("; \n") for one in reply.value.solutions)
+        return [solution for solution in proposed if solution and solution not in explored]
+
+    async def instruct(
+        self, key: str, write: Callable[[Earlier, str], Awaitable[VerifiableTask | RejectedTask]]
+    ) -> bool:
+        """Write instructions for a solution until one is accepted; tell whether one was.
+
+        :param key: key of the solution on the page.
+        :param write: makes the task, given the instructions rejected before and a key.
+        """
+        earlier: Earlier = ()
+        for number in range(1, MAX_INSTRUCTIONS + 1):
+            written = await write(earlier, f"{key}/{number}")
+            if isinstance(written, VerifiableTask):
+                self.tasks.append(written)
+                return True
+            self.rejected.append(written)
+            if not written.instruction or written.findings[0].problem in _NOT_OF_WORDS:
+                return False
+            earlier = (*earlier, (written.instruction, written.findings[0].reason))
+        return False
+
+
+def failure_reason(reply: Reply[Any]) -> str:
+    """Return the reason of a reply without a value."""
+    return "no answer" if reply.failure is None else reply.failure.message
 
 
 class IndependentVote(Struct, frozen=True):

@@ -43,13 +43,15 @@ from agentflow.tasks._contract import (
     task_id,
 )
 from agentflow.tasks._derivation import (
-    MAX_INSTRUCTIONS,
     ClosedBook,
     DerivationSettings,
+    Earlier,
     IndependentVote,
     TaskCalls,
+    TaskWriter,
     closed_book_guesses,
     count_votes,
+    failure_reason,
     instruction_problem,
     rejected,
 )
@@ -77,8 +79,6 @@ _MAX_SIBLINGS: Final = 2
 _MAX_OTHERS: Final = 3
 _MAX_TEXTS: Final = 8
 _MAX_TEXT_CHARS: Final = 3_000
-_NOT_OF_WORDS: Final = (TaskProblem.ELSEWHERE, TaskProblem.CLOSED_BOOK)
-"""Problems that other words do not solve."""
 _UNDETERMINED: Final = "It cannot be determined."
 _PICTURE: Final = "A picture from a document:"
 
@@ -161,7 +161,7 @@ class _Readings(Struct, frozen=True):
     problem: TaskFinding | None = None
 
 
-class _PictureTaskWriter:
+class _PictureTaskWriter(TaskWriter):
     """Makes the tasks of one tree."""
 
     def __init__(
@@ -173,12 +173,8 @@ class _PictureTaskWriter:
         put_blob: PutBlob,
         blob: ReadBlob,
     ) -> None:
-        self.tasks: list[VerifiableTask] = []
-        self.rejected: list[RejectedTask] = []
-        self._tree = tree
-        self._calls = calls
+        super().__init__(KIND, tree, calls, settings)
         self._roles = roles
-        self._settings = settings
         self._put_blob = put_blob
         self._blob = blob
         self._pictures = list(_pictures(tree))
@@ -192,7 +188,7 @@ class _PictureTaskWriter:
         """Try the facts of all pictures, first one of each, until there are enough tasks."""
         facts = await self._facts()
         for shown in facts:
-            if len(self.tasks) >= self._settings.max_tasks:
+            if self.missing <= 0:
                 return
             await self._try(shown, [other for other in facts if other is not shown])
 
@@ -215,19 +211,18 @@ class _PictureTaskWriter:
 
     async def _extract(self, picture: _ShownPicture) -> list[_ShownFact] | RejectedTask:
         request = ExtractionRequest(
-            seed=self._tree.seed.content,
-            kwargs=self._tree.seed.kwargs,
-            seed_description=self._settings.seed_description,
+            seed=self.tree.seed.content,
+            kwargs=self.tree.seed.kwargs,
+            seed_description=self.settings.seed_description,
             action=picture.action,
             text="",
             images=(picture.blob,),
         )
-        reply = await self._calls.ask(
+        reply = await self.calls.ask(
             f"facts/{picture.blob.hash}", Reply[Extraction], partial(self._roles.extract, request)
         )
         if reply.value is None:
-            reason = "no answer" if reply.failure is None else reply.failure.message
-            return rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution="")
+            return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution="")
         alone = msgspec.structs.replace(picture.node, observation=Observation((picture.blob,)))
         build = build_store([alone], [ChunkExtraction(alone.id, TextChunk(0, 0, ""), reply.value)])
         return [
@@ -238,21 +233,12 @@ class _PictureTaskWriter:
 
     async def _try(self, shown: _ShownFact, others: Sequence[_ShownFact]) -> None:
         key = f"{shown.picture.blob.hash}/{shown.fact.id}"
-        views = await self._calls.once(f"{key}/views", _StoredViews, partial(self._views, shown))
+        views = await self.calls.once(f"{key}/views", _StoredViews, partial(self._views, shown))
         if views.crop is None or views.masked is None:
             reason = "the picture can't be read, or the region covers most of it"
-            self.rejected.append(rejected(KIND, TaskProblem.NO_GOLD, reason, solution=shown.words))
+            self.reject(TaskProblem.NO_GOLD, reason, solution=shown.words)
             return
-        earlier: tuple[tuple[str, str], ...] = ()
-        for number in range(1, MAX_INSTRUCTIONS + 1):
-            written = await self._write(shown, others, views.crop, views.masked, earlier, f"{key}/{number}")
-            if isinstance(written, VerifiableTask):
-                self.tasks.append(written)
-                return
-            self.rejected.append(written)
-            if not written.instruction or written.findings[0].problem in _NOT_OF_WORDS:
-                return
-            earlier = (*earlier, (written.instruction, written.findings[0].reason))
+        await self.instruct(key, partial(self._write, shown, others, views.crop, views.masked))
 
     async def _views(self, shown: _ShownFact) -> _StoredViews:
         views = await views_of(await self._blob(shown.picture.blob.hash), shown.region)
@@ -268,18 +254,17 @@ class _PictureTaskWriter:
         others: Sequence[_ShownFact],
         crop: Blob,
         masked: Blob,
-        earlier: tuple[tuple[str, str], ...],
+        earlier: Earlier,
         key: str,
     ) -> VerifiableTask | RejectedTask:
         """Have the question written, and answered from the region, from everything else, and from nothing."""
         answer = show_value(shown.fact.value)
         request = self._instruction(shown, answer, earlier)
-        reply = await self._calls.ask(
+        reply = await self.calls.ask(
             f"{key}/instruct", Reply[TaskInstruction], partial(self._roles.instruct, request)
         )
         if reply.value is None:
-            reason = "no answer" if reply.failure is None else reply.failure.message
-            return rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution=shown.words)
+            return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution=shown.words)
         question = " ".join(reply.value.instruction.split())
         if problem := instruction_problem(question, "", [answer]):
             return rejected(KIND, problem, solution=shown.words, instruction=question or "(empty)")
@@ -294,16 +279,14 @@ class _PictureTaskWriter:
         wrong = _wrong(shown, others, readings.wrong)
         return self._task(shown, question, wrong, agreement, crop, masked)
 
-    def _instruction(
-        self, shown: _ShownFact, answer: str, earlier: tuple[tuple[str, str], ...]
-    ) -> InstructionRequest:
+    def _instruction(self, shown: _ShownFact, answer: str, earlier: Earlier) -> InstructionRequest:
         picture = shown.picture
         return InstructionRequest(
             kind=KIND,
             language="fact",
-            seed=self._tree.seed.content,
-            tips=self._settings.tips,
-            examples=self._settings.examples,
+            seed=self.tree.seed.content,
+            tips=self.settings.tips,
+            examples=self.settings.examples,
             environment=f"{picture.action.tool} {msgspec.json.encode(picture.action.arguments).decode()}",
             solution=shown.words,
             result=answer,
@@ -317,7 +300,7 @@ class _PictureTaskWriter:
         request = EvidenceRequest(
             question=question, passages=tuple(passages), answer_kind=kind_of(value), sample=sample
         )
-        reply = await self._calls.ask(key, Reply[EvidenceAnswer], partial(self._roles.read, request))
+        reply = await self.calls.ask(key, Reply[EvidenceAnswer], partial(self._roles.read, request))
         return None if reply.value is None else reply.value.answers
 
     async def _agreement(self, question: str, value: Value, crop: Blob, key: str) -> IndependentVote:
@@ -332,7 +315,7 @@ class _PictureTaskWriter:
                 return ""
             return f"a reader of the region alone answers: {'; '.join(said)[:80] or 'nothing'}"
 
-        return await count_votes(difference, self._settings.samples)
+        return await count_votes(difference, self.settings.samples)
 
     async def _elsewhere(self, question: str, shown: _ShownFact, masked: Blob, key: str) -> _Readings:
         """Have it answered without the region: from the covered picture, others, the text, and from memory."""
@@ -353,7 +336,7 @@ class _PictureTaskWriter:
             if any(answer_agrees(value, each, question=question) for each in said):
                 return _Readings((), TaskFinding(TaskProblem.ELSEWHERE, f"it is answered from {name}"))
             wrong.append((name, said[0] if said else ""))
-        guesses = await closed_book_guesses(self._calls, self._roles, question, key)
+        guesses = await closed_book_guesses(self.calls, self._roles, question, key)
         if any(answer_agrees(value, guess, question=question) for guess in guesses):
             reason = TaskFinding(TaskProblem.CLOSED_BOOK, "a model answers it without the picture")
             return _Readings((), reason)
@@ -380,10 +363,10 @@ class _PictureTaskWriter:
     ) -> VerifiableTask:
         value, picture = shown.fact.value, shown.picture
         answer = show_value(value)
-        setup = TaskSetup(tools=(picture.action.tool,), kwargs=self._tree.seed.kwargs)
+        setup = TaskSetup(tools=(picture.action.tool,), kwargs=self.tree.seed.kwargs)
         gold = TaskAttempt(name=GOLD, actions=(picture.action,), answer=answer)
         return VerifiableTask(
-            id=task_id(self._tree.id, f"{KIND}/{shown.fact.id}", gold, setup),
+            id=task_id(self.tree.id, f"{KIND}/{shown.fact.id}", gold, setup),
             kind=KIND,
             instruction=f"{question}\n\nA picture in the document shows it. Answer with the value alone.",
             setup=setup,
@@ -396,8 +379,8 @@ class _PictureTaskWriter:
                 ),
             ),
             wrong=wrong,
-            tree_id=self._tree.id,
-            source_id=self._tree.seed.id,
+            tree_id=self.tree.id,
+            source_id=self.tree.seed.id,
             sources=(picture.node.id,),
             metadata={
                 "question": question,

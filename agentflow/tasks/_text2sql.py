@@ -27,15 +27,17 @@ from agentflow.tasks._contract import (
     task_id,
 )
 from agentflow.tasks._derivation import (
-    MAX_INSTRUCTIONS,
+    CandidateSolution,
     DerivationSettings,
+    Earlier,
     IndependentVote,
     TaskCalls,
     TaskGenerator,
+    TaskWriter,
+    failure_reason,
     instruction_problem,
     rejected,
     vote,
-    without_fence,
 )
 from agentflow.tasks._sql_changes import COPIES, boundaries, changed_tables, changes_of, used_tables
 from agentflow.tasks._sql_copies import SqlCopies, SqlResult, SqlSchema
@@ -46,9 +48,7 @@ from agentflow.trajectory import (
     IndependentSolutionRequest,
     InstructionRequest,
     Node,
-    ProposedSolutions,
     Reply,
-    SolutionsRequest,
     TaskInstruction,
     TaskTable,
     Tree,
@@ -88,14 +88,6 @@ class _Gold(Struct, frozen=True):
     """The results; that on the database itself is the first."""
     changes: tuple[tuple[str, ...], ...] = ()
     """Statements that make each copy; the database itself has none."""
-
-
-class _Candidate(Struct, frozen=True):
-    """A query that may become a task."""
-
-    query: str
-    node: str = ""
-    """Id of the node that ran it; empty for a proposed one."""
 
 
 class Text2Sql(QueryVerifier):
@@ -156,7 +148,7 @@ def _worth(query: str) -> int:
     return sum(points * bool(pattern.search(query)) for points, pattern in _WORTH)
 
 
-class _Text2SqlWriter:
+class _Text2SqlWriter(TaskWriter):
     """Makes the tasks of one tree."""
 
     def __init__(
@@ -168,17 +160,13 @@ class _Text2SqlWriter:
         generator: TaskGenerator,
         settings: DerivationSettings,
     ) -> None:
-        self.tasks: list[VerifiableTask] = []
-        self.rejected: list[RejectedTask] = []
-        self._tree = tree
+        super().__init__(KIND, tree, calls, settings)
         self._schema = schema
-        self._calls = calls
         self._copies = copies
         self._generator = generator
-        self._settings = settings
         self._language = f"SQL ({schema.engine})"
         self._explored = [
-            _Candidate(str(node.action.arguments.get("query", "")).strip(), node.id)
+            CandidateSolution(str(node.action.arguments.get("query", "")).strip(), node.id)
             for node in _queries(tree)
             if node.action is not None
         ]
@@ -186,57 +174,30 @@ class _Text2SqlWriter:
 
     async def work(self) -> None:
         """Try the queries of the tree, the richest first; then proposed ones until there are enough tasks."""
-        worth = [one for one in self._explored if _worth(one.query) >= _LEAST_WORTH]
-        for candidate in sorted(worth, key=lambda one: -_worth(one.query)):
-            if len(self.tasks) >= self._settings.max_tasks:
-                return
-            await self._try(candidate)
-        missing = self._settings.max_tasks - len(self.tasks)
-        if missing:
-            for query in await self._proposed(missing):
-                if len(self.tasks) < self._settings.max_tasks:
-                    await self._try(_Candidate(query))
-
-    async def _proposed(self, missing: int) -> Sequence[str]:
-        request = SolutionsRequest(
-            kind=KIND,
-            language=self._language,
-            seed=self._tree.seed.content,
-            seed_description=self._settings.seed_description,
-            tips=self._settings.tips,
-            tables=self._schema.tables[:_MAX_TABLES],
-            known=tuple(dict.fromkeys(one.query for one in self._explored)),
-            count=missing + 1,
-        )
-        reply = await self._calls.ask(
-            "propose", Reply[ProposedSolutions], partial(self._generator.propose, request)
-        )
-        if reply.value is None:
-            reason = "no answer" if reply.failure is None else reply.failure.message
-            self.rejected.append(rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution=""))
-            return ()
-        known = {one.query for one in self._explored}
-        queries = (without_fence(one).rstrip("; \n") for one in reply.value.solutions)
-        return [query for query in dict.fromkeys(queries) if query and query not in known]
-
-    async def _try(self, candidate: _Candidate) -> None:
-        key = digest(candidate.query)
-        tables = used_tables(self._schema, candidate.query)
-        gold = await self._calls.once(f"{key}/gold", _Gold, partial(self._run, candidate.query))
-        if problem := self._problem(candidate.query, gold):
-            self.rejected.append(rejected(KIND, problem, solution=candidate.query))
+        worth = [one for one in self._explored if _worth(one.text) >= _LEAST_WORTH]
+        for candidate in sorted(worth, key=lambda one: -_worth(one.text)):
+            if self.missing > 0:
+                await self._try(candidate)
+        if self.missing <= 0:
             return
-        earlier: tuple[tuple[str, str], ...] = ()
-        for number in range(1, MAX_INSTRUCTIONS + 1):
-            written = await self._instruct(candidate, gold, tables, earlier, f"{key}/{number}")
-            if isinstance(written, VerifiableTask):
-                self.tasks.append(written)
-                self._golds.append(gold)
-                return
-            self.rejected.append(written)
-            if not written.instruction:
-                return
-            earlier = (*earlier, (written.instruction, written.findings[0].reason))
+        proposed = await self.propose(
+            self._generator,
+            language=self._language,
+            tables=self._schema.tables[:_MAX_TABLES],
+            known=(one.text for one in self._explored),
+        )
+        for query in proposed:
+            if self.missing > 0:
+                await self._try(CandidateSolution(query))
+
+    async def _try(self, candidate: CandidateSolution) -> None:
+        key = digest(candidate.text)
+        tables = used_tables(self._schema, candidate.text)
+        gold = await self.calls.once(f"{key}/gold", _Gold, partial(self._run, candidate.text))
+        if problem := self._problem(candidate.text, gold):
+            self.reject(problem, solution=candidate.text)
+        elif await self.instruct(key, partial(self._instruct, candidate, gold, tables)):
+            self._golds.append(gold)
 
     async def _run(self, query: str) -> _Gold:
         """Run a query on the database, and on copies with other rows."""
@@ -262,7 +223,7 @@ class _Text2SqlWriter:
             return tuple(await together(partial(self._copies.accepted, database, one) for one in tried))
 
         key = digest([[table.name for table in tables], bounds])
-        return await self._calls.once(f"changes/{key}", tuple[tuple[str, ...], ...], accepted)
+        return await self.calls.once(f"changes/{key}", tuple[tuple[str, ...], ...], accepted)
 
     def _problem(self, query: str, gold: _Gold) -> TaskFinding | None:
         """Return the reason that a query is worth no question."""
@@ -303,53 +264,52 @@ class _Text2SqlWriter:
 
     async def _instruct(
         self,
-        candidate: _Candidate,
+        candidate: CandidateSolution,
         gold: _Gold,
         tables: Sequence[TaskTable],
-        earlier: tuple[tuple[str, str], ...],
+        earlier: Earlier,
         key: str,
     ) -> VerifiableTask | RejectedTask:
         """Have the question written from a query, and answered again by queries of others."""
         request = InstructionRequest(
             kind=KIND,
             language=self._language,
-            seed=self._tree.seed.content,
-            tips=self._settings.tips,
-            examples=self._settings.examples,
+            seed=self.tree.seed.content,
+            tips=self.settings.tips,
+            examples=self.settings.examples,
             tables=tuple(tables),
-            solution=candidate.query,
+            solution=candidate.text,
             result=_shown(gold.results[0]),
             rejected=earlier,
         )
-        reply = await self._calls.ask(
+        reply = await self.calls.ask(
             f"{key}/instruct", Reply[TaskInstruction], partial(self._generator.instruct, request)
         )
         if reply.value is None:
-            reason = "no answer" if reply.failure is None else reply.failure.message
-            return rejected(KIND, TaskProblem.MODEL_FAILED, reason, solution=candidate.query)
+            return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution=candidate.text)
         question = reply.value.instruction.strip()
-        ordered = reply.value.ordered and orders_rows(candidate.query)
+        ordered = reply.value.ordered and orders_rows(candidate.text)
         base = gold.results[0]
         answers = [str(cell) for row in base.rows for cell in row] if len(base.rows) == 1 else []
-        if problem := instruction_problem(question, candidate.query, answers):
-            return rejected(KIND, problem, solution=candidate.query, instruction=question or "(empty)")
+        if problem := instruction_problem(question, candidate.text, answers):
+            return rejected(KIND, problem, solution=candidate.text, instruction=question or "(empty)")
         again = IndependentSolutionRequest(
             kind=KIND, language=self._language, instruction=question, tables=self._schema.tables[:_MAX_TABLES]
         )
         agreement = await vote(
-            self._calls,
+            self.calls,
             self._generator,
             again,
             partial(self._difference, gold, ordered),
-            samples=self._settings.samples,
+            samples=self.settings.samples,
             key=key,
         )
         if not agreement.accepted:
             return rejected(
-                KIND, TaskProblem.AMBIGUOUS, agreement.reason, solution=candidate.query, instruction=question
+                KIND, TaskProblem.AMBIGUOUS, agreement.reason, solution=candidate.text, instruction=question
             )
-        wrong = await self._calls.once(
-            f"{key}/wrong", tuple[TaskAttempt, ...], partial(self._wrong, candidate.query, gold, ordered)
+        wrong = await self.calls.once(
+            f"{key}/wrong", tuple[TaskAttempt, ...], partial(self._wrong, candidate.text, gold, ordered)
         )
         return self._task(candidate, gold, question, wrong, agreement, ordered=ordered)
 
@@ -373,14 +333,14 @@ class _Text2SqlWriter:
             TaskAttempt(name=NO_OP, answer="SELECT NULL"),
             TaskAttempt(name="constant", answer=constant_query(gold.results[0])),
         ]
-        siblings = [one for one in self._explored if one.node and one.query != query]
+        siblings = [one for one in self._explored if one.node and one.text != query]
         known: set[str] = set()
         for sibling in siblings:
-            if len(known) == _MAX_SIBLINGS or sibling.query in known:
+            if len(known) == _MAX_SIBLINGS or sibling.text in known:
                 continue
-            if await self._difference(gold, ordered, sibling.query):
-                known.add(sibling.query)
-                wrong.append(TaskAttempt(name=f"sibling/{sibling.node}", answer=sibling.query))
+            if await self._difference(gold, ordered, sibling.text):
+                known.add(sibling.text)
+                wrong.append(TaskAttempt(name=f"sibling/{sibling.node}", answer=sibling.text))
         names: set[str] = set()
         for name, changed in mistakes_of(query):
             if len(names) == _MAX_MISTAKES or name in names:
@@ -392,7 +352,7 @@ class _Text2SqlWriter:
 
     def _task(
         self,
-        candidate: _Candidate,
+        candidate: CandidateSolution,
         gold: _Gold,
         question: str,
         wrong: tuple[TaskAttempt, ...],
@@ -402,7 +362,7 @@ class _Text2SqlWriter:
     ) -> VerifiableTask:
         database = self._schema.database
         setup = TaskSetup(tools=("sql_schema", TOOL), kwargs={"database": database})
-        attempt = TaskAttempt(name=GOLD, answer=candidate.query)
+        attempt = TaskAttempt(name=GOLD, answer=candidate.text)
         relation = TaskRelation.SAME_ORDERED_ROWS if ordered else TaskRelation.SAME_ROWS
         verifier = tuple(
             TaskPredicate(
@@ -414,15 +374,15 @@ class _Text2SqlWriter:
             for number, (changes, result) in enumerate(zip(gold.changes, gold.results, strict=True))
         )
         return VerifiableTask(
-            id=task_id(self._tree.id, KIND, attempt, setup),
+            id=task_id(self.tree.id, KIND, attempt, setup),
             kind=KIND,
             instruction=f"{question}\n\nAnswer with one {self._language} query on the database {database}.",
             setup=setup,
             gold=attempt,
             verifier=verifier,
             wrong=wrong,
-            tree_id=self._tree.id,
-            source_id=self._tree.seed.id,
+            tree_id=self.tree.id,
+            source_id=self.tree.seed.id,
             sources=(candidate.node,) if candidate.node else (),
             metadata={
                 "question": question,
