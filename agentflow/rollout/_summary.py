@@ -11,7 +11,7 @@ from agentflow._typeguards import is_object
 from agentflow.rollout._config import RolloutConfig
 from agentflow.rollout._result import TaskResult
 from agentflow.rollout._tasks import Assignment
-from agentflow.runs import ChosenTools, cost_by_role
+from agentflow.runs import ChosenTools, cost_by_role, prices_as_of
 from agentflow.scoring import Interval, Scored, best_of, chosen_option, majority, pass_at, summarise
 from agentflow.trajectory import Failure, Usage
 
@@ -116,6 +116,8 @@ class RolloutSummary(Struct, frozen=True, kw_only=True):
     """Prompt and completion tokens."""
     cost: dict[str, float]
     """Cost by role, of models with prices."""
+    prices_as_of: str = ""
+    """Date of the built-in prices, if they were used for the cost; else empty."""
     tool_calls: int
     """Tool calls."""
     tool_use: dict[str, ToolUsage]
@@ -219,6 +221,7 @@ class SummaryBuilder:
             usage=dict(sorted(self._used.items())),
             tokens=sum(used.prompt_tokens + used.completion_tokens for used in self._used.values()),
             cost=cost_by_role(models, self._used),
+            prices_as_of=prices_as_of(model for role, model in models.items() if role in self._used),
             tool_calls=calls,
             tool_use={
                 tool: ToolUsage(count, count / calls, self._tool_errors[tool])

@@ -14,7 +14,7 @@ from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.rollout._files import SUMMARY
 from agentflow.rollout._summary import RolloutSummary, Spread
-from agentflow.runs import counts_text, report_table, role_names
+from agentflow.runs import cost_text, counts_text, report_table, role_names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -266,7 +266,9 @@ def _tool_shares(summary: RolloutSummary) -> str:
 
 
 def _cost(summary: RolloutSummary) -> str:
-    return f", cost {sum(summary.cost.values()):.4f}" if summary.cost else ""
+    if not any(summary.cost.values()):
+        return ""
+    return f", cost {cost_text(summary.cost, summary.prices_as_of, summary.tasks, 'task')}"
 
 
 _ROW, _TOP, _SCALE, _RIGHT = 26, 46, 420, 170

@@ -9,6 +9,7 @@ import pytest
 import agentflow.models
 from agentflow.errors import ConfigurationError
 from agentflow.models import PROVIDERS, Accounts, ModelSettings, Prices, make_model
+from agentflow.runs import cost_text, prices_as_of
 from agentflow.trajectory import Usage
 
 LIST = tomllib.loads(Path(agentflow.models.__path__[0], "prices.toml").read_text(encoding="utf-8"))
@@ -65,3 +66,17 @@ def test_the_list_of_prices_is_dated_and_names_known_providers() -> None:
     assert LIST["models"].keys() <= PROVIDERS.keys()
     for table in LIST["models"].values():
         assert all(0 < prompt <= 4 * completion for prompt, completion in table.values())
+
+
+@pytest.mark.promise("models:prices")
+def test_a_cost_in_a_report_names_the_date_of_built_in_prices_or_the_settings() -> None:
+    listed, own = (
+        ModelSettings(name="gpt-4o"),
+        ModelSettings(name="gpt-4o", prices=Prices(input=1.0, output=1.0)),
+    )
+    assert prices_as_of([own, ModelSettings(name="any")]) == ""
+    assert prices_as_of([own, listed]) == str(LIST["date"])
+    assert cost_text({"agent": 1.5}, prices_as_of([listed]), 3, "task") == (
+        f"1.5000, 0.5000 per task (US dollars, list prices as of {LIST['date']}; `prices` in the settings overrides them)"
+    )
+    assert cost_text({"agent": 1.5}, "") == "1.5000, by the prices of the settings"
