@@ -295,9 +295,7 @@ class Validation:
             "validation/answered": fmean([episode.failure is None for episode in finished])
             if finished
             else 0.0,
-            "validation/tool_errors": float(
-                sum(turn.failure is not None or bool(turn.trouble) for turn in turns)
-            ),
+            "validation/tool_errors": float(sum(turn.failed for turn in turns)),
             "validation/tool_calls": float(sum(turn.action is not None for turn in turns)),
         }
         samples = self._settings.samples

@@ -136,7 +136,7 @@ def sample_of(
         details={
             "turns": float(len(turns)),
             "tool_calls": float(sum(turn.action is not None for turn in turns)),
-            "tool_errors": float(sum(turn.failure is not None or bool(turn.trouble) for turn in turns)),
+            "tool_errors": float(sum(turn.failed for turn in turns)),
             "answered": float(episode.failure is None),
             "version": _version(calls, version),
             "sampled_tokens": float(sum(len(call.sampled) for call in calls)),

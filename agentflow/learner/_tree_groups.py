@@ -17,13 +17,11 @@ from agentflow.models import Call, Completion, Model, ModelWrapper
 from agentflow.runs import start_child
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.tasks import TaskVerifiers
-from agentflow.team import Team
+from agentflow.team import ObservationLimits, Team, path_memory
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import (
     Failure,
-    Memory,
     MemoryBlobStore,
-    NextStep,
     Node,
     Plan,
     PlanRequest,
@@ -33,7 +31,6 @@ from agentflow.trajectory import (
     SolutionRequest,
     Task,
     Tree,
-    Turn,
 )
 
 if TYPE_CHECKING:
@@ -74,9 +71,16 @@ class TreeGrower:
         rules: "GrowthRules",
         seed: int,
         verifiers: TaskVerifiers | None = None,
+        observations: ObservationLimits | None = None,
     ) -> None:
+        """Make the roles.
+
+        :param observations: room for observations in a prompt.
+        """
         self.verifiers = verifiers or TaskVerifiers({})
         """Verifiers of the tasks."""
+        self._max_depth = rules.max_depth
+        self._observations = observations or ObservationLimits()
         self._planner = NodeSeededModel(planner, seed)
         self._images = MemoryBlobStore()
         self._open_trees = 0
@@ -87,6 +91,7 @@ class TreeGrower:
             verify="off",
             put_blob=self._images.put,
             blob=self._images.read,
+            observations=self._observations,
         )
         """The roles; a supervisor must run their specs."""
         self._grower = Grower(
@@ -118,8 +123,8 @@ class TreeGrower:
         return tree, plans_of(tree, page)
 
     async def answer(self, task: Task, path: Sequence[Node]) -> Reply[Solution]:
-        """Return the generator's answer for a path."""
-        memory = Memory(turns=tuple(_turn(node) for node in path if node.action is not None))
+        """Return the generator's answer for a path, from the results that the planner was shown."""
+        memory = path_memory(task.question, path, self._max_depth, self._observations)
         request = SolutionRequest(question=task.question, images=task.images, analysis=None, memory=memory)
         return await self.team.generator.solve(request)
 
@@ -208,20 +213,9 @@ async def open_tree_grower(
         rules,
         config.seed,
         runner.verifiers,
+        ObservationLimits(each=config.episodes.max_observation_chars, total=config.episodes.memory_chars),
     )
     async with Supervisor(name="trees", intensity=3, period=60) as supervisor:
         for spec in trees.team.specs():
             await start_child(supervisor, spec)
         yield trees
-
-
-def _turn(node: Node) -> Turn:
-    assert node.action is not None
-    return Turn(
-        number=node.depth,
-        step=NextStep(node.intent, "", node.intent, node.action.tool),
-        action=node.action,
-        result=node.observation.text,
-        images=node.observation.blobs,
-        failure=node.failure,
-    )

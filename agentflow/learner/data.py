@@ -8,7 +8,7 @@ from contextlib import suppress
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -18,7 +18,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.rollout.benchmarks import BenchmarkRow, read_rows, references
 from agentflow.scoring import extract_answer
-from agentflow.text import excerpt, search_terms
+from agentflow.trajectory import Action, ChatBuilder, ChatMessage, Failure
 
 __all__ = [
     "Item",
@@ -283,18 +283,35 @@ def _row(item: Item, number: int) -> dict[str, Any]:
 
 T = TypeVar("T", bound=Struct)
 
-ChatMessage: TypeAlias = dict[str, Any]
-"""A message in the format of chat templates."""
-
 _PAIRS: Final = "synthesized_qa.jsonl"
 _TRAJECTORIES: Final = "trajectories.jsonl"
 _ATTEMPTS: Final = "attempts.jsonl"
+
+
+class _SpanLine(Struct):
+    region: object = None
+
+
+class _FactLine(Struct):
+    spans: list[_SpanLine] = field(default_factory=list[_SpanLine])
+
+
+class _PairDetails(Struct):
+    facts: list[_FactLine] = field(default_factory=list[_FactLine])
 
 
 class _PairLine(Struct):
     question: str
     answer: str
     trajectory_id: str
+    metadata: _PairDetails = field(default_factory=_PairDetails)
+
+    @property
+    def is_text(self) -> bool:
+        """Texts state all of its facts."""
+        return all(
+            not fact.spans or any(span.region is None for span in fact.spans) for fact in self.metadata.facts
+        )
 
 
 class _CallLine(Struct):
@@ -302,22 +319,8 @@ class _CallLine(Struct):
     args: dict[str, Any]
 
 
-class _FailureLine(Struct):
-    kind: str
-    message: str
-
-
 class _ImageLine(Struct):
     file: str = ""
-
-
-class _NodeLine(Struct):
-    observation: str
-    intent: str
-    action: _CallLine | None
-    trainable: bool = True
-    failure: _FailureLine | None = None
-    images: list[_ImageLine] = field(default_factory=list[_ImageLine])
 
 
 class _AttemptLine(Struct):
@@ -325,40 +328,63 @@ class _AttemptLine(Struct):
     messages: list[ChatMessage]
 
 
+class _NodeLine(Struct):
+    observation: str
+    intent: str
+    action: _CallLine | None
+    trainable: bool = True
+    failure: Failure | None = None
+    images: list[_ImageLine] = field(default_factory=list[_ImageLine])
+    fixed: list[str] | None = None
+
+
 class _PathLine(Struct):
     trajectory_id: str
     nodes: list[_NodeLine] = field(default_factory=list[_NodeLine])
+    seed_data: str = ""
+    task_id: str | None = None
+    answer: str = ""
+    score: float | dict[str, Any] | None = None
+
+    def is_right(self, min_score: float) -> bool:
+        """The episode has an answer with at least that score."""
+        return bool(self.answer) and isinstance(self.score, float) and self.score >= min_score
 
 
 def read_conversations(
-    folder: str | Path, *, max_result_chars: int = 6_000, images: bool = False
+    folder: str | Path, *, max_result_chars: int = 6_000, images: bool = False, min_score: float = 1.0
 ) -> list[list[ChatMessage]]:
-    """Return the pairs of a synthesis as conversations with tool calls, in the order of their file.
+    """Return the pairs of a synthesis, or the right episodes of a rollout, as conversations in the order of their file.
 
-    The user asks, the assistant calls the tools of the path and answers. Messages of actions that failed have
-    `"trainable": False`: `lessons_of` trains their repair and no failure. See docs/train-data.md.
+    The user asks, the assistant calls the tools of the path and answers. Messages that no model should learn to write have
+    `"trainable": False`: `lessons_of` trains the repair of a failure and no failure. See docs/train-data.md.
 
-    :param folder: output directory of the synthesis.
-    :param max_result_chars: maximum characters of a tool result; of a longer one, windows that fit the question are shown.
-    :param images: a result with images is a list of parts, the images by their paths; without it, only its text is given.
-    :raises ConfigurationError: one line with file and line, if something can't be read.
+    :param folder: output directory of the synthesis or the rollout.
+    :param max_result_chars: maximum characters of a tool result; of a longer one, the windows that a single agent is shown.
+    :param images: a result with images is a list of parts, the images by their paths; without it, only its text is given,
+        and what rests on an image alone is not trained.
+    :param min_score: minimum score of an episode of a rollout.
+    :raises ConfigurationError: one line with file and line, if something can't be read, or if no episode has a score.
     """
     root = Path(folder)
-    pictures = root if images else None
-    paths = {path.trajectory_id: path.nodes for path in _read(root / _TRAJECTORIES, _PathLine)}
+    lines = list(_read(root / _TRAJECTORIES, _PathLine))
+    if not (root / _PAIRS).exists() and any(path.task_id is not None for path in lines):
+        if all(path.score is None for path in lines):
+            problem = "no episode has a score; give the tasks answers and set evaluate_results"
+            raise ConfigurationError(f"{root / _TRAJECTORIES}: {problem}")
+        right = [path for path in lines if path.is_right(min_score)]
+        chats = [_chat_of(path, path.seed_data, path.answer, max_result_chars) for path in right]
+        return [_with_images(root, chat, wanted=images) for chat in chats]
+    paths = {path.trajectory_id: path for path in lines}
     conversations: list[list[ChatMessage]] = []
     for number, pair in enumerate(_read(root / _PAIRS, _PairLine), 1):
-        nodes = paths.get(pair.trajectory_id)
-        if nodes is None:
+        path = paths.get(pair.trajectory_id)
+        if path is None:
             missing = f"trajectory {pair.trajectory_id} is not in {_TRAJECTORIES}; write the files again"
             raise ConfigurationError(f"{root / _PAIRS}:{number}: {missing}")
-        conversations.append(
-            [
-                {"role": "user", "content": pair.question},
-                *_steps(nodes, pair.question, max_result_chars, pictures),
-                {"role": "assistant", "content": pair.answer},
-            ]
-        )
+        shown = images or pair.is_text
+        chat = _chat_of(path, pair.question, pair.answer, max_result_chars, shown=shown)
+        conversations.append(_with_images(root, chat, wanted=images))
     return conversations
 
 
@@ -372,63 +398,73 @@ def read_attempts(folder: str | Path, *, images: bool = False) -> list[list[Chat
     :raises ConfigurationError: one line with file and line, if something can't be read.
     """
     root = Path(folder)
-    found = [attempt.messages for attempt in _read(root / _ATTEMPTS, _AttemptLine)]
-    for message in (message for messages in found for message in messages):
-        parts = message.get("content")
-        if not is_list(parts):
+    return [
+        _with_images(root, attempt.messages, wanted=images)
+        for attempt in _read(root / _ATTEMPTS, _AttemptLine)
+    ]
+
+
+def _chat_of(
+    path: _PathLine, question: str, answer: str, limit: int, *, shown: bool = True
+) -> list[ChatMessage]:
+    """Return a path with a question and its answer.
+
+    :param shown: the conversation shows what the answer rests on.
+    """
+    from agentflow.team import result_text  # imports the sandbox
+
+    chat = ChatBuilder(question)
+    for node in path.nodes:
+        if node.action is None:
             continue
-        shown = [part for part in parts if images or part.get("type") != "image"]
-        if images:
-            message["content"] = [
-                {**part, "path": str(_existing(root, str(part.get("path"))))}
-                if part.get("type") == "image"
-                else part
-                for part in shown
-            ]
+        fixed = frozenset(node.fixed or ())
+        written = {name: value for name, value in node.action.args.items() if name not in fixed}
+        action = Action(node.action.tool, written)
+        # A rollout's results contain the reason of a failure already.
+        failure = node.failure if path.task_id is None else None
+        chat.call(
+            action.tool,
+            written,
+            node.intent,
+            result_text(node.observation, limit, question, action, node.intent, failure=failure),
+            images=[image.file for image in node.images],
+            failed=not node.trainable,
+        )
+    chat.answer(answer, trainable=shown)
+    return chat.messages
+
+
+def _with_images(root: Path, messages: list[ChatMessage], *, wanted: bool) -> list[ChatMessage]:
+    """Return a conversation with the paths of its images, or without images and with all masked that rests on one alone."""
+    given: list[ChatMessage] = []
+    hidden = False
+    for message in messages:
+        parts = message.get("content")
+        if hidden and message.get("role") == "assistant":
+            given.append({**message, "trainable": False})
+        elif is_list(parts):
+            text = "\n".join(str(part.get("text")) for part in parts if part.get("type") != "image")
+            content = [_located(root, part) for part in parts] if wanted else text or "(empty)"
+            given.append({**message, "content": content})
+            hidden = hidden or not (wanted or text)
         else:
-            message["content"] = "\n".join(str(part.get("text")) for part in shown) or "(empty)"
-    return found
+            given.append(message)
+    return given
 
 
-def _existing(root: Path, file: str) -> Path:
-    """Return the path of an image.
+def _located(root: Path, part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a message, an image with the path of its file.
 
     :raises ConfigurationError: if it is not a file of the folder.
     """
-    path = root / file
+    if part.get("type") != "image":
+        return part
+    path = root / str(part.get("path"))
     if not path.is_file() or root.resolve() not in path.resolve().parents:
         raise ConfigurationError(
             f"{path}: the image is missing; run the synthesis again, which writes it, or copy it there"
         )
-    return path
-
-
-def _steps(nodes: list[_NodeLine], question: str, limit: int, images: Path | None) -> Iterator[ChatMessage]:
-    """Yield the call of each node and its result.
-
-    :param images: folder of the image files, if they are wanted.
-    """
-    for number, node in enumerate(nodes):
-        if node.action is None:
-            continue
-        key = f"call_{number}"
-        call = {"name": node.action.tool, "arguments": node.action.args}
-        message = {
-            "role": "assistant",
-            "content": node.intent,
-            "tool_calls": [{"id": key, "type": "function", "function": call}],
-        }
-        yield message if node.trainable else {**message, "trainable": False}
-        result = excerpt(node.observation, limit, search_terms(question, node.intent))
-        failed = (
-            "" if node.failure is None else f"The call failed: {node.failure.kind}: {node.failure.message}"
-        )
-        text = "\n".join(filter(None, (result, failed)))
-        content: object = text or "(empty)"
-        if images is not None and node.images:
-            shown = [{"type": "image", "path": str(_existing(images, one.file))} for one in node.images]
-            content = [*([{"type": "text", "text": text}] if text else []), *shown]
-        yield {"role": "tool", "tool_call_id": key, "name": node.action.tool, "content": content}
+    return {**part, "path": str(path)}
 
 
 def _read(path: Path, kind: type[T]) -> Iterator[T]:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from agentflow.runs import image_record
 from agentflow.scoring import Scored
+from agentflow.team import fixed_names
 from agentflow.trajectory import Assessment, Blob, Episode, Failure, Seed, Task, Turn, Verdict, digest
 
 _TRUST = {Assessment.COMPLETE: 1.0, Assessment.UNVERIFIED: 0.6, Assessment.AMBIGUOUS: 0.4}
@@ -73,7 +74,7 @@ def result_record(result: TaskResult) -> dict[str, object]:
         "ending": None if episode is None else episode.ending,
         "turns": len(result.turns),
         "tool_calls": sum(turn.action is not None for turn in result.turns),
-        "tool_errors": sum(_failed(turn) for turn in result.turns),
+        "tool_errors": sum(turn.failed for turn in result.turns),
         "tries": result.tries,
         "calls": {} if episode is None else dict(sorted(episode.calls.items())),
         "usage": {} if episode is None else dict(sorted(episode.usage.items())),
@@ -98,7 +99,10 @@ def trajectory_record(result: TaskResult) -> dict[str, object]:
         "sample": result.sample,
         "seed_data": task.question,
         "total_depth": len(result.turns),
-        "nodes": [_root(task, ids), *(_node(turn, place, ids) for place, turn in enumerate(result.turns, 1))],
+        "nodes": [
+            _root(task, ids),
+            *(_node(task, turn, place, ids) for place, turn in enumerate(result.turns, 1)),
+        ],
         "answer": result.answer,
         "score": None if result.scored is None else result.score,
     }
@@ -141,7 +145,7 @@ def _root(task: Task, ids: list[str]) -> dict[str, object]:
     return root | _images(task.images)
 
 
-def _node(turn: Turn, place: int, ids: list[str]) -> dict[str, object]:
+def _node(task: Task, turn: Turn, place: int, ids: list[str]) -> dict[str, object]:
     action = turn.action
     node: dict[str, object] = {
         "node_id": ids[place],
@@ -151,7 +155,7 @@ def _node(turn: Turn, place: int, ids: list[str]) -> dict[str, object]:
         "parent_id": ids[place - 1],
         "children_ids": ids[place + 1 : place + 2],
         "depth": place,
-        "verdict": Verdict.ERROR if _failed(turn) else Verdict.NEW,
+        "verdict": Verdict.ERROR if turn.failed else Verdict.NEW,
         "step": turn.step,
         "decision": turn.decision,
     }
@@ -161,11 +165,12 @@ def _node(turn: Turn, place: int, ids: list[str]) -> dict[str, object]:
         node["failure"] = turn.failure
     if turn.trouble:
         node["trouble"] = turn.trouble
+    if action is not None and (fixed := fixed_names(action.arguments, task.kwargs)):
+        node["fixed"] = fixed
+    if turn.failed:
+        # Context for its repair: no model is trained to make it.
+        node["trainable"] = False
     return node | _images(turn.images)
-
-
-def _failed(turn: Turn) -> bool:
-    return turn.failure is not None or bool(turn.trouble)
 
 
 def _images(images: Iterable[Blob]) -> dict[str, object]:

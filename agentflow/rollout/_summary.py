@@ -179,7 +179,7 @@ class SummaryBuilder:
         for turn in result.turns:
             if turn.action is not None:
                 self._tool_calls[turn.action.tool] += 1
-                self._tool_errors[turn.action.tool] += turn.failure is not None or bool(turn.trouble)
+                self._tool_errors[turn.action.tool] += turn.failed
 
     def summary(self) -> RolloutSummary:
         """Return the summary."""

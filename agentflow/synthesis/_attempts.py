@@ -18,8 +18,8 @@ from agentflow.runs import image_file
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import confidence_interval
 from agentflow.tasks import TaskVerifiers, VerifiableTask, rollout_task
-from agentflow.team import EffectGate, EpisodeSettings, Prepare, PutBlob, ReadBlob, solve_alone
-from agentflow.trajectory import Episode, Task, Turn, Usage
+from agentflow.team import EffectGate, EpisodeSettings, Prepare, PutBlob, ReadBlob, fixed_names, solve_alone
+from agentflow.trajectory import ChatBuilder, ChatMessage, Episode, Task, Usage
 
 
 class Triage(StrEnum):
@@ -44,7 +44,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """Answer; empty if there is none."""
     turns: int
     """Number of tool calls."""
-    messages: tuple[dict[str, Any], ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
     """The conversation of a right attempt, as chat messages."""
 
 
@@ -163,33 +163,25 @@ def _says_nothing(episode: Episode) -> bool:
     return episode.verdict is not None and bool(episode.verdict.error)
 
 
-def chat_of(episode: Episode) -> tuple[dict[str, Any], ...]:
-    """Return an episode as chat messages: the question, each call with its result, the answer.
+def chat_of(episode: Episode) -> tuple[ChatMessage, ...]:
+    """Return an episode as chat messages; failed calls have `"trainable": False`.
 
     A result with images is a list of parts, the images by the paths of their files.
     """
-    messages: list[dict[str, Any]] = [{"role": "user", "content": episode.task.question}]
+    chat = ChatBuilder(episode.task.question)
     for turn in episode.turns:
-        if turn.action is None:
-            continue
-        call = {
-            "id": f"call_{turn.number}",
-            "type": "function",
-            "function": {"name": turn.action.tool, "arguments": turn.action.arguments},
-        }
-        messages += [
-            {"role": "assistant", "content": turn.step.justification, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call["id"], "content": _content(turn)},
-        ]
-    answer = "" if episode.solution is None else episode.solution.answer
-    return (*messages, {"role": "assistant", "content": answer})
-
-
-def _content(turn: Turn) -> object:
-    if not turn.images:
-        return turn.result
-    images = [{"type": "image", "path": image_file(blob)} for blob in turn.images]
-    return [*([{"type": "text", "text": turn.result}] if turn.result else []), *images]
+        if turn.action is not None:
+            fixed = fixed_names(turn.action.arguments, episode.task.kwargs)
+            chat.call(
+                turn.action.tool,
+                {name: value for name, value in turn.action.arguments.items() if name not in fixed},
+                turn.step.justification,
+                turn.result,
+                images=[image_file(blob) for blob in turn.images],
+                failed=turn.failed,
+            )
+    chat.answer(episode.answer)
+    return tuple(chat.messages)
 
 
 @dataclass(frozen=True, kw_only=True)

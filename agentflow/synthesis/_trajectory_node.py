@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from agentflow.runs import image_record
+from agentflow.team import fixed_names
 from agentflow.trajectory import Failure, Isolation, Node, Tree, Verdict
 
 
@@ -49,11 +50,14 @@ class TrajectoryNode(Struct, frozen=True, omit_defaults=True):
     """Reasoning of the planner's model about the next actions."""
     trainable: bool = True
     """False for an action that failed or gave nothing new: it is context for its repair, and no model is trained to make it."""
+    fixed: list[str] | None = None
+    """Names of the arguments that the seed fixed: no model wrote them."""
 
     @classmethod
     def of(cls, tree: Tree, node: Node) -> "TrajectoryNode":
         """Return the record of a node."""
         action = node.action
+        fixed = [] if action is None else fixed_names(action.arguments, tree.seed.kwargs)
         images = [image_record(blob) for blob in node.observation.blobs]
         return cls(
             node_id=node.id,
@@ -71,4 +75,5 @@ class TrajectoryNode(Struct, frozen=True, omit_defaults=True):
             diverged=node.id in tree.diverged,
             reasoning=tree.reasoning.get(node.id, ""),
             trainable=action is None or node.verdict is Verdict.NEW,
+            fixed=fixed or None,
         )

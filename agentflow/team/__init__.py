@@ -9,12 +9,12 @@ from agentflow.team._generator import Generator
 from agentflow.team._ledger import EffectGate, EpisodeSettings, Prepare
 from agentflow.team._model_calls import ReadBlob
 from agentflow.team._model_tools import model_tools
-from agentflow.team._observations import ObservationLimits
+from agentflow.team._observations import ObservationLimits, path_memory, result_text
 from agentflow.team._planner import Planner
 from agentflow.team._reader import Reader
 from agentflow.team._rendering import prompt_versions
 from agentflow.team._rules import judge_by_rule
-from agentflow.team._schemas import card_of, fixed_arguments
+from agentflow.team._schemas import card_of, fixed_arguments, fixed_names
 from agentflow.team._single import solve_alone
 from agentflow.team._solver import Solver, construct_solver
 from agentflow.team._solving import solve_task
@@ -40,9 +40,12 @@ __all__ = [
     "card_of",
     "construct_solver",
     "fixed_arguments",
+    "fixed_names",
     "judge_by_rule",
     "model_tools",
+    "path_memory",
     "prompt_versions",
+    "result_text",
     "solve_alone",
     "solve_task",
 ]

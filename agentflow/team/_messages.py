@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from agentflow._secrets import mask_settings
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.models import Part as MessagePart
-from agentflow.team._observations import ObservationLimits, path_texts
+from agentflow.team._observations import ObservationLimits, path_texts, with_reason
 from agentflow.team._rendering import (
     Images,
     bullets,
@@ -279,8 +279,7 @@ def _path(
 
 
 def _observation(number: int, step: Step, text: str, images: Images) -> str:
-    failed = f"The call failed: {step.failure}" if step.failure else ""
-    return observation_block(number, "\n".join(filter(None, (text, failed))), step.images, images)
+    return observation_block(number, with_reason(text, step.failure), step.images, images)
 
 
 def _step_images(steps: Iterable[Step], images: Images) -> list[ImagePart]:

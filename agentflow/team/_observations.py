@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from agentflow.text import excerpt, name_terms, search_terms
-from agentflow.trajectory import Action, Step
+from agentflow.trajectory import Action, Failure, Memory, NextStep, Node, Step, Turn, Verdict
 
 _HORIZON: Final = 6
 """Number of observations to share a budget among if the length of the path is unknown."""
@@ -24,6 +24,9 @@ class ObservationLimits(Struct, frozen=True):
     """Maximum characters of an observation."""
     total: int = 24_000
     """Maximum characters of all observations of a request."""
+
+
+_LIMITS: Final = ObservationLimits()
 
 
 def path_texts(seed: str, path: Sequence[Step], limits: ObservationLimits, depth: int = 0) -> list[str]:
@@ -68,11 +71,64 @@ def fair_limit(lengths: Iterable[int], total: int) -> int:
     return max(ordered, default=0)
 
 
-def result_text(result: str, limit: int, question: str, action: Action | None, *goals: str) -> str:
-    """Return the result of a step of an episode as it is shown: at most `limit` characters."""
-    if len(result) <= limit:
-        return result
-    return excerpt(result, limit, search_terms(question, *goals, *_arguments(action)), name_terms(question))
+def result_text(
+    result: str, limit: int, question: str, action: Action | None, *goals: str, failure: Failure | None = None
+) -> str:
+    """Return the result of a step of an episode as it is shown: at most `limit` characters, and the reason of a failed call.
+
+    See docs/team.md.
+    """
+    if len(result) > limit:
+        terms = search_terms(question, *goals, *_arguments(action))
+        result = excerpt(result, limit, terms, name_terms(question))
+    return with_reason(result, "" if failure is None else f"{failure.kind}: {failure.message}") or "(empty)"
+
+
+def path_memory(
+    seed: str, path: Sequence[Node], max_depth: int, limits: ObservationLimits = _LIMITS
+) -> Memory:
+    """Return a path of a tree as the memory of an episode, with the results that its planner was shown.
+
+    No planner was shown the observation of a leaf at `max_depth`; it has room of its own, `limits.each`. See docs/training.md.
+
+    :param path: nodes in path order; the root is left out.
+    :param max_depth: maximum number of actions of a path of the tree.
+    """
+    nodes = [(node, node.action) for node in path if node.action is not None]
+    steps = [
+        Step(node.intent, action, node.observation.text, node.verdict, node.observation.blobs, _reason(node))
+        for node, action in nodes
+    ]
+    shown = path_texts(seed, steps[: max_depth - 1], limits, max_depth - 1)
+    if len(shown) < len(steps):
+        shown.append(_windows(seed, steps, shown, limits.each))
+    return Memory(
+        turns=tuple(
+            Turn(
+                number=number,
+                step=NextStep(node.intent, "", node.intent, action.tool),
+                action=action,
+                result=with_reason(text, step.failure) or "(empty)",
+                images=node.observation.blobs,
+                failure=node.failure,
+            )
+            for number, ((node, action), step, text) in enumerate(
+                zip(nodes, steps, shown, strict=True), start=1
+            )
+        )
+    )
+
+
+def _reason(node: Node) -> str:
+    """Return the reason of a failure, as the planner below the node was shown it."""
+    if node.failure is not None:
+        return f"{node.failure.kind}: {node.failure.message}"
+    return node.reason if node.verdict is Verdict.ERROR else ""
+
+
+def with_reason(text: str, failure: str) -> str:
+    """Return an observation of growth as it is shown, with the reason of a failure."""
+    return "\n".join(filter(None, (text, failure and f"The call failed: {failure}")))
 
 
 def _windows(seed: str, path: Sequence[Step], before: Sequence[str], limit: int) -> str:

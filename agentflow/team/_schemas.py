@@ -33,6 +33,12 @@ def fixed_arguments(tool: Tool, fixed: Mapping[str, Any]) -> dict[str, Any]:
     return {**by_alias, **{name: fixed[name] for name, own in found.items() if own == name}}
 
 
+def fixed_names(arguments: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[str]:
+    """Return the names of the arguments of a call that were fixed: no model wrote them. See docs/team.md."""
+    names = ((argument_of(name, arguments.keys()), value) for name, value in fixed.items())
+    return sorted({name for name, value in names if name is not None and arguments[name] == value})
+
+
 def card_of(tool: Tool, fixed: Mapping[str, Any], offered: Collection[str] | None = None) -> ToolCard:
     """Describe a tool for the roles, without the fixed arguments. See docs/team.md.
 

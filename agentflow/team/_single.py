@@ -26,7 +26,7 @@ from agentflow.team._model_calls import ReadBlob, visible_images
 from agentflow.team._observations import fair_limit, result_text
 from agentflow.team._rendering import card_notes, episode_images, image_parts, prompt, system
 from agentflow.team._schemas import card_of
-from agentflow.team._solving import bind_action, no_such_tool, turn_of, with_failure
+from agentflow.team._solving import bind_action, no_such_tool, turn_of
 from agentflow.trajectory import (
     Action,
     ActionOutcome,
@@ -210,8 +210,8 @@ class _AgentEpisode:
     def _shown(self, turn: Turn, limit: int) -> str:
         """Return the result of a turn in at most so many characters, beside the reason of a failed call."""
         text = self._texts[turn.number]
-        shown = result_text(text, limit, self._task.question, turn.action, turn.step.justification)
-        return with_failure(shown, turn.failure)
+        goal = turn.step.justification
+        return result_text(text, limit, self._task.question, turn.action, goal, failure=turn.failure)
 
     def _prepared(self, call: ToolCall) -> tuple[Action | None, Failure | None]:
         """Return the action of a call, and the reason if it cannot be made."""

@@ -253,6 +253,7 @@ class _TeamEpisode:
             action,
             step.sub_goal,
             step.justification,
+            failure=outcome.failure,
         )
         return turn_of(number, step, action, outcome, text, self._ledger.seconds)
 
@@ -282,24 +283,18 @@ def turn_of(
 ) -> Turn:
     """Return a turn as shown to the roles.
 
-    :param text: the observation as it is shown.
+    :param text: the result as it is shown.
     """
     return Turn(
         number=number,
         step=step,
         action=action,
-        result=with_failure(text, outcome.failure),
+        result=text,
         images=outcome.observation.blobs,
         failure=outcome.failure,
         trouble=outcome.trouble,
         seconds=seconds,
     )
-
-
-def with_failure(text: str, failure: Failure | None) -> str:
-    """Return an observation as it is shown, with the reason of a failed call."""
-    failed = "" if failure is None else f"The call failed: {failure.kind}: {failure.message}"
-    return "\n".join(filter(None, (text, failed))) or "(empty)"
 
 
 class EpisodeMemory:

@@ -45,6 +45,8 @@ from agentflow.trajectory._roles import (
 from agentflow.trajectory._task import (
     AnalysisRequest,
     Assessment,
+    ChatBuilder,
+    ChatMessage,
     Command,
     CommandRequest,
     DecidedStep,
@@ -82,6 +84,8 @@ __all__ = [
     "AnalysisRequest",
     "Assessment",
     "Blob",
+    "ChatBuilder",
+    "ChatMessage",
     "Command",
     "CommandRequest",
     "DecidedStep",

@@ -95,7 +95,7 @@ async def play(
 def _outcome(episode: Episode, right: bool) -> TaskOutcome:
     asked = [exchange for exchange in episode.exchanges if exchange.role == "planner"]
     unusable = sum(exchange.failure is not None for exchange in asked)
-    failed = sum(turn.failure is not None or bool(turn.trouble) for turn in episode.turns)
+    failed = sum(turn.failed for turn in episode.turns)
     return TaskOutcome(
         task=episode.task.id,
         kind=str(episode.task.metadata.get("kind", "")),

@@ -158,3 +158,95 @@ def test_images_of_paths_and_attempts_are_given_by_path_or_left_out(tmp_path: Pa
     (tmp_path / "attempts.jsonl").write_text(json.dumps(record))
     with pytest.raises(ConfigurationError, match="is missing"):
         read_attempts(tmp_path, images=True)
+
+
+def episode(number: int, score: float | None, *, answer: str = "1841", **node: object) -> dict[str, object]:
+    """A line of a rollout's trajectories."""
+    call = {"tool": "rag_search", "args": {"query": "ports", "index": "secret"}}
+    failed = {
+        "observation": "The call failed: timeout: too slow",
+        "intent": "Look.",
+        "action": call,
+        "failure": {"kind": "timeout", "message": "too slow"},
+        "trainable": False,
+        "fixed": ["index"],
+    }
+    found = {"observation": "1841", "intent": "Again.", "action": call, "fixed": ["index"], **node}
+    refused = {"observation": "there is no tool", "intent": "", "action": None, "trainable": False}
+    return {
+        "trajectory_id": f"traj_{number}",
+        "task_id": f"t{number}",
+        "seed_data": "When was the first keeper born?",
+        "nodes": [NODES[0], failed, refused, found],
+        "answer": answer,
+        "score": score,
+    }
+
+
+def write(path: Path, *records: object) -> None:
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+
+
+@pytest.mark.promise("training:conversations:episodes")
+def test_right_episodes_of_a_rollout_are_conversations_whose_failures_are_masked(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.jsonl"
+    write(path, episode(1, 1), episode(2, 0.5), episode(3, None), episode(4, 1.0, answer=""))
+    ((asked, call, result, again, found, answer),) = read_conversations(tmp_path)
+    assert (asked["content"], answer["content"]) == ("When was the first keeper born?", "1841")
+    assert [each.get("trainable", True) for each in (call, again, answer)] == [False, True, True]
+    assert result["content"] == "The call failed: timeout: too slow"
+    assert [each["tool_call_id"] for each in (result, found)] == ["call_1", "call_2"]
+    # No model wrote an argument that the task fixes.
+    assert again["tool_calls"][0]["function"]["arguments"] == {"query": "ports"}
+    assert len(read_conversations(tmp_path, min_score=0.5)) == 2
+    write(path, episode(1, None))
+    with pytest.raises(ConfigurationError, match="no episode has a score; give the tasks answers"):
+        read_conversations(tmp_path)
+
+
+@pytest.mark.promise("training:conversations:shown")
+@pytest.mark.parametrize(
+    ("observation", "trained", "shown"),
+    [
+        ("A chart of 1841.", [False, True, True], "A chart of 1841."),
+        ("(empty)", [False, True, False], "(empty)"),
+        ("", [False, True, False], "(empty)"),
+    ],
+)
+def test_nothing_is_trained_that_rests_on_an_image_alone(
+    tmp_path: Path, observation: str, trained: list[bool], shown: str
+) -> None:
+    files = [f"images/{digit}.png" for digit in "ab"]
+    images = [{"hash": "a", "mime": "image/png", "file": file} for file in files]
+    write(tmp_path / "trajectories.jsonl", episode(1, 1.0, observation=observation, images=images))
+    (conversation,) = read_conversations(tmp_path)
+    said = [message for message in conversation if message["role"] == "assistant"]
+    assert [message.get("trainable", True) for message in said] == trained
+    assert conversation[4]["content"] == shown
+    (tmp_path / "images").mkdir()
+    for file in files:
+        (tmp_path / file).write_bytes(b"png")
+    (seen,) = read_conversations(tmp_path, images=True)
+    assert [message.get("trainable", True) for message in seen if message["role"] == "assistant"][1:] == [
+        True
+    ] * 2
+    assert [part["path"] for part in seen[4]["content"][-2:]] == [str(tmp_path / file) for file in files]
+
+
+@pytest.mark.promise("training:conversations:shown")
+@pytest.mark.parametrize(
+    ("spans", "trained"),
+    [
+        ([{"node": "n", "region": [0, 0, 1, 1]}, {"node": "m"}], True),
+        ([{"node": "n", "region": [0, 0, 1, 1]}], False),
+    ],
+)
+def test_the_answer_of_a_pair_is_trained_if_texts_state_its_facts(
+    tmp_path: Path, spans: list[object], trained: bool
+) -> None:
+    write(
+        tmp_path / "trajectories.jsonl", {"trajectory_id": "traj_1", "nodes": NODES, "score": {"total": 1.0}}
+    )
+    write(tmp_path / "synthesized_qa.jsonl", {**PAIR, "metadata": {"facts": [{"spans": spans}]}})
+    (conversation,) = read_conversations(tmp_path)
+    assert [message.get("trainable", True) for message in conversation] == [True, True, True, trained]

@@ -11,6 +11,7 @@ import pytest
 
 from agentflow import quick_rollout, rollout
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.learner.data import read_conversations
 from agentflow.rollout import RESULTS, SUMMARY, TRAJECTORIES, RolloutRun, aquick_rollout, arollout
 from agentflow.runs import Phase
 from agentflow.sandbox import register_api_tool
@@ -38,13 +39,14 @@ class Shelf:
         self.calls: list[str] = []
         self.then: Callable[[], None] = lambda: None
         self.broken = False
+        self.text = ""
 
     def look(self, query: str) -> str:
         self.calls.append(query)
         self.then()
         if self.broken:
             raise OSError("the shelf is gone")
-        return f"{query} is a thing of the shelf, number {len(query)}."
+        return self.text or f"{query} is a thing of the shelf, number {len(query)}."
 
 
 @pytest.fixture
@@ -153,6 +155,30 @@ async def test_a_tool_that_fails_is_data_and_is_counted(shelf: Shelf, tmp_path: 
     assert summary.tool_error_rate == 1.0
     assert summary.tool_use["shelf_search"].errors == summary.tool_calls
     assert lines(tmp_path, TRAJECTORIES)[0]["nodes"][1]["verdict"] == "error"
+
+
+@pytest.mark.promise("training:conversations:episodes")
+async def test_a_failed_call_of_a_rollout_is_masked_and_its_repair_is_trained(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    def repaired() -> None:
+        shelf.broken = len(shelf.calls) == 1
+
+    shelf.then = repaired
+    shelf.text = "Needle Light was built in 1834."
+    config = config_for(tmp_path, max_turns=2, available_tools=["shelf:search"])
+    for _ in range(2):  # the second run resumes, and writes the same
+        await run_to_the_end(config, some_tasks(1))
+        ((root, failed, *others),) = [line["nodes"] for line in lines(tmp_path, TRAJECTORIES)]
+        assert others
+        assert failed["trainable"] is False
+        assert not any("trainable" in node for node in (root, *others))
+        (conversation,) = read_conversations(tmp_path)
+        assert [each.get("trainable", True) for each in conversation if each["role"] == "assistant"] == [
+            False,
+            *[True] * len(others),
+            True,
+        ]
 
 
 @pytest.mark.promise("rollout:quick")

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 from pydantic import ValidationError
 
@@ -121,6 +122,39 @@ async def test_an_outage_says_nothing_about_a_question() -> None:
     assert result.pairs
     assert result.triaged == ()
     assert {pair.difficulty for pair in result.pairs} == {None}
+
+
+@pytest.mark.promise("synthesis:attempts:masked")
+def test_failed_calls_of_an_attempt_are_masked_and_fixed_arguments_left_out() -> None:
+    def turn(number: int, **more: Any) -> Turn:  # noqa: ANN401 - fields
+        step = NextStep(f"Step {number}.", "", "", "rag_search")
+        action = Action("rag_search", {"query": "Brenn", "top_k": 1})
+        return structs.replace(Turn(number=number, step=step, action=action, result="A port."), **more)
+
+    episode = Episode(
+        task=Task(index=0, id="attempt", question="Where?", kwargs={"top_k": 1, "query": "Vell", "other": 2}),
+        agent="single",
+        ending=Ending.ANSWERED,
+        turns=(
+            turn(1, failure=Failure("timeout", "too slow"), result="The call failed: timeout: too slow"),
+            turn(2, trouble="exit code 1"),
+            turn(3, action=None, failure=Failure("tool_not_found", "there is no tool")),
+            turn(4),
+            turn(5, result="(empty)", images=(Blob("0" * 64, "image/png"),)),
+            turn(6),
+        ),
+        solution=Solution("", "Brenn"),
+    )
+    chat = chat_of(episode)
+    said = [message for message in chat if message["role"] == "assistant"]
+    assert [each["content"] for each in said] == [*(f"Step {n}." for n in (1, 2, 4, 5, 6)), "Brenn"]
+    assert [each.get("trainable", True) for each in said] == [False, False, True, True, True, True]
+    assert {str(each["tool_calls"][0]["function"]["arguments"]) for each in said[:-1]} == {
+        "{'query': 'Brenn'}"
+    }
+    assert chat[8]["content"] == [{"type": "image", "path": f"images/{'0' * 64}.png"}]
+    nothing = structs.replace(episode, turns=(), solution=None)
+    assert [message["content"] for message in chat_of(nothing)] == ["Where?", ""]
 
 
 @pytest.mark.promise("synthesis:difficulty")
