@@ -86,7 +86,7 @@ def values_conflict(values: Collection[Value], *, single: bool) -> bool:
 
     >>> values_conflict([DateValue(1834), DateValue(1834, 5, 12)], single=True)
     False
-    >>> values_conflict([TextValue("red"), TextValue("blue")], single=True)
+    >>> values_conflict([BoolValue(True), BoolValue(False)], single=False)
     True
 
     :param single: names and texts exclude others, too: the relation has one value.
