@@ -84,6 +84,29 @@ def is_needed(fact: str, program: Program, answer: Value, store: FactStore) -> b
     return len(left) != 1 or left[0].value != answer
 
 
+def is_single_chain(program: Program, facts: Sequence[str], store: FactStore) -> bool:
+    """Return whether each step of a program leads from the one before by the only fact that it can use.
+
+    Then all of its facts are needed, and none has to be left out to see that.
+    """
+    if len(facts) != len(program):
+        return False
+    for number, (step, id) in enumerate(zip(program, facts, strict=True)):
+        fact = store.by_id[id]
+        if len(step.inputs) != 1 or (number and step.inputs[0] != number):
+            return False
+        match step.operator:
+            case Operator.FOLLOW:
+                choices = store.of(fact.subject, step.relation)
+            case Operator.FIND if not number and isinstance(fact.value, EntityValue):
+                choices = store.stating(step.relation, fact.value)
+            case _:
+                return False
+        if choices != (fact,):
+            return False
+    return True
+
+
 def relates_to_seed(skeleton: Skeleton, store: FactStore, seed_names: Iterable[str]) -> int | None:
     """Return the number of facts between the seed and the support of a skeleton, `None` if there is no path of three.
 
