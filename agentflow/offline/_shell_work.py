@@ -1,9 +1,17 @@
 """Work in a shell: small projects made from the seed, and jobs on their files, each with the words that ask for it."""
 
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 from agentflow.trajectory import Step
 
@@ -32,6 +40,9 @@ _OBJECTS = (
     "the shelves",
     "the tickets",
 )
+
+
+_PLACEHOLDER: Final = re.compile(r"@(\w+)@")
 
 
 class ProjectJob(NamedTuple):
@@ -89,10 +100,43 @@ def _job(intent: str, command: str, result: str, needs: str = "") -> ProjectJob:
     return ProjectJob(intent, f"{command}\n{summary}", needs)
 
 
-def _mode(path: str, mode: int) -> ProjectJob:
-    return ProjectJob(
-        f"Set the mode of {path} to {mode}.",
-        f"chmod {mode} {path}\nfind {path} -printf '%p has the mode %m\\n'",
+class _JobTemplate(Struct, frozen=True):
+    """Job of `shell_jobs.toml`."""
+
+    intent: str
+    command: str
+    result: str = ""
+    needs: str = ""
+    each: str = ""
+
+    def job(self, values: Mapping[str, str]) -> ProjectJob:
+        """Return the job with the values of a project in place of `@NAME@`."""
+        intent, command, result = (
+            _PLACEHOLDER.sub(lambda match: values[match[1]], text)
+            for text in (self.intent, self.command, self.result)
+        )
+        return (
+            _job(intent, command, result, self.needs) if result else ProjectJob(intent, command, self.needs)
+        )
+
+
+@cache
+def _templates() -> Mapping[str, list[_JobTemplate]]:
+    text = (Path(__file__).parent / "shell_jobs.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), dict[str, list[_JobTemplate]])
+
+
+def _jobs(
+    project: str, values: Mapping[str, str], repeated: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> tuple[ProjectJob, ...]:
+    """Return the jobs of a project.
+
+    :param repeated: values of each name over which jobs are repeated.
+    """
+    return tuple(
+        template.job({**values, template.each: value})
+        for template in _templates()[project]
+        for value in (repeated[template.each] if template.each else ("",))
     )
 
 
@@ -114,70 +158,12 @@ def _log(random: Random) -> _Project:
     start = _job(
         f"Begin with a log of {len(lines)} lines in {path}.", f"mkdir -p logs\n{_file(path, lines)}", path
     )
-    script = f"#!/bin/sh\\ngrep -c ERROR {path}\\n"
-    jobs = [
-        _job(
-            f"Count the lines of each level in {path} and write them to levels.txt, one `LEVEL COUNT` per line, sorted by level.",
-            f"awk '{{n[$3]++}} END {{for (l in n) print l, n[l]}}' {path} | sort > levels.txt",
-            "levels.txt",
-        ),
-        _job(
-            "Append a last line `TOTAL COUNT` to levels.txt, with the sum of its counts.",
-            "awk '{s += $2} END {print \"TOTAL\", s}' levels.txt > total.tmp && cat total.tmp >> levels.txt && rm total.tmp",
-            "levels.txt",
-            needs="levels.txt",
-        ),
-        _job(f"Copy the ERROR lines of {path}, in their order, to errors.log.", f"grep ' ERROR ' {path} > errors.log", "errors.log"),
-        _job(
-            "Write the number of lines of errors.log to error_count.txt, in the form `errors: COUNT`.",
-            'echo "errors: $(wc -l < errors.log)" > error_count.txt',
-            "error_count.txt",
-            needs="errors.log",
-        ),
-        _job(
-            "Compress errors.log with gzip to errors.log.gz and keep errors.log as it is.",
-            "gzip -nk errors.log",
-            "errors.log.gz",
-            needs="errors.log",
-        ),
-        _job(
-            f"Write services.csv with the header `service,lines` and a row for each service in {path} with its number of lines,"
-            " sorted by service.",
-            f"{{ echo service,lines; awk '{{n[$4]++}} END {{for (s in n) print s \",\" n[s]}}' {path} | sort; }} > services.csv",
-            "services.csv",
-        ),
-        _job(
-            f"Split {path} by day: the lines of each day go, in their order, to {', '.join(f'days/{day}.log' for day in days)}.",
-            f"mkdir -p days\nawk '{{print > (\"days/\" $1 \".log\")}}' {path}",
-            f"days/{days[0]}.log",
-        ),
-        _job(
-            "Write summary.json with the keys `lines`, `errors` and `services`: the number of lines, of ERROR lines and of different"
-            f" services in {path}.",
-            f"printf '{{\"lines\": %d, \"errors\": %d, \"services\": %d}}\\n' $(wc -l < {path}) $(grep -c ' ERROR ' {path})"
-            f" $(cut -d' ' -f4 {path} | sort -u | wc -l) > summary.json",
-            "summary.json",
-        ),
-        _job(
-            "Pack the directory logs, with its path, into the gzipped tar archive backup.tar.gz.", "tar czf backup.tar.gz logs", "backup.tar.gz"
-        ),
-        _job(f"Make latest.log a symbolic link to {path}.", f"ln -s {path} latest.log", "latest.log"),
-        _mode(path, 640),
-        _job(
-            f"Write the executable script errors.sh, which prints the number of ERROR lines of {path}.",
-            f"printf '{script}' > errors.sh\nchmod +x errors.sh",
-            "errors.sh",
-        ),
-        *(
-            _job(
-                f"Copy the lines of the service {service} in {path}, in their order, to {service}.log.",
-                f"awk '$4 == \"{service}\"' {path} > {service}.log",
-                f"{service}.log",
-            )
-            for service in services
-        ),
-    ]  # fmt: skip
-    return _Project(start, tuple(jobs))
+    values = {
+        "path": path,
+        "days": ", ".join(f"days/{day}.log" for day in days),
+        "first_day": days[0],
+    }
+    return _Project(start, _jobs("log", values, {"service": services}))
 
 
 def _orders(random: Random) -> _Project:
@@ -191,73 +177,8 @@ def _orders(random: Random) -> _Project:
     header = "id,customer,product,quantity,price,region"
     least = random.randint(4, 7)
     start = _job(f"Begin with a table of {len(rows)} orders in {path}.", _file(path, [header, *rows]), path)
-    jobs = [
-        _job(
-            f"Write totals.csv with the header `region,total` and a row for each region in {path}, sorted by region; the total is the"
-            " sum of quantity times price.",
-            f"{{ echo region,total; tail -n +2 {path} | awk -F, '{{t[$6] += $4 * $5}} END {{for (r in t) print r \",\" t[r]}}' | sort; }} > totals.csv",
-            "totals.csv",
-        ),
-        _job(
-            "Write the region with the highest total in totals.csv to best_region.txt, and nothing else.",
-            "tail -n +2 totals.csv | sort -t, -k2,2nr -k1,1 | head -1 | cut -d, -f1 > best_region.txt",
-            "best_region.txt",
-            needs="totals.csv",
-        ),
-        _job(
-            f"Copy the header of {path} and all rows with a quantity of at least {least}, in their order, to large.csv.",
-            f"awk -F, 'NR == 1 || $4 >= {least}' {path} > large.csv",
-            "large.csv",
-        ),
-        _job(
-            "Write the number of rows of large.csv, without its header, to large_count.txt, in the form `large: COUNT`.",
-            'echo "large: $(tail -n +2 large.csv | wc -l)" > large_count.txt',
-            "large_count.txt",
-            needs="large.csv",
-        ),
-        _job(
-            f"List the different customers of {path} in customers.txt, one per line, sorted by name.",
-            f"tail -n +2 {path} | cut -d, -f2 | sort -u > customers.txt",
-            "customers.txt",
-        ),
-        _job(
-            "Number the lines of customers.txt in customers_numbered.txt, each line in the form `NUMBER. NAME`.",
-            "awk '{print NR \". \" $0}' customers.txt > customers_numbered.txt",
-            "customers_numbered.txt",
-            needs="customers.txt",
-        ),
-        _job(
-            f"Convert {path} to {stem}.tsv, with tabs instead of commas.", f"tr ',' '\\t' < {path} > {stem}.tsv", f"{stem}.tsv"
-        ),
-        _job(
-            f"Write stats.json with the keys `orders` and `quantity`: the number of orders in {path} and the sum of their quantities.",
-            f"tail -n +2 {path} | awk -F, '{{q += $4}} END {{printf \"{{\\\"orders\\\": %d, \\\"quantity\\\": %d}}\\n\", NR, q}}' > stats.json",
-            "stats.json",
-        ),
-        _job(
-            f"Rename {path} to {stem}-2031.csv and make {path} a symbolic link to it.",
-            f"mv {path} {stem}-2031.csv\nln -s {stem}-2031.csv {path}",
-            f"{stem}-2031.csv",
-        ),
-        _mode(path, 440),
-        _job(
-            f"Write the executable script revenue.sh, which prints the sum of quantity times price over all orders in {path}.",
-            f"cat > revenue.sh <<'END'\n#!/bin/sh\ntail -n +2 {path} | awk -F, '{{s += $4 * $5}} END {{print s}}'\nEND\nchmod +x revenue.sh",
-            "revenue.sh",
-        ),
-        *(
-            _job(
-                f"Copy the header of {path} and the rows of the region {region}, in their order, to {region}.csv.",
-                f"awk -F, 'NR == 1 || $6 == \"{region}\"' {path} > {region}.csv",
-                f"{region}.csv",
-            )
-            for region in _REGIONS
-        ),
-        _job(
-            f"Pack {path} into the tar archive {stem}.tar, without compression.", f"tar cf {stem}.tar {path}", f"{stem}.tar"
-        ),
-    ]  # fmt: skip
-    return _Project(start, tuple(jobs))
+    values = {"path": path, "stem": stem, "least": str(least)}
+    return _Project(start, _jobs("orders", values, {"region": _REGIONS}))
 
 
 def _notes(random: Random) -> _Project:
@@ -279,72 +200,4 @@ def _notes(random: Random) -> _Project:
         f"notes/{topics[0]}.txt",
     )
     one, other = random.sample(topics, 2)
-    jobs = [
-        _job(
-            "Write index.csv with the header `file,lines` and a row for each file in the directory notes, by its name without the"
-            " directory, sorted by name, with its number of lines.",
-            "{ echo file,lines; for f in notes/*.txt; do echo \"$(basename $f),$(wc -l < $f)\"; done; } > index.csv",
-            "index.csv",
-        ),
-        _job(
-            "Collect all lines of the files in the directory notes that begin with OPEN in todo.txt, one `FILE: TEXT` per line; FILE is the"
-            " name without directory and suffix, TEXT the line without OPEN. Go through the files by name.",
-            "for f in notes/*.txt; do sed -n \"s/^OPEN /$(basename $f .txt): /p\" $f; done > todo.txt",
-            "todo.txt",
-        ),
-        _job(
-            "Write the number of lines of todo.txt to open.txt, in the form `open: COUNT`.",
-            'echo "open: $(wc -l < todo.txt)" > open.txt',
-            "open.txt",
-            needs="todo.txt",
-        ),
-        _job(
-            "Sort the lines of todo.txt alphabetically into todo_sorted.txt, without repetitions.",
-            "LC_ALL=C sort -u todo.txt > todo_sorted.txt",
-            "todo_sorted.txt",
-            needs="todo.txt",
-        ),
-        _job(
-            "Join all files in the directory notes, by name, into all.txt; before the lines of each file stands a line `== FILE ==` with its"
-            " name without the directory.",
-            "for f in notes/*.txt; do echo \"== $(basename $f) ==\"; cat $f; done > all.txt",
-            "all.txt",
-        ),
-        _job(
-            "Write the number of words in all.txt to words.txt, in the form `words: COUNT`.",
-            'echo "words: $(wc -w < all.txt)" > words.txt',
-            "words.txt",
-            needs="all.txt",
-        ),
-        ProjectJob(
-            f"Delete {empty}, which is empty.", f"rm {empty}\necho \"removed: $(ls notes | wc -l) files left, checksum $(ls notes | cksum)\""
-        ),
-        _job(
-            f"Move notes/{one}.txt to archive/{one}.txt; create the directory.",
-            f"mkdir -p archive\nmv notes/{one}.txt archive/{one}.txt",
-            f"archive/{one}.txt",
-        ),
-        _job(
-            f"Replace OPEN by DONE everywhere in notes/{other}.txt, without any other change, and save the result as {other}.done.txt.",
-            f"sed 's/OPEN/DONE/g' notes/{other}.txt > {other}.done.txt",
-            f"{other}.done.txt",
-        ),
-        _job(
-            f"Write the lines of notes/{one}.txt in reverse order to {one}.reversed.txt.",
-            f"tac notes/{one}.txt > {one}.reversed.txt",
-            f"{one}.reversed.txt",
-        ),
-        _job("Pack the directory notes, with its path, into the gzipped tar archive notes.tar.gz.", "tar czf notes.tar.gz notes", "notes.tar.gz"),
-        _mode(f"notes/{other}.txt", 600),
-        _job(
-            "Write the executable script open.sh, which prints the number of lines with OPEN in all files in the directory notes together.",
-            "printf '#!/bin/sh\\ncat notes/*.txt | grep -c OPEN\\n' > open.sh\nchmod +x open.sh",
-            "open.sh",
-        ),
-        ProjectJob(
-            "Make the directory notes a git repository on the branch `main`, and commit all its files with the message `Add notes`.",
-            "cd notes && git init -q -b main && git add -A && git -c user.name=Ada -c user.email=ada@example.org commit -qm 'Add notes';"
-            " git log --format='committed: %s'; git ls-files | cksum; cd ..",
-        ),
-    ]  # fmt: skip
-    return _Project(start, tuple(jobs))
+    return _Project(start, _jobs("notes", {"empty": empty, "one": one, "other": other}))
