@@ -120,7 +120,10 @@ def print_summary(run: SynthesisRun, report: Report) -> None:
             console.print(note)
         folder = run.directory.folder
         _print_sample(console, folder)
-        names = [PAIRS, TRAJECTORIES, TREES, *([TASKS] if (folder / TASKS).exists() else []), REPORT]
+        first = [PAIRS, TRAJECTORIES, TREES]
+        others = sorted(file.name for file in folder.glob("*.jsonl") if file.name not in first)
+        images = ["images/"] if (folder / "images").is_dir() else []
+        names = [*first, *others, *images, REPORT]
         console.print(f"\nFiles in {folder}: {', '.join(names)}")
 
 
