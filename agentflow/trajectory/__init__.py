@@ -3,6 +3,7 @@
 Every type is a frozen msgspec struct: small, immutable and serialisable. See docs/growth.md and docs/team.md.
 """
 
+from agentflow.trajectory._chat import ChatBuilder, ChatMessage
 from agentflow.trajectory._identity import (
     canonical,
     canonical_text,
@@ -45,8 +46,6 @@ from agentflow.trajectory._roles import (
 from agentflow.trajectory._task import (
     AnalysisRequest,
     Assessment,
-    ChatBuilder,
-    ChatMessage,
     Command,
     CommandRequest,
     DecidedStep,
