@@ -106,7 +106,9 @@ def select_questions(
     """
     waiting = list(skeletons)
     known = {relation for one in (*taken, *waiting) for relation in relations_of(one.program)}
-    most = max(1, round(limit * max(RELATION_SHARE, 2 / max(1, len(known)))))
+    # Among few questions, two with a relation are not many.
+    least = 1 if limit * RELATION_SHARE >= 1 else 2
+    most = max(least, round(limit * max(RELATION_SHARE, 2 / max(1, len(known)))))
     kinds = Counter(one.kind for one in taken)
     relations = Counter(relation for one in taken for relation in relations_of(one.program))
     truths = Counter(one.answer.truth for one in taken if isinstance(one.answer, BoolValue))
