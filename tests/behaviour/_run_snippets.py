@@ -1,11 +1,21 @@
-"""Run the Python snippets of one page in order, in one namespace and one event loop: `python _run_snippets.py PAGE`."""
+"""Run the Python snippets of one page in order, in one namespace and one event loop: `python _run_snippets.py PAGE`.
+
+Without a page, pages are read from standard input with their directories, one JSON list a line. Each runs in a fork, which
+has the heavy libraries loaded; the reply is a line with what the fork printed, if it failed.
+"""
 
 import ast
 import asyncio
+import gc
+import importlib
 import inspect
+import json
 import linecache
+import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import NoReturn
 
 from tests.behaviour._markdown import Snippet, snippets
 
@@ -28,5 +38,38 @@ def main(page: Path) -> None:
     asyncio.run(run(str(page), snippets(page, "python")))
 
 
+def serve() -> None:
+    """Run a page in a fork for each line of standard input."""
+    importlib.import_module("agentflow.synthesis.pipeline")
+    importlib.import_module("agentflow.rollout")
+    gc.freeze()
+    for line in sys.stdin:
+        page, folder = json.loads(line)
+        with TemporaryFile() as output:
+            child = os.fork()
+            if child == 0:
+                _work(Path(page), folder, output.fileno())
+            _, status = os.waitpid(child, 0)
+            output.seek(0)
+            failed = output.read().decode(errors="replace") or f"it ended with {status}"
+        sys.stdout.write(f"{json.dumps(failed if status else '')}\n")
+        sys.stdout.flush()
+
+
+def _work(page: Path, folder: str, output: int) -> NoReturn:
+    """Run a page in this fork, and end as a program of its own would."""
+    os.chdir(folder)
+    sys.path[0] = folder
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    main(page)
+    sys.exit()
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1:]:
+        main(Path(sys.argv[1]))
+    else:
+        serve()

@@ -3,10 +3,13 @@
 import doctest
 import importlib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -53,12 +56,33 @@ def run_python(*arguments: str, cwd: Path, core: bool = True) -> str:
     return run.stdout + run.stderr if run.returncode else ""
 
 
+@pytest.fixture(scope="module")
+def core_pages() -> Iterator[subprocess.Popen[str]]:
+    """Run pages in forks of one program of the core installation, which loads the libraries once."""
+    command = [core_python(), "-W", "error", "-m", "tests.behaviour._run_snippets"]
+    environment = core_environment() | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd="/", env=environment, stdin=PIPE, stdout=PIPE, encoding="utf-8"
+    ) as server:
+        yield server
+        server.kill()
+
+
 @pytest.mark.timeout(600)  # Heavy libraries take a minute to import on a busy machine.
 @pytest.mark.promise("docs:snippets")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
-def test_every_python_snippet_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    core = name(page) not in NEED_EXTRAS
-    assert run_python("-m", "tests.behaviour._run_snippets", str(page), cwd=tmp_path, core=core) == ""
+def test_every_python_snippet_of_a_page_runs(
+    page: Path, tmp_path: Path, core_pages: subprocess.Popen[str]
+) -> None:
+    if name(page) in NEED_EXTRAS:
+        failed = run_python("-m", "tests.behaviour._run_snippets", str(page), cwd=tmp_path, core=False)
+    else:
+        assert core_pages.stdin is not None
+        assert core_pages.stdout is not None
+        core_pages.stdin.write(f"{json.dumps([str(page), str(tmp_path)])}\n")
+        core_pages.stdin.flush()
+        failed = json.loads(core_pages.stdout.readline())
+    assert failed == ""
 
 
 @pytest.mark.promise("docs:links")

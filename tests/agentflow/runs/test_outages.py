@@ -132,8 +132,8 @@ async def test_after_an_outage_the_same_command_gives_the_files_of_an_undisturbe
 
 
 @pytest.mark.promise("supervisor:outage")
-async def test_an_outage_leaves_most_of_forty_seeds_for_the_same_command(tmp_path: Path) -> None:
-    await check(tmp_path, grow, 40, Outage.BROKEN, 0.4)
+async def test_an_outage_leaves_most_of_twenty_seeds_for_the_same_command(tmp_path: Path) -> None:
+    await check(tmp_path, grow, 20, Outage.BROKEN, 0.4)
 
 
 @pytest.mark.promise("rollout:outage")

@@ -163,9 +163,9 @@ def star(size: int) -> TokenTree:
 @pytest.mark.promise("tokens:linear")
 @pytest.mark.parametrize("shape", [chain, star])
 def test_adding_costs_time_proportional_to_the_new_tokens(shape: Callable[[int], TokenTree]) -> None:
-    small, large = (work(lambda size=size: shape(size)) for size in (125, 500))
+    small, large = (work(lambda size=size: shape(size)) for size in (50, 200))
     assert large < 4.1 * small
-    few, many = shape(125), shape(500)
+    few, many = shape(50), shape(200)
     for view in (TokenTree.rows, TokenTree.forks, TokenTree.figures):
         assert work(lambda view=view: view(many)) < 4.5 * work(lambda view=view: view(few))
 
