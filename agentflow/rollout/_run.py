@@ -184,10 +184,10 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         await self._schedule(run, worker, concurrency=self.config.workers)
 
     async def _open_verifiers(self, sandbox: Sandbox, assignment: Assignment) -> TaskVerifiers:
-        """Open the verifiers of the tasks, if answers are scored."""
+        """Open the verifiers of the tasks, which also prepare their initial states."""
         opens = partial(
             open_task_verifiers,
-            assignment.verified if self.config.evaluate_results else (),
+            assignment.verified,
             sandbox,
             self.chosen.tools,
             sandbox_settings(self.config)[0],

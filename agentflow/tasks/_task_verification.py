@@ -136,7 +136,7 @@ class TaskVerifiers:
     async def run(self, task: Task, sandbox: Sandbox, page: Page, solve: Solve) -> Episode:
         """Have an agent work on a task, and return the episode with its verdict, if the task has a verifier.
 
-        The sandbox is brought into the initial state first. The verdict is recorded on the page; the state is read before the
+        The sandbox is brought into the initial state first. The verdict is recorded on the page, unless the verifier failed; the state is read before the
         sandbox ends. If the episode began in an earlier process, its actions are repeated in a sandbox of their own instead.
 
         :raises ToolFailure: if the initial state can't be reached.
@@ -154,7 +154,12 @@ class TaskVerifiers:
         if prepare is not None:
             attempt = replace(attempt, actions=_actions(episode))
         session = None if resumed else sandbox
-        verdict = await page.once(VERDICT, TaskVerdict, partial(kind.verify, own, attempt, session))
+        verdict = page.recall(VERDICT, TaskVerdict)
+        if verdict is None:
+            verdict = await kind.verify(own, attempt, session)
+            # A verifier that could not work may work later.
+            if not verdict.error:
+                await page.record(VERDICT, verdict)
         return replace(episode, verdict=verdict)
 
 

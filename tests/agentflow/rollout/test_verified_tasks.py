@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, cast
 import msgspec
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from agentflow.errors import ConfigurationError
 from agentflow.growth import GrowthSettings
@@ -24,6 +25,7 @@ from agentflow.synthesis._config import DifficultySettings
 from agentflow.synthesis._files import task_record
 from agentflow.synthesis._tasks import derive_tasks, measure_difficulty
 from agentflow.tasks import (
+    TaskAttempt,
     TaskVerifiers,
     TerminalState,
     VerifiableTask,
@@ -240,6 +242,33 @@ async def test_the_verdict_on_a_resumed_episode_is_that_on_its_actions(
     assert failed is not None
     assert not failed.passed
     assert not failed.error
+
+
+class Failing:
+    """Verifier that fails the first time."""
+
+    name = "document"
+
+    def __init__(self) -> None:
+        self._verdicts = [TaskVerdict(passed=True), TaskVerdict(passed=False, error="down")]
+
+    async def verify(
+        self, task: VerifiableTask, attempt: TaskAttempt, session: Sandbox | None = None
+    ) -> TaskVerdict:
+        """Fail, then pass."""
+        return self._verdicts.pop()
+
+
+@pytest.mark.promise("rollout:verified:resumed")
+async def test_a_verifier_that_failed_is_asked_again(terminal: Bench) -> None:
+    own = verifiable_task(terminal.task)
+    assert own is not None
+    task, page = rollout_task(replace(own, kind="document")), MemoryPage()
+    verifiers = TaskVerifiers({"document": Failing()})
+    for error, passed in (("down", False), ("", True), ("", True)):
+        verdict = (await verifiers.run(task, terminal.base, page, idle)).verdict
+        assert verdict is not None
+        assert (verdict.error, verdict.passed) == (error, passed)
 
 
 @pytest.mark.promise("rollout:verified:trained")
