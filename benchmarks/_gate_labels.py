@@ -36,7 +36,8 @@ def _faults(case: Case) -> Iterator[str]:
     if not program:
         yield "unreadable"
         return
-    if oracle_answers(program, _relevant(truth, program)) != frozenset([plain_value(draft.answer)]):
+    answers = oracle_answers(program, _relevant(truth, program))
+    if answers != frozenset([plain_value(draft.answer)]) and not _both_zero(answers, draft.answer):
         yield "answer"
     needed = needed_by(program, truth)
     if len(needed) < 2:
@@ -63,6 +64,12 @@ def _faults(case: Case) -> Iterator[str]:
         yield "instruction"
     if any(_says(draft.question, form) for form in _secrets(case)):
         yield "leak"
+
+
+def _both_zero(answers: frozenset[tuple[object, ...]], answer: Value) -> bool:
+    """Return whether the one answer is zero, which is the same in every unit."""
+    nothing = isinstance(answer, NumberValue) and not answer.amount
+    return nothing and [plain[:2] for plain in answers] == [("number", 0)]
 
 
 def meaning(question: str, store: FactStore) -> Program:
