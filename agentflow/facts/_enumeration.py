@@ -18,8 +18,8 @@ from agentflow.facts._support import (
     closed_sets,
     ends_of,
     is_needed,
-    is_single_chain,
     minimal_support,
+    needs_all,
     seed_distances,
     support_distance,
 )
@@ -238,7 +238,7 @@ def _checked(candidate: Candidate, store: FactStore) -> Skeleton | None:
         return None
     if any(answer_of(shorter, store) == answer for shorter in without_condition(skeleton.program)):
         return None
-    if not is_single_chain(skeleton.program, skeleton.facts, store) and not all(
+    if not needs_all(skeleton.program, skeleton.facts, store) and not all(
         is_needed(fact, skeleton.program, answer, store) for fact in skeleton.facts
     ):
         return None

@@ -84,27 +84,40 @@ def is_needed(fact: str, program: Program, answer: Value, store: FactStore) -> b
     return len(left) != 1 or left[0].value != answer
 
 
-def is_single_chain(program: Program, facts: Sequence[str], store: FactStore) -> bool:
-    """Return whether each step of a program leads from the one before by the only fact that it can use.
+def needs_all(program: Program, facts: Iterable[str], store: FactStore) -> bool:
+    """Return true if each step of a program visibly uses a single fact, without which there is no answer.
 
-    Then all of its facts are needed, and none has to be left out to see that.
+    False says nothing: then `is_needed` tells, which evaluates the program without the fact.
     """
-    if len(facts) != len(program):
-        return False
-    for number, (step, id) in enumerate(zip(program, facts, strict=True)):
-        fact = store.by_id[id]
-        if len(step.inputs) != 1 or (number and step.inputs[0] != number):
+    values: list[Value] = []
+    used: set[str] = set()
+    for number, step in enumerate(program, start=1):
+        given = [values[one - 1] if isinstance(one, int) else one for one in step.inputs]
+        names = [store.canonical(one.name) for one in given if isinstance(one, EntityValue)]
+        wanted: list[tuple[Fact, ...]] = []
+        if step.operator is Operator.FOLLOW and len(names) == len(given) == 1:
+            wanted = [store.of(names[0], step.relation)]
+        elif step.operator is Operator.FIND and len(names) == len(given) == 1:
+            wanted = [store.stating(step.relation, EntityValue(names[0]))]
+        elif number < len(program) or len(given) != 2 or step.operator not in _OF_TWO:
             return False
-        match step.operator:
-            case Operator.FOLLOW:
-                choices = store.of(fact.subject, step.relation)
-            case Operator.FIND if not number and isinstance(fact.value, EntityValue):
-                choices = store.stating(step.relation, fact.value)
-            case _:
+        elif step.operator in (Operator.GREATEST, Operator.LEAST):
+            wanted = [store.of(name, step.relation) for name in names]
+        for choices in wanted:
+            known = [one for one in choices if not step.time or (one.time and one.time.year == step.time)]
+            if len(known) != 1 or isinstance(known[0].value, ListValue):
                 return False
-        if choices != (fact,):
-            return False
-    return True
+            used.add(known[0].id)
+            found = EntityValue(known[0].subject) if step.operator is Operator.FIND else known[0].value
+            values.append(found)
+    return used == set(facts)
+
+
+_OF_TWO: Final = frozenset({
+    Operator.BEFORE, Operator.GREATER, Operator.EQUAL, Operator.DIFFERENCE, Operator.SUM, Operator.GREATEST,
+    Operator.LEAST,
+})  # fmt: skip
+"""Last steps that have no result if one of their two inputs has none."""
 
 
 def relates_to_seed(skeleton: Skeleton, store: FactStore, seed_names: Iterable[str]) -> int | None:
