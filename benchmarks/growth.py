@@ -413,7 +413,7 @@ def main() -> int:
     """Print the table, then the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 if a floor is missed")
-    parser.add_argument("--seeds", type=int, default=1000, help="seeds of the run whose memory is watched")
+    parser.add_argument("--seeds", type=int, default=500, help="seeds of the run whose memory is watched")
     parser.add_argument("--many", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.disable(logging.INFO)
