@@ -8,7 +8,7 @@ stateful one. `SyncSandbox` is the variant without `await`.
 from agentflow.sandbox._api_tools import register_api_tool
 from agentflow.sandbox._batch import Call
 from agentflow.sandbox._blocking import SyncSandbox
-from agentflow.sandbox._names import argument_of
+from agentflow.sandbox._names import argument_of, backend_of
 from agentflow.sandbox._own_session import SessionInfo
 from agentflow.sandbox._sandbox import Sandbox
 from agentflow.sandbox._settings import SandboxSettings, check_backends, import_tools, split_settings
@@ -29,6 +29,7 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "argument_of",
+    "backend_of",
     "check_backends",
     "import_tools",
     "register_api_tool",

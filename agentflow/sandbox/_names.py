@@ -127,7 +127,11 @@ def _plain(name: str) -> str:
 
 
 def backend_of(name: str) -> str:
-    """Return the backend at the beginning of a tool's name or pattern, among those given."""
+    """Return the backend of a tool, by its name or a pattern.
+
+    >>> backend_of("python_execute"), backend_of("sql:*")
+    ('code', 'sql')
+    """
     route = TOOL_ALIASES.get(_plain(name), name)
     return canonical_backend(_plain(route).partition("_")[0])
 

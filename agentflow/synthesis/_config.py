@@ -215,9 +215,14 @@ class SynthesisConfig(RunConfig):
             return None if self.tasks == "questions" else self.tasks
         if not self.resources or self.sandbox_server_url is not None:
             return None
+        from agentflow.sandbox import backend_of  # loads the servers
+
         given = {name: own for name, own in self.sandbox.backend_settings.items() if own}
-        if given.keys() == {"sql"}:
+        used = {backend_of(name) for name in self.available_tools}
+        if given.keys() == {"sql"} and (not used or "sql" in used):
             return "text2sql"
+        if used and used.isdisjoint(_DATA_BACKENDS):
+            return None
         folders = [
             Path(str(path))
             for name in ("data", "files")

@@ -81,9 +81,10 @@ class _Dice:
         found: list[str] = []
         for _ in range(count * 4):
             begin = self.roll(max(1, len(self._text) - _REGION))
-            # The outer ones may be cut, and words with other characters make poor queries.
-            near = [word for word in self._text[begin : begin + _REGION].split()[1:-1] if len(word) > 3]
-            plain = [word for word in near if word.isalpha()]
+            # In a part of a text the outer ones may be cut, and words with other characters make poor queries.
+            shown = self._text[begin : begin + _REGION].split()
+            near = [word.strip(".,") for word in (shown if len(self._text) < _REGION else shown[1:-1])]
+            plain = [word for word in near if len(word) > 3 and word.isalpha()]
             word = plain[self.roll(len(plain))] if plain else f"word{self.roll(1000)}"
             if word not in found:
                 found.append(word)

@@ -124,8 +124,8 @@ class Prompt:
         return [(call, text) for call, text in _CALL.findall(self.text)]
 
     def seed(self) -> str:
-        """Return the seed; empty if the prompt has none."""
-        return self.text.partition("<seed>")[2].partition("</seed>")[0].strip()
+        """Return the first line of the seed, behind which its values are listed; empty if the prompt has none."""
+        return self.text.partition("<seed>")[2].strip().partition("\n")[0].partition("</seed>")[0]
 
     def newest(self) -> str:
         """Return the newest observation; without one the seed; without marks the whole text."""

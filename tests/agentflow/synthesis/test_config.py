@@ -233,6 +233,9 @@ def test_a_scenario_without_a_model_uses_the_documented_one_if_there_is_a_key(
         ({"resource_init_configs": {"filesystem": {"data_dir": "texts"}}, "tasks": "data_analysis"}, "data_analysis"),
         ({"sandbox_server_url": "http://127.0.0.1:1", "resource_init_configs": {"sql": {"databases": {"a": "a.db"}}}}, None),
         ({"resource_types": ["database"]}, None),
+        ({"resource_init_configs": {"sql": {"databases": {"a": "a.db"}}}, "available_tools": ["retrieval"]}, None),
+        ({"resource_init_configs": {"data": {"folder": "tables"}}, "available_tools": ["rag_search"]}, None),
+        ({"resource_init_configs": {"data": {"folder": "tables"}}, "available_tools": ["python_execute"]}, "data_analysis"),
         ({}, None),
     ],
 )  # fmt: skip
