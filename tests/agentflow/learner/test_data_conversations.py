@@ -5,16 +5,27 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from agentflow.errors import ConfigurationError
 from agentflow.growth import GrowthSettings
 from agentflow.learner.data import read_attempts, read_conversations
 from agentflow.learner.local import lessons_of
-from agentflow.synthesis import SynthesisConfig
+from agentflow.synthesis import SynthesisConfig, TrajectoryNode
 from agentflow.synthesis._files import trajectory_record
 from agentflow.synthesis._seed_result import Trajectory
 from agentflow.synthesis._selection import select
-from agentflow.trajectory import JudgementRequest, Proposal, Seed, Verdict
+from agentflow.trajectory import (
+    Action,
+    JudgementRequest,
+    Node,
+    Observation,
+    Proposal,
+    Seed,
+    Text,
+    Tree,
+    Verdict,
+)
 from tests.agentflow._families import FAMILIES, tokenizer_of
 from tests.agentflow.growth._functions import JudgeBy, PlanBy, fresh_page, grower
 
@@ -250,3 +261,31 @@ def test_the_answer_of_a_pair_is_trained_if_texts_state_its_facts(
     write(tmp_path / "synthesized_qa.jsonl", {**PAIR, "metadata": {"facts": [{"spans": spans}]}})
     (conversation,) = read_conversations(tmp_path)
     assert [message.get("trainable", True) for message in conversation] == [True, True, True, trained]
+
+
+@pytest.mark.promise("training:conversations:fixed")
+def test_arguments_that_a_seed_fixes_are_named_in_the_files_and_left_out_of_conversations(
+    tmp_path: Path,
+) -> None:
+    action = Action("rag_search", {"query": "ports", "top_k": 3})
+    root = Node(
+        id="n0",
+        parent=None,
+        depth=0,
+        position=0,
+        intent="",
+        action=None,
+        observation=Observation(),
+        verdict=Verdict.NEW,
+    )
+    found = replace(
+        root, id="n1", parent="n0", depth=1, action=action, observation=Observation((Text("1841"),))
+    )
+    seed = Seed(index=0, id="s", content="ports", kwargs={"top_k": 3, "query": "other", "unused": 1})
+    tree = Tree(id="t", seed=seed, nodes=(root, found))
+    nodes = [msgspec.to_builtins(TrajectoryNode.of(tree, node)) for node in tree.nodes]
+    assert [node.get("fixed") for node in nodes] == [None, ["top_k"]]
+    write(tmp_path / "trajectories.jsonl", {"trajectory_id": "traj_1", "nodes": nodes})
+    write(tmp_path / "synthesized_qa.jsonl", PAIR)
+    (conversation,) = read_conversations(tmp_path)
+    assert conversation[1]["tool_calls"][0]["function"]["arguments"] == {"query": "ports"}
