@@ -74,9 +74,8 @@ class QuestionMentions:
         allowed = self._allowed(draft)
         words = " | ".join(self._words_of(draft))
         for name in self._names:
-            if not name_spans(words, [name]) and outside(
-                name_spans(draft.question, self._forms(name)), allowed
-            ):
+            mentions = name_spans(draft.question, self._forms(name))
+            if mentions and outside(mentions, allowed) and not name_spans(words, [name]):
                 yield name
         used = " ".join([*self._used(draft), *(str(step.time) for step in draft.program if step.time)])
         numbers = {_plain(found[0]) for found in _DIGITS.finditer(used)}
