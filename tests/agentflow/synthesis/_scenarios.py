@@ -46,10 +46,13 @@ def _links(text: str, own: str) -> str:
     return "\n".join(f"[{title}]({address(title)})" for title in PAGES if title != own and title in text)
 
 
+def _ranked(query: str) -> list[str]:
+    words = set(re.findall(r"\w+", query.lower()))
+    return sorted(PAGES, key=lambda title: -len(words & set(re.findall(r"\w+", title.lower()))))
+
+
 async def _search(request: web.Request) -> web.Response:
     query = str((await request.json())["q"])
-    words = set(re.findall(r"\w+", query.lower()))
-    ranked = sorted(PAGES, key=lambda title: -len(words & set(re.findall(r"\w+", title.lower()))))
     hits = [
         {
             "title": title,
@@ -57,7 +60,7 @@ async def _search(request: web.Request) -> web.Response:
             "snippet": PAGES[title].partition(". ")[0] + ".",
             "position": n,
         }
-        for n, title in enumerate(ranked[:3], 1)
+        for n, title in enumerate(_ranked(query)[:3], 1)
     ]
     return web.json_response(
         {"searchParameters": {"q": query, "type": "search"}, "organic": hits, "credits": 1}
@@ -81,12 +84,25 @@ async def _read(request: web.Request) -> web.Response:
     return web.json_response({"code": 200, "status": 20000, "data": data})
 
 
+async def _encyclopedia(request: web.Request) -> web.Response:
+    """Answer as a MediaWiki API does: with articles about the same things."""
+    if query := request.query.get("srsearch"):
+        hits = [{"ns": 0, "title": title, "snippet": PAGES[title]} for title in _ranked(query)[:3]]
+        return web.json_response({"batchcomplete": True, "query": {"search": hits}})
+    title = request.query["titles"]
+    page = {"ns": 0, "title": title, "missing": True}
+    if title in PAGES:
+        page = {"pageid": 1, "ns": 0, "title": title, "extract": PAGES[title], "fullurl": address(title)}
+    return web.json_response({"batchcomplete": True, "query": {"pages": [page]}})
+
+
 @asynccontextmanager
 async def small_web() -> AsyncGenerator[str]:
-    """Serve a search engine and a reader of pages, as the real services are documented."""
+    """Serve a search engine, a reader of pages and an encyclopedia, as the real services are documented."""
     application = web.Application()
     application.router.add_post("/serper/search", _search)
     application.router.add_post("/jina/", _read)
+    application.router.add_get("/w/api.php", _encyclopedia)
     runner = web.AppRunner(application)
     await runner.setup()
     try:
@@ -119,6 +135,7 @@ def _web(folder: Path, services: str) -> Mapping[str, object]:
         "serper_url": f"{services}/serper",
         "visit_method": "jina",
         "jina_api_key": "k",
+        "wikipedia_url": f"{services}/w/api.php",
     }
     return {"resource_init_configs.web": {**own, "jina_url": f"{services}/jina", "cache": None}}
 

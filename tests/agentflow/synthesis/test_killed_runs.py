@@ -25,6 +25,7 @@ SMALL = ("max_depth=3", "depth_threshold=1", "max_selected_traj=2", "max_questio
 DEEP = ("max_depth=6", "depth_threshold=2", "min_depth=2", "max_selected_traj=2", "max_questions=2")
 SIZES = {
     "our terminal": ("max_depth=3", "max_selected_traj=1"),
+    "our gui": ("max_depth=5",),
     "our embodied": ("max_depth=8", "depth_threshold=2"),
     "our document pictures": ("max_depth=2", "branching_factor=1", "max_selected_traj=4"),
     **dict.fromkeys(("web", "full", "our web", "our web as JSON", "our deep research", "our document"), DEEP),
