@@ -1,6 +1,7 @@
 """Files and directories that only this user can read, whatever the umask is."""
 
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -25,6 +26,20 @@ def write_private(path: Path, data: bytes) -> None:
     """Write a file that only this user can read."""
     with open_private(path, "wb") as file:
         file.write(data)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file in one step: it is the old one or the whole new one, which only this user can read."""
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
 
 
 def make_private_folder(path: Path) -> None:

@@ -72,7 +72,7 @@ _DECADE = re.compile(r"the (\d{3}0)s")
 _GIVEN = re.compile(r"Given that (?P<aside>.+?), (?P<rest>(?:what|is) .+)")
 
 
-class Statement(NamedTuple):
+class StatedFact(NamedTuple):
     """A fact as a sentence or a cell states it."""
 
     subject: str
@@ -88,10 +88,10 @@ class Statement(NamedTuple):
         return self.subject, self.relation, self.value, self.year
 
 
-class Page(NamedTuple):
+class StatedPage(NamedTuple):
     """Everything that a page states."""
 
-    statements: tuple[Statement, ...]
+    statements: tuple[StatedFact, ...]
     sets: tuple[tuple[str, tuple[str, ...]], ...]
     """Descriptions and members of complete tables."""
 
@@ -120,9 +120,9 @@ def value_of(said: str, relation: str) -> Value | None:
 
 
 @lru_cache(maxsize=4096)
-def read_page(text: str) -> Page:
+def read_page(text: str) -> StatedPage:
     """Return the statements of a text, and the tables whose caption says that they are complete."""
-    statements: list[Statement] = []
+    statements: list[StatedFact] = []
     start = 0
     for end in (*(found.span() for found in _BREAK.finditer(text)), (len(text), len(text))):
         sentence = text[start : end[0]]
@@ -131,7 +131,7 @@ def read_page(text: str) -> Page:
             if found is not None and (value := value_of(found["v"], relation)) is not None:
                 year = int(found["t"]) if relation == "population" else 0
                 place = (start, start + len(sentence))
-                statements.append(Statement(same_name(found["s"]), relation, value, year, *place))
+                statements.append(StatedFact(same_name(found["s"]), relation, value, year, *place))
                 break
         start = end[1]
     sets: list[tuple[str, tuple[str, ...]]] = []
@@ -140,13 +140,13 @@ def read_page(text: str) -> Page:
         statements += cells
         if table["what"]:
             sets.append((table["what"], members))
-    return Page(tuple(statements), tuple(sets))
+    return StatedPage(tuple(statements), tuple(sets))
 
 
-def _table(rows: str, offset: int) -> tuple[list[Statement], tuple[str, ...]]:
+def _table(rows: str, offset: int) -> tuple[list[StatedFact], tuple[str, ...]]:
     lines = rows.splitlines(keepends=True)
     header = [cell.strip() for cell in lines[0].strip().strip("|").split("|")]
-    found: list[Statement] = []
+    found: list[StatedFact] = []
     members: list[str] = []
     place = offset + len(lines[0]) + len(lines[1])
     for line in lines[2:]:
@@ -155,7 +155,7 @@ def _table(rows: str, offset: int) -> tuple[list[Statement], tuple[str, ...]]:
         for relation, cell in zip(header[1:], cells, strict=False):
             if (value := value_of(cell, relation)) is not None:
                 found.append(
-                    Statement(same_name(name), relation, value, 0, place, place + len(line.rstrip()))
+                    StatedFact(same_name(name), relation, value, 0, place, place + len(line.rstrip()))
                 )
         place += len(line)
     return found, tuple(members)

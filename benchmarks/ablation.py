@@ -43,7 +43,7 @@ TURNS = 3
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 
 
-class Size(NamedTuple):
+class RunSize(NamedTuple):
     """Amount of work."""
 
     trees: int
@@ -56,8 +56,8 @@ class Size(NamedTuple):
     """Layers of the model."""
 
 
-FULL = Size(trees=140, held_out=50, epochs=40)
-SHORT = Size(trees=8, held_out=2, epochs=1, layers=1)
+FULL = RunSize(trees=140, held_out=50, epochs=40)
+SHORT = RunSize(trees=8, held_out=2, epochs=1, layers=1)
 
 FLOORS = {"gate_precision": 0.98, "gate_recall": 0.95}
 """Limits of `--check`."""
@@ -93,7 +93,7 @@ async def judge(
     return await play(LocalPlanner(model, temperature=temperature, seed=seed), tasks, corpus, max_turns=TURNS)
 
 
-async def one_seed(seed: int, size: Size, folder: Path) -> SeedFigures:
+async def one_seed(seed: int, size: RunSize, folder: Path) -> SeedFigures:
     """Make both arms, train both, and judge them and the initial model."""
     family = make_family(seed, train=2 * size.trees, choose=1, held_out=size.held_out)
     corpus = family.write(folder / "family")
@@ -125,7 +125,7 @@ async def one_seed(seed: int, size: Size, folder: Path) -> SeedFigures:
 
 
 def _base(
-    folder: Path, family: Family, lessons: dict[str, list[Demonstration]], size: Size, seed: int
+    folder: Path, family: Family, lessons: dict[str, list[Demonstration]], size: RunSize, seed: int
 ) -> Path:
     """Return the initial model; its tokenizer knows the texts of both arms."""
     texts = [document.text for document in family.documents()]

@@ -114,7 +114,7 @@ def counts_hops(case: Case, checked: CheckedQuestion) -> bool:
     return frozenset(found) == needed_by(meaning(case.draft.question, truth), truth)
 
 
-class PageSearch:
+class SceneSearch:
     """Search in all pages, including those that the tree did not observe."""
 
     def __init__(self, scene: Scene) -> None:
@@ -142,7 +142,7 @@ async def judge(
             model.memory = case.scene.memory
             before = model.calls
             calls = JournalledCalls(Page())
-            search = PageSearch(case.scene)
+            search = SceneSearch(case.scene)
             checker = QuestionChecker(case.scene.known, CheckSettings(), reader, calls, search=search)
             checked = await checker.check(case.draft, "draft")
             yield case, checked, model.calls - before

@@ -38,7 +38,7 @@ TIMES = 8 if GPU else 1
 """Answers are so much longer on a GPU."""
 
 
-class Shape(NamedTuple):
+class TreeShape(NamedTuple):
     """A tree of calls."""
 
     branches: tuple[int, ...]
@@ -50,10 +50,10 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    2: Shape((4,), 128, 0),
-    5: Shape((2, 2, 2), 48, 16),
-    10: Shape((2, 2, 2, 2), 24, 8),
-    20: Shape((3, 3, 3), 16, 4),
+    2: TreeShape((4,), 128, 0),
+    5: TreeShape((2, 2, 2), 48, 16),
+    10: TreeShape((2, 2, 2, 2), 24, 8),
+    20: TreeShape((3, 3, 3), 16, 4),
 }
 """By how many tokens stand in rows for each that is unique."""
 

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -84,37 +84,8 @@ def build_store(nodes: Sequence[Node], extractions: Iterable[ChunkExtraction] = 
     used = {node.id: node for node in nodes if node.verdict is Verdict.NEW and node.action is not None}
     order = tuple(used)
     texts = {id: node.observation.text for id, node in used.items()}
-    facts: list[Fact] = []
-    sets: list[ClosedSet] = []
-    faults: list[FactFault] = []
-    reported: list[tuple[str, str, str]] = []
     places = {id: index for index, id in enumerate(order)}
-    for one in sorted(
-        (each for each in extractions if each.node in used),
-        key=lambda each: (places[each.node], each.chunk.start, each.chunk.end),
-    ):
-        node, found = used[one.node], one.extraction
-        if len(found.facts) > _MAX_FACTS:
-            faults.append(FactFault(FaultKind.TOO_MANY, node.id, f"{len(found.facts)} facts in a chunk"))
-        for extracted in found.facts[:_MAX_FACTS]:
-            fact = locate(extracted, one.chunk, node)
-            if isinstance(fact, FactFault):
-                faults.append(fact)
-                continue
-            facts.append(fact)
-            reported += (
-                (node.id, fact.subject, alias)
-                for alias in extracted.aliases
-                if _is_name(alias)
-                and name_key(alias) != name_key(fact.subject)
-                and contains_name(one.chunk.shown, (alias,))
-            )
-        for listed in found.sets[:_MAX_FACTS]:
-            closed = locate_set(listed, one.chunk, node)
-            if isinstance(closed, FactFault):
-                faults.append(closed)
-            else:
-                sets.append(closed)
+    facts, sets, faults, reported = _located(used, extractions, places)
     for node in used.values():
         tables = read_tables(node)
         facts += tables.facts
@@ -134,6 +105,51 @@ def build_store(nodes: Sequence[Node], extractions: Iterable[ChunkExtraction] = 
         links=links,
         order=order,
     )
+
+
+class _Located(NamedTuple):
+    """The usable parts of extractions, and the faults of the others."""
+
+    facts: list[Fact]
+    sets: list[ClosedSet]
+    faults: list[FactFault]
+    aliases: list[tuple[str, str, str]]
+    """Node, subject and another name that it was reported to have."""
+
+
+def _located(
+    used: Mapping[str, Node], extractions: Iterable[ChunkExtraction], places: Mapping[str, int]
+) -> _Located:
+    """Return the reported facts and sets with their places in the texts."""
+    located = _Located([], [], [], [])
+    facts, sets, faults, aliases = located
+    for one in sorted(
+        (each for each in extractions if each.node in used),
+        key=lambda each: (places[each.node], each.chunk.start, each.chunk.end),
+    ):
+        node, found = used[one.node], one.extraction
+        if len(found.facts) > _MAX_FACTS:
+            faults.append(FactFault(FaultKind.TOO_MANY, node.id, f"{len(found.facts)} facts in a chunk"))
+        for extracted in found.facts[:_MAX_FACTS]:
+            fact = locate(extracted, one.chunk, node)
+            if isinstance(fact, FactFault):
+                faults.append(fact)
+                continue
+            facts.append(fact)
+            aliases += (
+                (node.id, fact.subject, alias)
+                for alias in extracted.aliases
+                if _is_name(alias)
+                and name_key(alias) != name_key(fact.subject)
+                and contains_name(one.chunk.shown, (alias,))
+            )
+        for listed in found.sets[:_MAX_FACTS]:
+            closed = locate_set(listed, one.chunk, node)
+            if isinstance(closed, FactFault):
+                faults.append(closed)
+            else:
+                sets.append(closed)
+    return located
 
 
 def merge_aliases(build: StoreBuild, judgement: AliasJudgement) -> StoreBuild:

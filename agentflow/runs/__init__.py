@@ -7,7 +7,7 @@ and closed by its supervisor.
 from typing import TYPE_CHECKING
 
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
-from agentflow.runs._directory import CONTROL_FILE, AtomicFiles, Resume, replace_file, report_disk_errors
+from agentflow.runs._directory import CONTROL_FILE, AtomicFiles, Resume, report_disk_errors
 from agentflow.runs._exported_images import BlobReader, ExportedImages, image_file, image_record
 from agentflow.runs._output_lock import check_output, lock_output
 from agentflow.runs._pause_gate import PauseGate
@@ -92,7 +92,6 @@ __all__ = [
     "prices_of",
     "progress_table",
     "render_config",
-    "replace_file",
     "report_disk_errors",
     "report_table",
     "role_names",

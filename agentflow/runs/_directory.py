@@ -1,7 +1,6 @@
 """Directory of a run: its journal, its settings, its control file, and output files that are replaced together."""
 
 import os
-import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import BinaryIO, Literal, Self, TypeAlias
 
 import anyio.to_thread
 
-from agentflow._private_files import make_private_folder, open_private
+from agentflow._private_files import make_private_folder, open_private, replace_file
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.runs._config import RunConfig, render_config
 from agentflow.runs._exported_images import BlobReader, ExportedImages
@@ -94,25 +93,18 @@ class RunDirectory:
         """Write the resolved settings, secrets masked, to `settings.yaml`."""
         settings = self.folder / SETTINGS_FILE
         try:
-            replace_file(settings, render_config(self._config))
+            replace_file(settings, render_config(self._config).encode())
         except OSError as error:
             raise ConfigurationError(
                 f"{settings}: can't be written: {error.strerror}; name another output_dir"
             ) from None
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file in one step. Only this user can read the new one."""
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(draft, path)
-
-
 class AtomicFiles:
     """New versions of a set of files, written beside the old ones and renamed together at the end of the block.
 
-    The images to which their lines refer by `image_file` are written before, each once. An error in the block leaves the old files unchanged. An `OSError` in it is raised as `RunStopped`.
+    The images to which their lines refer by `image_file` are written before, each once. An error in the block leaves the
+    old files unchanged. An `OSError` in it is raised as `RunStopped`.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], read_blob: BlobReader | None = None) -> None:

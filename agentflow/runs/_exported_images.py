@@ -1,8 +1,6 @@
 """Images beside the files that refer to them: each is written once, under its hash."""
 
-import os
 import re
-import tempfile
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Final, TypeAlias
 
 import anyio.to_thread
 
-from agentflow._private_files import make_private_folder
+from agentflow._private_files import make_private_folder, replace_file
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Blob
 
@@ -30,6 +28,7 @@ _SUFFIXES: Final = {
     "image/tiff": "tiff",
     "image/webp": "webp",
 }
+_KNOWN: Final = frozenset({*_SUFFIXES.values(), "bin"})
 _REFERENCE: Final = re.compile(rb'"' + IMAGES.encode() + rb"/([0-9a-f]{64})\.([a-z]+)\"")
 
 logger = get_logger(__name__)
@@ -89,19 +88,6 @@ class ExportedImages:
         await anyio.to_thread.run_sync(partial(_write, path, data))
 
 
-_KNOWN: Final = frozenset({*_SUFFIXES.values(), "bin"})
-
-
 def _write(path: Path, data: bytes) -> None:
-    """Write a file in one step. Only this user can read it."""
     make_private_folder(path.parent)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    replace_file(path, data)

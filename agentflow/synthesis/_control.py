@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
+from agentflow._private_files import replace_file
 from agentflow.actors import Context
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from agentflow.runs import replace_file
 from agentflow.synthesis._seeds import new_seeds
 from agentflow.telemetry import get_logger
 from mcp_servers import Backend, Output, ToolTable, tool
@@ -165,7 +165,7 @@ class ControlServer:
         address = json.dumps({"url": server.url, "token": token, "pid": os.getpid()})
 
         def ready() -> None:
-            replace_file(self._file, address)
+            replace_file(self._file, address.encode())
             logger.info("control server", url=server.url, file=str(self._file))
 
         context.on_stop(server.stop)

@@ -136,8 +136,9 @@ class TaskVerifiers:
     async def run(self, task: Task, sandbox: Sandbox, page: Page, solve: Solve) -> Episode:
         """Have an agent work on a task, and return the episode with its verdict, if the task has a verifier.
 
-        The sandbox is brought into the initial state first. The verdict is recorded on the page, unless the verifier failed; the state is read before the
-        sandbox ends. If the episode began in an earlier process, its actions are repeated in a sandbox of their own instead.
+        The sandbox is brought into the initial state first. The verdict is recorded on the page, unless the verifier
+        failed; the state is read before the sandbox ends. If the episode began in an earlier process, its actions are
+        repeated in a sandbox of their own instead.
 
         :raises ToolFailure: if the initial state can't be reached.
         """
@@ -243,7 +244,7 @@ async def check_state_tools(name: str, sandbox: Sandbox, sandboxes: BranchSandbo
 
 
 def hidden_settings(name: str, settings: SandboxSettings) -> tuple[SandboxSettings, str]:
-    """Return the settings of the sandbox in which queries or programs are verified, and the path of the data directory in it.
+    """Return the settings of the sandbox that verifies queries or programs, and the path of the data directory in it.
 
     See docs/tasks.md.
 
