@@ -1,0 +1,241 @@
+"""Types of the gateway: a call in canonical form, its answers, its record, and an episode with its outcome."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from agentflow.models import Message, Sampling, ToolCall, ToolSpec
+from agentflow.trajectory import Task, Tokens
+
+Dialect: TypeAlias = Literal["chat", "completions", "responses", "messages"]
+"""API of a model call."""
+EpisodeMode: TypeAlias = Literal["train", "validate"]
+"""Use of an episode."""
+
+
+class GatewayCall(Struct, frozen=True, kw_only=True):
+    """A model call, independent of the dialect in which it arrived."""
+
+    dialect: Dialect
+    """API in which it arrived."""
+    messages: tuple[Message, ...] = ()
+    """Conversation."""
+    prompt: str | tuple[int, ...] | None = None
+    """Prompt of `/completions`; `None`: the conversation is the prompt."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools that the model may call."""
+    tool_choice: str = "auto"
+    """`auto`, `none`, `required`, or the name of a tool."""
+    answers: int = 1
+    """Number of answers to sample (`n`)."""
+    sampling: Sampling = Sampling()
+    """Sampling parameters of the request; those of a trained agent are set by the run."""
+    schema: dict[str, Any] | None = None
+    """JSON schema of the answer; `{}` for any JSON object."""
+    template: dict[str, Any] = field(default_factory=dict[str, Any])
+    """`chat_template_kwargs`."""
+    continues: str = ""
+    """Id of the response that it continues (`previous_response_id`)."""
+    stream: bool = False
+    """Send the answer as events."""
+    removed: int = 0
+    """Number of volatile lines removed from the conversation."""
+
+
+class GatewayAnswer(Struct, frozen=True, kw_only=True):
+    """One answer to a call."""
+
+    id: str
+    """Id of its record."""
+    text: str = ""
+    """Text, without reasoning."""
+    reasoning: str = ""
+    """Reasoning before the text."""
+    calls: tuple[ToolCall, ...] = ()
+    """Tool calls, with ids made by the gateway."""
+    finish: Literal["stop", "length", "tool_calls"] = "stop"
+    """Reason for its end."""
+    tokens: Tokens | None = None
+    """Exact tokens; `None` if the model does not report them."""
+
+
+class PromptOrigin(StrEnum):
+    """Origin of the tokens of a prompt. The set is closed."""
+
+    OPENING = "opening"
+    """No earlier answer is in the conversation."""
+    APPENDED = "appended"
+    """Tokens of an earlier call, and rendered new messages."""
+    TOOLS = "tools"
+    """Rendered: the offered tools changed."""
+    REWRITTEN = "rewritten"
+    """Rendered: earlier messages were changed or shortened."""
+    FOREIGN = "foreign"
+    """Rendered: an answer in the conversation was not sampled in this episode."""
+    TEMPLATE = "template"
+    """Rendered: the chat template alters earlier messages, so a prefix can't be proven."""
+    RECORDED = "recorded"
+    """Rendered by the engine: it has no interface for tokens."""
+
+
+class RecordedCall(Struct, frozen=True, kw_only=True):
+    """Record of one answer: exact tokens and messages, each stored once."""
+
+    id: str
+    """Id, unique in its episode; those of one call with several answers differ after a dot: `c3.0`, `c3.1`."""
+    agent: str
+    """Name of the agent."""
+    dialect: Dialect
+    """API in which it arrived."""
+    trained: bool
+    """The agent is trained."""
+    delivered: bool
+    """The client received it. An answer whose client left is kept and never trained."""
+    origin: PromptOrigin
+    """Origin of its prompt."""
+    parent: str = ""
+    """Id of the call whose tokens the prompt continues; empty: none."""
+    tokens: Tokens | None = None
+    """Tokens; with a parent the prompt holds only what follows the parent's tokens."""
+    before: int = 0
+    """Number of messages that it shares with its parent, including the parent's answer."""
+    messages: tuple[Message, ...] = ()
+    """Messages after those."""
+    answer: Message
+    """The answer."""
+    reasoning: str = ""
+    """Reasoning before the answer."""
+    tools: tuple[ToolSpec, ...] | None = None
+    """Offered tools; `None`: those of the parent."""
+    finish: str = "stop"
+    """Reason for its end."""
+    overrides: tuple[str, ...] = ()
+    """Sampling parameters of the request that the run replaced."""
+    removed: int = 0
+    """Number of volatile lines removed from the request."""
+
+
+class EpisodeState(StrEnum):
+    """State of an episode. The set is closed."""
+
+    OFFERED = "offered"
+    """It waits for a client."""
+    OPEN = "open"
+    """A client plays it."""
+    SEALED = "sealed"
+    """It ended, and its reward is being computed."""
+    SCORED = "scored"
+    """It has a reward."""
+    USED = "used"
+    """A step was made with it."""
+    DROPPED = "dropped"
+    """Left out: too old, or all rewards of its group are equal."""
+    ABORTED = "aborted"
+    """Its client gave it up."""
+    EXPIRED = "expired"
+    """Its client stayed away too long."""
+
+
+class EpisodeOutcome(Struct, frozen=True, kw_only=True):
+    """Result of an episode: a reward, or an answer that the run's metric scores."""
+
+    reward: float | dict[str, float] | None = None
+    """Any finite number, for all agents or for each; `None`: the metric scores the answer."""
+    answer: str | None = None
+    """Answer."""
+    success: bool | None = None
+    """The task was solved; `None`: unknown."""
+    turn_rewards: dict[str, float] = field(default_factory=dict[str, float])
+    """Additional rewards of single calls, by call id."""
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    """Further figures."""
+    failure: str = ""
+    """Reason for leaving the episode out, such as a failed judge; empty: it counts."""
+
+
+class EpisodeOffer(Struct, frozen=True, kw_only=True):
+    """A place for one episode of a group."""
+
+    id: str
+    """Id: group and member, such as `12/3`."""
+    group: str
+    """Group whose rewards are compared."""
+    task: Task
+    """Task."""
+    mode: EpisodeMode = "train"
+    """Use."""
+    seed: str = ""
+    """Source of the seeds of everything sampled in it."""
+    temperature: float | None = None
+    """Sampling temperature of trained agents; `None`: that of the run."""
+
+
+class BegunEpisode(Struct, frozen=True, kw_only=True):
+    """An episode that a client plays."""
+
+    episode: str
+    """Id of the episode (that of its offer)."""
+    attempt: int
+    """Number of the attempt, from 1; each has its own keys."""
+    mode: EpisodeMode
+    """Use."""
+    task: Task
+    """Task."""
+    base_url: str
+    """Address for OpenAI clients; ends with `/v1`."""
+    keys: dict[str, str]
+    """Key of each agent; `""` is the agent of episodes with only one."""
+    model: str
+    """Name of the model."""
+    version: int
+    """Version of the weights at its beginning."""
+    expires: float
+    """Seconds without a call after which it expires."""
+
+
+class EpisodeReceipt(Struct, frozen=True, kw_only=True):
+    """Receipt of an ended episode; it is on disk."""
+
+    episode: str
+    """Id of the episode."""
+    attempt: int
+    """Number of the attempt."""
+    calls: int
+    """Number of recorded answers."""
+    tokens: int
+    """Number of sampled tokens that can be trained."""
+    forks: dict[str, int]
+    """Number of calls by the origin of their prompt."""
+    group: str
+    """Group of the episode."""
+
+
+class EndedEpisode(Struct, frozen=True, kw_only=True):
+    """An ended episode as the trainer collects it."""
+
+    number: int
+    """Position in the order in which episodes ended."""
+    offer: EpisodeOffer
+    """Its offer."""
+    attempt: int
+    """Number of the attempt."""
+    state: EpisodeState
+    """`sealed`, `scored`, `aborted` or `expired`."""
+    outcome: EpisodeOutcome
+    """Its outcome."""
+    version: int
+    """Version of the weights at its beginning."""
+
+
+def rewards_of(outcome: EpisodeOutcome, agents: Mapping[str, object]) -> dict[str, float]:
+    """Return the reward of each agent; one number applies to all of them.
+
+    Example::
+
+        assert rewards_of(EpisodeOutcome(reward=0.5), {"": None}) == {"": 0.5}
+    """
+    if isinstance(outcome.reward, dict):
+        return {agent: outcome.reward[agent] for agent in agents if agent in outcome.reward}
+    return {} if outcome.reward is None else dict.fromkeys(agents, outcome.reward)
