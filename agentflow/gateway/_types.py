@@ -6,13 +6,34 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from agentflow.errors import AgentFlowError
 from agentflow.models import Message, Sampling, ToolCall, ToolSpec
-from agentflow.trajectory import Task, Tokens
+from agentflow.trajectory import Task, Tokens, Usage
 
 Dialect: TypeAlias = Literal["chat", "completions", "responses", "messages"]
 """API of a model call."""
 EpisodeMode: TypeAlias = Literal["train", "validate"]
 """Use of an episode."""
+
+
+class GatewayError(AgentFlowError):
+    """A request that the gateway refuses. The client gets the status and the message in the format of its API.
+
+    :raises: by everything that answers a request.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, code: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status."""
+        self.message = message
+        """One line: problem and remedy."""
+        self.code = code
+        """Short name of the problem, such as `episode_ended`."""
+        self.retry_after = retry_after
+        """Seconds after which a retry may succeed; `None`: never."""
 
 
 class GatewayCall(Struct, frozen=True, kw_only=True):
@@ -59,6 +80,12 @@ class GatewayAnswer(Struct, frozen=True, kw_only=True):
     """Reason for its end."""
     tokens: Tokens | None = None
     """Exact tokens; `None` if the model does not report them."""
+    usage: Usage | None = None
+    """Usage as the model reports it; `None`: counted from the tokens."""
+    cached_tokens: int = 0
+    """Number of tokens of the prompt that were in the model's cache."""
+    stop: str = ""
+    """Stop string that ended it."""
 
 
 class PromptOrigin(StrEnum):
