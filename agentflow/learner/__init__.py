@@ -15,19 +15,29 @@ if TYPE_CHECKING:
     from agentflow.learner._backbone import Backbone
     from agentflow.learner._checkpoints import Checkpoints
     from agentflow.learner._config import TrainConfig, load_train_config
-    from agentflow.learner._groups import Batch, EpisodeResult, Group
+    from agentflow.learner._group_rollout import PolicyRollout
+    from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
     from agentflow.learner._progress import TrainStatus
     from agentflow.learner._run import Reward, TrainOutcome, TrainRun, atrain, train
+    from agentflow.learner._task_order import TaskDraw, TaskOrder
+    from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
 
 __all__ = [
     "Backbone",
     "Batch",
     "Checkpoints",
     "EpisodeResult",
+    "FailureCause",
     "Group",
+    "PolicyRollout",
     "Reward",
+    "RolloutContext",
+    "RolloutFactory",
     "Row",
     "Sample",
+    "TaskDraw",
+    "TaskOrder",
+    "TeamRollouts",
     "TrainConfig",
     "TrainOutcome",
     "TrainRun",
@@ -45,8 +55,11 @@ __getattr__ = lazy_exports(
         "._backbone": ["Backbone"],
         "._checkpoints": ["Checkpoints"],
         "._config": ["TrainConfig", "load_train_config"],
-        "._groups": ["Batch", "Group", "EpisodeResult"],
+        "._group_rollout": ["PolicyRollout"],
+        "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group"],
         "._progress": ["TrainStatus"],
         "._run": ["Reward", "TrainOutcome", "TrainRun", "atrain", "train"],
+        "._task_order": ["TaskDraw", "TaskOrder"],
+        "._team_rollouts": ["RolloutContext", "RolloutFactory", "TeamRollouts"],
     },
 )

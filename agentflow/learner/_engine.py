@@ -101,19 +101,21 @@ def _stop_on_error() -> Generator[None]:
 
 
 @asynccontextmanager
-async def open_engine(config: "TrainConfig", folder: Path, start: str) -> AsyncGenerator[PolicyEngine]:
+async def open_engine(
+    config: "TrainConfig", folder: Path, start: str, wanted: Mapping[str, ModelSettings]
+) -> AsyncGenerator[PolicyEngine]:
     """Serve the policy, or connect to a running server.
 
     :param folder: the current weights.
     :param start: the initial weights, for roles that use a frozen copy.
+    :param wanted: model of each role.
     :raises ConfigurationError: if it can't be served.
     :raises RunStopped: if it does not start.
     """
-    wanted = config.episodes.models.values()
     server_settings = config.engine.server
     async with AsyncExitStack() as stack:
         frozen: dict[str, object] = {}
-        if any(model.name == FROZEN for model in wanted):
+        if any(model.name == FROZEN for model in wanted.values()):
             settings = server_settings.model_copy(
                 update={"model": start, "name": FROZEN, "port": 0, "log": None}
             )

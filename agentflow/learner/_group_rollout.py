@@ -18,7 +18,7 @@ from agentflow.errors import (
     unwrap_group,
 )
 from agentflow.learner._config import ValidationSettings
-from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample, sample_of
+from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, Sample, sample_of
 from agentflow.learner._task_order import TaskDraw
 from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, pass_at
 from agentflow.tasks import scored_verdict
@@ -37,6 +37,50 @@ UNREACHABLE = frozenset(kind for kind in ModelFailureKind if kind.is_temporary)
 """Failures of model calls that are not caused by the policy."""
 RETRIED = frozenset({FailureCause.CRASHED, FailureCause.MODEL})
 """Failures after which an episode is tried again."""
+
+
+class PolicyRollout(Protocol):
+    """Runs the episodes of a run, by groups. Sources, validation and the loop use nothing else of it."""
+
+    version: int
+    """Version of the weights that sample now."""
+
+    async def group(
+        self, draw: TaskDraw, size: int, results: list[EpisodeResult | None] | None = None
+    ) -> Group:
+        """Run all episodes of a draw.
+
+        :param results: one slot for each of them, filled as they end.
+        :raises RunStopped: if the run can't continue.
+        """
+        ...
+
+    def group_of(self, draw: TaskDraw, results: Sequence[EpisodeResult | None]) -> Group:
+        """Return the group of a draw so far; an episode without a result was cancelled because it took too long."""
+        ...
+
+    async def one(
+        self,
+        task: Task,
+        place: Sequence[object],
+        *,
+        temperature: float | None = None,
+        max_turns: int | None = None,
+    ) -> EpisodeResult:
+        """Run one episode.
+
+        :param place: source of its seed, beside the run's seed.
+        :raises RunStopped: if the run can't continue.
+        """
+        ...
+
+    async def publish(self, version: int, publish: Callable[[], Awaitable[None]]) -> None:
+        """Publish new weights, while nothing is sampled if the rollout requires it."""
+        ...
+
+    async def use(self, batch: Batch) -> None:
+        """Mark the episodes of a batch as used; the batch is on disk, and its step follows."""
+        ...
 
 
 class EpisodeRunner(Protocol):
@@ -162,6 +206,14 @@ class GroupRollout:
             self._on_result(result)
         return result
 
+    async def publish(self, version: int, publish: Callable[[], Awaitable[None]]) -> None:
+        """Publish new weights; episodes continue with them."""
+        del version
+        await publish()
+
+    async def use(self, batch: Batch) -> None:
+        """Do nothing: episodes exist only in this process."""
+
     async def _attempt(
         self,
         what: str,
@@ -250,7 +302,7 @@ def _external_failure(episode: Episode) -> Failure | None:
 class Validation:
     """Runs the same tasks with the same seeds each time, so that only the policy differs."""
 
-    def __init__(self, rollout: GroupRollout, tasks: Sequence[Task], settings: ValidationSettings) -> None:
+    def __init__(self, rollout: PolicyRollout, tasks: Sequence[Task], settings: ValidationSettings) -> None:
         self._rollout = rollout
         self._tasks = tasks
         self._settings = settings
@@ -281,29 +333,41 @@ class Validation:
                 by_task.setdefault(place, []).append(result)
         means = [fmean(result.reward for result in group) for group in by_task.values()]
         interval = confidence_interval(means)
-        finished = [
-            result.episode for group in by_task.values() for result in group if result.episode is not None
-        ]
-        turns = [turn for episode in finished for turn in episode.turns]
+        finished = [result for group in by_task.values() for result in group]
         figures = {
             "validation/score": fmean(means) if means else 0.0,
             "validation/score_low": interval.low,
             "validation/score_high": interval.high,
             "validation/tasks": float(len(means)),
             "validation/lost": float(len(results) - len(finished)),
-            "validation/turns": len(turns) / len(finished) if finished else 0.0,
-            "validation/answered": fmean([episode.failure is None for episode in finished])
-            if finished
-            else 0.0,
-            "validation/tool_errors": float(sum(turn.failed for turn in turns)),
-            "validation/tool_calls": float(sum(turn.action is not None for turn in turns)),
+            **_episode_figures(finished),
         }
         samples = self._settings.samples
         whole = [group for group in by_task.values() if len(group) == samples]
-        counts = [sum(result.reward >= _RIGHT for result in group) for group in whole]
+        counts = [sum(_is_right(result) for result in group) for group in whole]
         for k in range(2, samples + 1):
             if counts and not k & (k - 1):
                 figures[f"validation/pass@{k}"] = fmean(
                     pass_at(k, right=count, samples=samples) for count in counts
                 )
         return figures
+
+
+def _is_right(result: EpisodeResult) -> bool:
+    return result.reward >= _RIGHT if result.success is None else result.success
+
+
+def _episode_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    """Return figures of validated episodes: of their turns, or those that they bring along."""
+    names = sorted({name for result in results for name in result.details} - {"version"})
+    if names:
+        means = {name: fmean(result.details.get(name, 0.0) for result in results) for name in names}
+        return {f"validation/{name}": value for name, value in means.items()}
+    episodes = [result.episode for result in results if result.episode is not None]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    return {
+        "validation/turns": len(turns) / len(episodes) if episodes else 0.0,
+        "validation/answered": fmean([episode.failure is None for episode in episodes]) if episodes else 0.0,
+        "validation/tool_errors": float(sum(turn.failed for turn in turns)),
+        "validation/tool_calls": float(sum(turn.action is not None for turn in turns)),
+    }

@@ -29,6 +29,8 @@ class Sample(Struct, frozen=True, kw_only=True):
     """Sampling temperature; log-probabilities are those of the distribution at this temperature."""
     multiplicity: int = 1
     """Number of identical draws that this sample stands for; its weight is multiplied by it."""
+    turn_rewards: tuple[float, ...] = ()
+    """Additional reward of each call, in order; empty: none. See docs/losses.md."""
     details: dict[str, float] = field(default_factory=dict[str, float])
     """Figures of the episode: turns, tool errors, …"""
 
@@ -59,6 +61,12 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
     """Reason for leaving it out."""
     version: int = 0
     """Version of the weights at its beginning."""
+    success: bool | None = None
+    """The task was solved; `None`: judged by the reward."""
+    samples: tuple[Sample, ...] = ()
+    """Its samples, if the rollout made them: one for each trained agent."""
+    details: dict[str, float] = field(default_factory=dict[str, float])
+    """Figures of an episode without a record of turns."""
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -75,8 +83,12 @@ class Group(Struct, frozen=True, kw_only=True):
 
     @property
     def is_flat(self) -> bool:
-        """True if all rewards are equal: there is no advantage to learn from."""
-        return len({sample.reward for sample in self.samples}) < 2
+        """True if all rewards compared with each other are equal: there is no advantage to learn from."""
+        compared: dict[tuple[str, bool], set[float]] = {}
+        for sample in self.samples:
+            compared.setdefault((sample.task, False), set()).add(sample.reward)
+            compared.setdefault((sample.task, True), set()).update(sample.turn_rewards or (0.0,))
+        return all(len(rewards) < 2 for rewards in compared.values())
 
 
 class Batch(Struct, frozen=True, kw_only=True):

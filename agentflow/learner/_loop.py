@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 Publish = Callable[[int], Awaitable[None]]
 """Publishes the current weights to the engine, as the given version."""
+Use = Callable[[Batch], Awaitable[None]]
+"""Marks the episodes of a batch as used, once the batch is on disk."""
 Validate = Callable[[], Awaitable[Mapping[str, float]]]
 """Evaluates the policy on the held-out tasks."""
 Report = Callable[[int, Mapping[str, float]], None]
@@ -65,6 +67,7 @@ class Loop:
         position: LoopPosition,
         report: Report,
         publish: Publish | None = None,
+        use: Use | None = None,
         validate: Validate | None = None,
         validate_every: int = 10,
         validates_first: bool = True,
@@ -74,6 +77,7 @@ class Loop:
 
         :param position: position to start at; the backbone has been restored to it.
         :param publish: publishes new weights to the engine; `None`: there is no engine.
+        :param use: marks the episodes of a stored batch as used; `None`: nothing keeps them.
         :param validate: evaluates the policy; `None`: no validation.
         :param running: keeps the source running while steps are made.
         """
@@ -89,6 +93,7 @@ class Loop:
         self._checkpoints = checkpoints
         self._report = report
         self._publish = publish
+        self._use = use
         self._validate = validate
         self._validate_every = validate_every
         self._validates_first = validates_first
@@ -119,6 +124,9 @@ class Loop:
                 if batch is None:
                     break
                 await in_thread(self._rollouts.write, batch)
+                if self._use is not None:
+                    # After the batch is on disk, and before its step: a step made again reads the stored batch.
+                    await self._use(batch)
                 figures = await self._learn(batch)
                 await self._publish_weights()
                 await self._finish_step(figures)
@@ -158,6 +166,8 @@ class Loop:
         telling = [(rows, figures) for rows, figures in steps if rows and figures["advantage/largest"] > 0]
         if not telling:
             logger.warning("nothing to learn from: all rewards of each task are equal", step=batch.step)
+        if batch.samples and not any(sample.reward or any(sample.turn_rewards) for sample in batch.samples):
+            logger.warning("all rewards of the step are 0; check the reward function", step=batch.step)
         # All parts before the first step: their proximal log-probabilities are those of the current weights.
         parts = [(await in_thread(self._with_log_probs, rows), figures) for rows, figures in telling]
         for rows, figures in parts:

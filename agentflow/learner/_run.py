@@ -20,22 +20,21 @@ from agentflow.extras import extra_of, missing_extra
 from agentflow.learner._backbone import Backbone
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig, load_train_config
-from agentflow.learner._debug import debug_rollouts
 from agentflow.learner._engine import PolicyEngine, open_engine
-from agentflow.learner._episode_runner import open_episode_runner
-from agentflow.learner._group_rollout import GroupRollout, Validation
+from agentflow.learner._group_rollout import PolicyRollout, Validation
 from agentflow.learner._loop import Loop, LoopPosition, in_thread
 from agentflow.learner._progress import TrainProgress, TrainStatus
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._rows import scoring_row
 from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource
 from agentflow.learner._task_order import TaskOrder
-from agentflow.learner._tree_groups import TreeGroupRollout, open_tree_grower
+from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
 from agentflow.learner.trackers import Trackers, open_trackers
+from agentflow.models import ModelSettings
 from agentflow.rollout import Assignment, assign
 from agentflow.runs import Phase, Resume, check_output, lock_output, render_config, run_sync
 from agentflow.scoring import Metric, OwnMetric
-from agentflow.trajectory import Task
+from agentflow.trajectory import Task, digest
 
 Tasks: TypeAlias = str | PathLike[str] | Sequence[Task] | Mapping[str, Any]
 """A file of tasks, tasks, or that section of the settings."""
@@ -155,6 +154,7 @@ class TrainRun:
         metric: Metric | None = None,
         resume: Resume = "auto",
         say: Callable[[str], None] = print,
+        rollouts: RolloutFactory | None = None,
     ) -> None:
         """Configure it.
 
@@ -163,6 +163,7 @@ class TrainRun:
         :param metric: metric of the answers, instead of that of the settings.
         :param resume: continue an existing run: `auto`, `always` or `never`.
         :param say: receives the output of backbone=debug, line by line.
+        :param rollouts: opens the rollouts; `None`: episodes of the team or a single agent, scored by `metric`.
         """
         self.config = config
         """Settings of the run."""
@@ -170,7 +171,7 @@ class TrainRun:
         """Current position."""
         self._tasks = tasks
         self._validation = validation
-        self._metric = metric
+        self._rollouts = TeamRollouts(metric) if rollouts is None else rollouts
         self._resume: Resume = resume
         self._say = say
         self._progress = TrainProgress(config.schedule.steps)
@@ -200,7 +201,7 @@ class TrainRun:
         if config.backbone == "debug":
             self._progress.phase = Phase.GROWING
             assignment = assign(config.rules_for("training"), self._tasks)
-            figures = await debug_rollouts(config, assignment, self._metric, self._say)
+            figures = await self._rollouts.debug(config, assignment, self._say)
             return TrainOutcome(steps=0, version=0, figures=figures, output_dir="", policy="")
         self._check()
         assignment, held_out = self._assignments()
@@ -281,31 +282,26 @@ class TrainRun:
         self, make: Callable[..., Loop], backbone: Backbone, assignment: Assignment, held_out: Sequence[Task]
     ) -> None:
         """Make steps from new rollouts."""
-        config, schedule, rules = self.config, self.config.schedule, self.config.episodes
-        async with _engine_of(config, backbone) as engine:
-            models = engine.models(rules.models)
-            async with (
-                open_episode_runner(config, assignment, models, self._metric) as runner,
-                open_tree_grower(config, runner) as trees,
-            ):
-                rollout = (GroupRollout if trees is None else partial(TreeGroupRollout, trees))(
-                    runner,
-                    trained=rules.trained_roles,
-                    temperature=rules.temperature_in_training,
-                    seed=config.seed,
-                    at_once=rules.workers,
-                    seconds=rules.episode_seconds,
-                    tries=1 + rules.max_retries,
-                    engine_ready=engine.ready,
-                    on_result=self._progress.add_result,
-                )
-                order = TaskOrder(assignment.tasks, seed=config.seed, epochs=schedule.epochs)
+        config = self.config
+        wanted = self._rollouts.models(config)
+        async with _engine_of(config, backbone, wanted) as engine:
+            context = RolloutContext(
+                config=config,
+                assignment=assignment,
+                models=engine.models(wanted),
+                engine_ready=engine.ready,
+                on_result=self._progress.add_result,
+                version=backbone.version,
+            )
+            async with self._rollouts.open(context) as rollout:
+                order = TaskOrder(assignment.tasks, seed=config.seed, epochs=config.schedule.epochs)
                 source, running = _source(config, rollout, order)
                 validation = Validation(rollout, held_out, config.validation) if held_out else None
                 loop = make(
                     source=source,
                     rollouts=RolloutStore(config.output / "rollouts"),
-                    publish=partial(_publish, config, backbone, engine),
+                    publish=partial(_publish, config, backbone, engine, rollout),
+                    use=rollout.use,
                     validate=None if validation is None else validation.score,
                     running=running,
                 )
@@ -347,8 +343,7 @@ class TrainRun:
         if self._validation is None and config.validation.data_path is None:
             return assignment, []
         held_out = assign(config.rules_for("validation"), self._validation)
-        known = {task.question for task in assignment.tasks}
-        if same := next((task.id for task in held_out.tasks if task.question in known), None):
+        if same := _shared_task(assignment.tasks, held_out.tasks):
             raise ConfigurationError(
                 f"validation.data_path: {same} is also a training task; hold out tasks that are not in tasks.data_path"
             )
@@ -383,6 +378,19 @@ class TrainRun:
             ) from None
 
 
+def _shared_task(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
+    """Return the id of a held-out task that is also a training task; empty if there is none."""
+    questions = {task.question for task in tasks}
+    # Tasks of one question, such as a game, differ in their other fields.
+    by_question = len(questions) > len(tasks) // 2
+
+    def content(task: Task) -> str:
+        return task.question if by_question else digest([task.question, task.kwargs, task.metadata])
+
+    known = {content(task) for task in tasks}
+    return next((task.id for task in held_out if content(task) in known), "")
+
+
 def make_backbone(config: TrainConfig) -> Backbone:
     """Load the model and return the backbone, which takes long.
 
@@ -413,25 +421,33 @@ def _follow_if_not_first(backbone: Backbone) -> bool:
 
 
 @asynccontextmanager
-async def _engine_of(config: TrainConfig, backbone: Backbone) -> AsyncGenerator[PolicyEngine]:
-    """Open an engine with the current weights."""
+async def _engine_of(
+    config: TrainConfig, backbone: Backbone, wanted: Mapping[str, ModelSettings]
+) -> AsyncGenerator[PolicyEngine]:
+    """Open an engine with the current weights, and a frozen copy if a role uses one."""
     assert config.policy is not None, "checked before"
     folder = _weights(config, backbone.version)
     await _export(backbone, folder)
-    async with open_engine(config, folder, config.policy.model) as engine:
+    async with open_engine(config, folder, config.policy.model, wanted) as engine:
         if config.engine.base_url:
             await engine.publish(folder, backbone.version, partial(_score, backbone))
         yield engine
 
 
-async def _publish(config: TrainConfig, backbone: Backbone, engine: PolicyEngine, version: int) -> None:
+async def _publish(
+    config: TrainConfig, backbone: Backbone, engine: PolicyEngine, rollout: PolicyRollout, version: int
+) -> None:
     """Publish the current weights to the engine and delete older ones."""
     folder = _weights(config, version)
     if folder.exists():
         # The step changed nothing.
         return
     await _export(backbone, folder)
-    await engine.publish(folder, version, partial(_score, backbone))
+
+    async def publish() -> None:
+        await engine.publish(folder, version, partial(_score, backbone))
+
+    await rollout.publish(version, publish)
     for older in folder.parent.iterdir():
         if older != folder:
             await in_thread(partial(shutil.rmtree, older, ignore_errors=True))
@@ -455,7 +471,7 @@ def _weights(config: TrainConfig, version: int) -> Path:
     return config.output.absolute() / "weights" / f"v{version:06d}"
 
 
-def _source(config: TrainConfig, rollout: GroupRollout, order: TaskOrder) -> tuple[BatchSource, Running]:
+def _source(config: TrainConfig, rollout: PolicyRollout, order: TaskOrder) -> tuple[BatchSource, Running]:
     schedule = config.schedule
     tasks, size, replace_equal = schedule.tasks_per_step, schedule.episodes_per_task, schedule.replace_equal
     if schedule.mode == "sync":

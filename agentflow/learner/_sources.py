@@ -13,7 +13,7 @@ import anyio
 from msgspec import structs
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.learner._group_rollout import GroupRollout
+from agentflow.learner._group_rollout import PolicyRollout
 from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._task_order import TaskDraw, TaskOrder
@@ -47,7 +47,7 @@ class SyncSource:
     """Alternates between rollouts and steps. The same weights and seed give the same batch."""
 
     def __init__(
-        self, rollout: GroupRollout, order: TaskOrder, *, tasks: int, size: int, replace_equal: float
+        self, rollout: PolicyRollout, order: TaskOrder, *, tasks: int, size: int, replace_equal: float
     ) -> None:
         """Configure it.
 
@@ -111,7 +111,7 @@ class ReplaySource:
         return batch
 
 
-async def run_groups(rollout: GroupRollout, draws: Sequence[TaskDraw], size: int) -> list[Group]:
+async def run_groups(rollout: PolicyRollout, draws: Sequence[TaskDraw], size: int) -> list[Group]:
     """Run the groups of draws concurrently and return them in the order of the draws."""
     groups: list[Group | None] = [None] * len(draws)
 
@@ -159,7 +159,7 @@ class AsyncSource:
 
     def __init__(
         self,
-        rollout: GroupRollout,
+        rollout: PolicyRollout,
         order: TaskOrder,
         *,
         tasks: int,

@@ -46,8 +46,8 @@ def step_rows(samples: Sequence[Sample], settings: LossSettings) -> tuple[list[R
     equal = equal_groups(samples, settings)
     dropped = {position for group in equal for position in group} if settings.filter_groups else set[int]()
     kept = [sample for position, sample in enumerate(samples) if position not in dropped]
-    advantages = advantages_of(kept, settings)
-    rows = _rows(kept, advantages.tolist(), settings)
+    advantages = call_advantages(kept, settings)
+    rows = _rows(kept, advantages, settings)
     calls = [call for sample in kept for call in sample.calls]
     groups = len({sample.task for sample in samples})
     figures = {
@@ -57,7 +57,7 @@ def step_rows(samples: Sequence[Sample], settings: LossSettings) -> tuple[list[R
         "episodes/count": float(sum(sample.multiplicity for sample in samples)),
         "episodes/distinct": float(len(samples)),
         "reward/mean": _mean(samples),
-        "advantage/largest": float(np.abs(advantages).max(initial=0.0)),
+        "advantage/largest": _largest(advantages, advantages_of(kept, settings)),
         "tokens/trained": float(sum(int(row.trained.sum()) for row in rows)),
         "tokens/read": float(sum(int((~row.trained).sum()) for row in rows)),
         "tokens/dropped_equal_group": float(sum(_sampled(samples[position]) for position in dropped)),
@@ -111,23 +111,25 @@ def call_weights(
     return np.where(is_trained, weights, 0.0)
 
 
-def _rows(samples: Sequence[Sample], advantages: Sequence[float], settings: LossSettings) -> list[Row]:
+def _rows(
+    samples: Sequence[Sample], advantages: Sequence[NDArray[np.float64]], settings: LossSettings
+) -> list[Row]:
     calls = [
-        (episode, call)
+        (episode, call, float(advantage))
         for episode, sample in enumerate(samples)
-        for call in sample.calls
+        for call, advantage in zip(sample.calls, advantages[episode], strict=True)
         if _trained(call) and not _left_out(call, settings)
     ]
     weights = call_weights(
-        [_trained(call) for _, call in calls],
-        [episode for episode, _ in calls],
-        [samples[episode].multiplicity for episode, _ in calls],
+        [_trained(call) for _, call, _ in calls],
+        [episode for episode, _, _ in calls],
+        [samples[episode].multiplicity for episode, _, _ in calls],
         settings,
     )
     tree = TokenTree()
     return [
-        _row(tree, call, unit, advantages[episode], float(weight), samples[episode].temperature)
-        for unit, ((episode, call), weight) in enumerate(zip(calls, weights, strict=True))
+        _row(tree, call, unit, advantage, float(weight), samples[episode].temperature)
+        for unit, ((episode, call, advantage), weight) in enumerate(zip(calls, weights, strict=True))
     ]
 
 
@@ -173,6 +175,13 @@ def _refuse_unusable(samples: Sequence[Sample], settings: LossSettings) -> None:
     for sample in samples:
         if not np.isfinite(sample.reward):
             raise LossFailure(f"episode {sample.id} of task {sample.task}: its reward is {sample.reward}")
+        if sample.turn_rewards and len(sample.turn_rewards) != len(sample.calls):
+            raise LossFailure(
+                f"episode {sample.id} of task {sample.task}: {len(sample.calls)} calls, but "
+                f"{len(sample.turn_rewards)} turn rewards; give one for each call, or none"
+            )
+        if not np.isfinite(sample.turn_rewards).all():
+            raise LossFailure(f"episode {sample.id} of task {sample.task}: a turn reward is not finite")
         if sample.multiplicity < 1:
             raise LossFailure(
                 f"episode {sample.id} of task {sample.task}: its multiplicity is {sample.multiplicity}; it must be positive"
@@ -203,6 +212,37 @@ def advantages_of(samples: Sequence[Sample], settings: LossSettings) -> NDArray[
     return advantages
 
 
+def call_advantages(samples: Sequence[Sample], settings: LossSettings) -> list[NDArray[np.float64]]:
+    """Return the advantage of each call of each episode: that of the episode, and of the turn rewards from the call on.
+
+    Turn rewards are compared with all turn rewards of the group, and summed over the call and those after it. See docs/losses.md.
+    """
+    whole = advantages_of(samples, settings)
+    found = [np.full(len(sample.calls), whole[place]) for place, sample in enumerate(samples)]
+    for group in _groups(samples):
+        if not any(any(samples[place].turn_rewards) for place in group):
+            continue
+        turns = [
+            np.array(samples[place].turn_rewards or [0.0] * len(samples[place].calls)) for place in group
+        ]
+        rewards = np.concatenate(turns)
+        counts = [
+            np.full(len(turn), float(samples[place].multiplicity))
+            for place, turn in zip(group, turns, strict=True)
+        ]
+        if settings.baseline != "none" and len(rewards):
+            rewards = _within(rewards, np.concatenate(counts), settings)
+        ends = np.cumsum([len(turn) for turn in turns])[:-1]
+        for place, own in zip(group, np.split(rewards, ends), strict=True):
+            found[place] = found[place] + own[::-1].cumsum()[::-1]
+    return found
+
+
+def _largest(calls: Sequence[NDArray[np.float64]], episodes: NDArray[np.float64]) -> float:
+    """Return the largest absolute advantage of a call, or of an episode without calls."""
+    return max((float(np.abs(one).max(initial=0.0)) for one in [episodes, *calls]), default=0.0)
+
+
 def shaped_rewards(samples: Sequence[Sample], settings: LossSettings) -> NDArray[np.float64]:
     """Return the rewards, reduced for episodes with a call near the token limit."""
     rewards = np.array([sample.reward for sample in samples], np.float64)
@@ -217,7 +257,13 @@ def shaped_rewards(samples: Sequence[Sample], settings: LossSettings) -> NDArray
 def equal_groups(samples: Sequence[Sample], settings: LossSettings) -> list[list[int]]:
     """Return the groups whose rewards are all equal, including groups of one, as positions of their episodes."""
     rewards = shaped_rewards(samples, settings)
-    return [group for group in _groups(samples) if np.ptp(rewards[group]) == 0]
+    return [
+        group for group in _groups(samples) if np.ptp(rewards[group]) == 0 and _same_turns(samples, group)
+    ]
+
+
+def _same_turns(samples: Sequence[Sample], group: Sequence[int]) -> bool:
+    return len({reward for place in group for reward in samples[place].turn_rewards or (0.0,)}) < 2
 
 
 def _groups(samples: Sequence[Sample]) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """Failures of episodes are data, and the group continues."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 import anyio
@@ -8,8 +9,9 @@ import anyio.lowlevel
 import pytest
 
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause, WorkPostponed, unwrap_group
-from agentflow.learner._group_rollout import GroupRollout
-from agentflow.learner._groups import FailureCause, Group
+from agentflow.learner._config import ValidationSettings
+from agentflow.learner._group_rollout import GroupRollout, Validation
+from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample
 from agentflow.learner._sources import SyncSource
 from agentflow.learner._task_order import TaskDraw, TaskOrder
 from agentflow.testing import VirtualTimeLoop
@@ -242,3 +244,36 @@ def test_a_reward_that_fails_on_every_answer_ends_the_run() -> None:
     assert isinstance(stopped, RunStopped)
     assert stopped.cause is StopCause.SCORING
     assert "it has failed on all 8 answers so far" in stopped.message
+
+
+@pytest.mark.promise("training:any-reward")
+async def test_a_validation_reports_any_reward_and_counts_successes_where_they_are_known() -> None:
+    class Scored(GroupRollout):
+        async def one(self, task: Task, place: Sequence[object], **_more: object) -> EpisodeResult:
+            return EpisodeResult(
+                reward=-1.0 if place[1] == 0 else 2.5,
+                success=place[2] == 0,
+                details={"moves": float(task.index)},
+            )
+
+    settings = ValidationSettings(samples=2)
+    validation = Validation(Scored(FakePlayer(), trained=(), temperature=1.0), some_tasks(2), settings)
+    figures = await validation.score()
+    assert figures["validation/score"] == 0.75
+    assert figures["validation/pass@2"] == 1.0, "one of two samples of each task has success"
+    assert (figures["validation/moves"], figures["validation/lost"]) == (0.5, 0.0)
+
+
+@pytest.mark.promise("training:any-reward")
+def test_a_group_has_a_signal_if_rewards_of_one_agent_or_turns_differ() -> None:
+    def group(*rewards: tuple[str, float, tuple[float, ...]]) -> Group:
+        samples = [
+            Sample(task=task, id="", reward=reward, calls=(), turn_rewards=turns)
+            for task, reward, turns in rewards
+        ]
+        return Group(number=0, name="g", samples=tuple(samples))
+
+    wolves_won = ("g#wolf", 1.0, ()), ("g#villager", -1.0, ())
+    assert group(*wolves_won, *wolves_won).is_flat, "rewards of different agents are not compared"
+    assert not group(*wolves_won, ("g#wolf", 0.0, ())).is_flat
+    assert not group(("g", 1.0, (0.5,)), ("g", 1.0, ())).is_flat

@@ -128,12 +128,19 @@ async def test_rollouts_of_another_run_are_refused(straight: Straight, model: Pa
 
 
 @pytest.mark.promise("training:flat")
-async def test_without_any_advantage_the_weights_do_not_change(model: Path, tmp_path: Path) -> None:
+@pytest.mark.promise("training:any-reward")
+async def test_without_any_advantage_the_weights_do_not_change(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     backbone = a_backbone(model)
     began = weights_of(backbone)
     player = FakePlayer(answer=lambda _task, _seed: "no")
     loop = a_loop(tmp_path, backbone, player=player, steps=2, loss=LossSettings())
-    assert await weights_after(loop, backbone) == began
+    with capture_logs() as lines:
+        assert await weights_after(loop, backbone) == began
+    assert [line["event"] for line in lines].count(
+        "all rewards of the step are 0; check the reward function"
+    ) == 2
     assert (loop.position.step, loop.last["version"], loop.last["groups/flat_share"]) == (2, 0, 1)
 
 

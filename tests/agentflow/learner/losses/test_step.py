@@ -216,3 +216,26 @@ def test_rows_are_the_same_in_any_order_of_episodes() -> None:
         for row in rows_of(order, settings):
             assert row.advantages.tolist() == pytest.approx(first[row.ids.tobytes()].advantages.tolist())
             assert row.weights.tolist() == pytest.approx(first[row.ids.tobytes()].weights.tolist())
+
+
+@pytest.mark.promise("losses:turns")
+def test_the_reward_of_a_turn_reaches_it_and_the_turns_before_it() -> None:
+    calls = tuple(Tokens(prompt=(1,), sampled=(2,), logprobs=(-1.0,)) for _ in range(3))
+    good, bad = (
+        Sample(task="t", id=id, reward=0.0, calls=calls, turn_rewards=(0.0, turn, 0.0))
+        for id, turn in (("a", 3.0), ("b", -3.0))
+    )
+    rows, figures = step_rows([good, bad], LossSettings(kl_coef=0.0, divide_by_std=False, filter_groups=True))
+    assert [float(row.advantages[0]) for row in rows] == [3.0, 3.0, 0.0, -3.0, -3.0, 0.0]
+    assert (figures["advantage/largest"], figures["groups/dropped"]) == (3.0, 0.0)
+
+
+@pytest.mark.promise("losses:turns")
+@pytest.mark.parametrize(
+    ("turns", "problem"), [((1.0,), "1 turn rewards"), ((1.0, float("nan")), "not finite")]
+)
+def test_unusable_turn_rewards_are_refused_with_their_episode(turns: tuple[float, ...], problem: str) -> None:
+    calls = tuple(Tokens(prompt=(1,), sampled=(2,), logprobs=(-1.0,)) for _ in range(2))
+    sample = Sample(task="t", id="a", reward=0.0, calls=calls, turn_rewards=turns)
+    with pytest.raises(LossFailure, match=problem):
+        step_rows([sample], LossSettings(kl_coef=0.0))
