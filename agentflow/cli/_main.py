@@ -49,6 +49,11 @@ def command_parser() -> argparse.ArgumentParser:
         ("check", "try everything that a run needs: tools, seeds, keys, models, reward", _describe_check),
         ("preview", "work on two seeds or tasks and show the result", _describe_preview),
         ("analyse", "print tables and draw a chart of finished rollouts", _describe_analyse),
+        (
+            "tokens",
+            "show the tokens that a training used: mask, log-probabilities, advantages, forks",
+            _describe_tokens,
+        ),
         ("data", "prepare training data from published questions", _describe_data),
         ("serve-model", "serve a model with vLLM until Ctrl-C", _describe_serve_model),
         ("ctl", "watch and control a running synthesis", _describe_ctl),
@@ -180,6 +185,19 @@ def _describe_analyse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
 
 
+def _describe_tokens(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="output directory of a training")
+    parser.add_argument(
+        "--episode", metavar="ID", help="show this episode token by token (default: list all)"
+    )
+    parser.add_argument("--agent", metavar="NAME", help="only this agent of its episodes")
+    parser.add_argument("--step", type=_count, metavar="N", help="only episodes of this step")
+    parser.add_argument(
+        "--html", metavar="FILE", help="also write a page of the selected episodes, token by token"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures and calls as JSON")
+
+
 def _describe_settings(parser: argparse.ArgumentParser) -> None:
     what = "settings file, YAML or JSON, and settings that override it"
     _complete(
@@ -296,7 +314,7 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
-_EXTRAS = {"train": "train", "data": "data"}
+_EXTRAS = {"train": "train", "tokens": "train", "data": "data"}
 """Extras that commands need."""
 
 

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from agentflow.learner._run import Reward, TrainOutcome, TrainRun, atrain, train
     from agentflow.learner._task_order import TaskDraw, TaskOrder
     from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
+    from agentflow.learner._token_page import EpisodeTokens, RunTokens, episodes_page
 
 __all__ = [
     "Backbone",
     "Batch",
     "Checkpoints",
     "EpisodeResult",
+    "EpisodeTokens",
     "FailureCause",
     "Group",
     "PolicyRollout",
@@ -34,6 +36,7 @@ __all__ = [
     "RolloutContext",
     "RolloutFactory",
     "Row",
+    "RunTokens",
     "Sample",
     "TaskDraw",
     "TaskOrder",
@@ -43,6 +46,7 @@ __all__ = [
     "TrainRun",
     "TrainStatus",
     "atrain",
+    "episodes_page",
     "load_train_config",
     "train",
 ]
@@ -58,6 +62,7 @@ __getattr__ = lazy_exports(
         "._group_rollout": ["PolicyRollout"],
         "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group"],
         "._progress": ["TrainStatus"],
+        "._token_page": ["EpisodeTokens", "RunTokens", "episodes_page"],
         "._run": ["Reward", "TrainOutcome", "TrainRun", "atrain", "train"],
         "._task_order": ["TaskDraw", "TaskOrder"],
         "._team_rollouts": ["RolloutContext", "RolloutFactory", "TeamRollouts"],

@@ -23,20 +23,29 @@ from agentflow.tokens._calls import (
     TrainedSlice,
     TreeFigures,
     Voice,
-    as_html,
     calls_of,
+)
+from agentflow.tokens._rendering import (
+    Decode,
+    TokenText,
+    as_html,
     coloured,
+    html_page,
+    html_spans,
+    token_texts,
 )
 from agentflow.tokens._spans import TokenSpan, path_ids, walk
 from agentflow.tokens._tree import TokenTree
 
 __all__ = [
     "CallFork",
+    "Decode",
     "ForkReason",
     "Piece",
     "TokenCall",
     "TokenRow",
     "TokenSpan",
+    "TokenText",
     "TokenTree",
     "TrainedSlice",
     "TreeFigures",
@@ -44,6 +53,9 @@ __all__ = [
     "as_html",
     "calls_of",
     "coloured",
+    "html_page",
+    "html_spans",
     "path_ids",
+    "token_texts",
     "walk",
 ]

@@ -118,7 +118,7 @@ def _rows(
         (episode, call, float(advantage))
         for episode, sample in enumerate(samples)
         for call, advantage in zip(sample.calls, advantages[episode], strict=True)
-        if _trained(call) and not _left_out(call, settings)
+        if is_trained(call, settings)
     ]
     weights = call_weights(
         [_trained(call) for _, call, _ in calls],
@@ -156,6 +156,11 @@ def _row(
 def _trained(call: Tokens) -> int:
     """Return the number of trainable tokens of a call; the first token of a row has no prediction."""
     return len(call.sampled) - (0 if call.prompt else min(1, len(call.sampled)))
+
+
+def is_trained(call: Tokens, settings: LossSettings) -> bool:
+    """Return true if tokens of the call are in the loss."""
+    return bool(_trained(call)) and not _left_out(call, settings)
 
 
 def _left_out(call: Tokens, settings: LossSettings) -> bool:

@@ -1,0 +1,159 @@
+"""`agentflow tokens`: the tokens of a training, as a table of episodes or one episode by token."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from agentflow.cli._output import UNLIMITED, Exit, print_json, print_wide, write_out
+from agentflow.errors import ConfigurationError
+from agentflow.learner import EpisodeTokens, RunTokens, episodes_page
+from agentflow.tokens import Decode, coloured
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_PLAIN = {"opening", "append"}
+"""Relations that are no forks."""
+
+
+def run_tokens(given: argparse.Namespace) -> int:
+    """Run the command and return its exit status.
+
+    :raises ConfigurationError: one line, if the run or the episode can't be read, or the page can't be written.
+    """
+    run = RunTokens(Path(given.run))
+    episodes = _chosen(run, given)
+    decode, why = run.decoder()
+    if why:
+        sys.stderr.write(f"agentflow: {why}\n")
+    if given.html:
+        _write(Path(given.html), episodes_page(episodes, decode, title=f"Tokens of {given.run}"))
+    show = _show_text if given.episode else _show_table
+    if given.json:
+        show = _show_json
+    read = write_out(partial(show, episodes, decode))
+    return Exit.DONE if read else Exit.INTERRUPTED
+
+
+def _chosen(run: RunTokens, given: argparse.Namespace) -> list[EpisodeTokens]:
+    """Return the episodes that the arguments select; one line is raised if there are none."""
+    chosen: list[EpisodeTokens] = []
+    agents: set[str] = set()
+    for episode in run.episodes(given.step):
+        if given.episode and given.episode not in (episode.sample.id, _without_agent(episode)):
+            continue
+        agents.add(episode.agent)
+        if given.agent is None or episode.agent == given.agent:
+            chosen.append(episode)
+    if chosen:
+        return chosen
+    if agents:
+        known = ", ".join(sorted(agents - {""})) or "it has only one, without a name"
+        raise ConfigurationError(f"--agent: there is no agent {given.agent}; known: {known}")
+    where = f"--episode: {given.episode} is not in the stored rollouts" if given.episode else "no episodes"
+    raise ConfigurationError(f"{where}; `agentflow tokens {run.folder}` lists them")
+
+
+def _without_agent(episode: EpisodeTokens) -> str:
+    return episode.sample.id.replace(f"#{episode.agent}", "") if episode.agent else episode.sample.id
+
+
+def _write(file: Path, page: str) -> None:
+    try:
+        file.write_text(page, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ConfigurationError(f"--html: {file} can't be written: {error.strerror}") from None
+
+
+def _record(episode: EpisodeTokens, decode: Decode) -> dict[str, Any]:
+    figures = episode.figures(decode)
+    return {
+        "step": episode.step,
+        "episode": episode.sample.id,
+        "group": episode.sample.task,
+        "agent": episode.agent,
+        "reward": episode.sample.reward,
+        "advantage": episode.advantage,
+        "trained": episode.trained_tokens(),
+        "figures": structs.asdict(figures),
+        "versions": sorted({call.version for call in episode.sample.calls}),
+    }
+
+
+def _show_json(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
+    print_json({"episodes": [{**_record(each, decode), "calls": each.calls(decode)} for each in episodes]})
+
+
+def _show_table(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
+    from rich.text import Text
+
+    table = _table("step", "episode", "reward", "advantage", "version", "calls", "rows", "tokens", "unique")
+    for name in ("trained", "forks"):
+        table.add_column(name)
+    totals = Counter[str]()
+    for episode in episodes:
+        record = _record(episode, decode)
+        figures = record["figures"]
+        counts: dict[str, int] = {name: figures[name] for name in ("calls", "rows", "merged", "unique")}
+        totals.update({**counts, "trained": record["trained"], "drift": figures["forks"].get("drift", 0)})
+        forks = ", ".join(f"{name} {n}" for name, n in figures["forks"].items() if name not in _PLAIN)
+        cells = [
+            str(episode.step),
+            episode.sample.id,
+            f"{episode.sample.reward:g}",
+            "left out" if episode.advantage is None else f"{episode.advantage:+.3f}",
+            ", ".join(record["versions"]),
+            *map(str, counts.values()),
+            _share(record["trained"], counts["merged"]),
+            forks,
+        ]
+        table.add_row(*map(Text, cells))
+    line = (
+        f"{len(episodes)} episodes: {totals['calls']} calls in {totals['rows']} rows of {totals['merged']} tokens, "
+        f"{totals['unique']} unique, {_share(totals['trained'], totals['merged'])} trained, drift {totals['drift']}"
+    )
+    print_wide(table, line, width=UNLIMITED)
+
+
+def _table(*columns: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "0%"
+
+
+def _show_text(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
+    from rich.text import Text
+
+    for episode in episodes:
+        table = _table(
+            "call",
+            "relation",
+            "",
+            "version",
+            "prompt",
+            "sampled",
+            "advantage",
+            "mean log-probability",
+            "finish",
+        )
+        for call in episode.calls(decode):
+            cells = [call.id, call.reason, call.note, call.version, str(call.prompt), str(call.sampled)]
+            cells.append("" if call.advantage is None else f"{call.advantage:+.3f}")
+            table.add_row(*map(Text, [*cells, f"{call.logprob:.3f}", call.finish]))
+        parts: list[object] = [Text(episode.heading, "bold"), Text(episode.summary(decode)), table]
+        for title, pieces in episode.rows():
+            parts += [Text(f"\n{title}", "bold"), coloured(pieces, decode)]
+        print_wide(*parts, width=UNLIMITED)

@@ -1,0 +1,350 @@
+"""Tokens of a training's episodes: text by token, mask, log-probabilities, versions, advantages and forks."""
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, structs
+from pydantic import ValidationError
+
+from agentflow._terminal import printable
+from agentflow._typeguards import is_object
+from agentflow.errors import ConfigurationError
+from agentflow.extras import missing_extra
+from agentflow.learner._groups import Batch, Sample
+from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner.losses import LossSettings, advantages_of
+from agentflow.learner.losses._step import call_advantages, equal_groups, is_trained
+from agentflow.settings import explain_line, parse_yaml, report_read_errors
+from agentflow.tokens import (
+    CallFork,
+    Decode,
+    Piece,
+    TokenCall,
+    TokenRow,
+    TokenTree,
+    TreeFigures,
+    Voice,
+    html_page,
+    html_spans,
+)
+from agentflow.trajectory import Tokens
+
+_SETTINGS: Final = "settings.yaml"
+_STEP: Final = re.compile(r"step_(\d+)\.jsonl\.gz")
+_AGENT: Final = re.compile(r"@\d+#(.*)$")
+"""End of a group's name that has an agent."""
+_NO_TEXT: Final = "ids are shown instead of text"
+
+
+class CallTokens(Struct, frozen=True, kw_only=True):
+    """A model call of an episode, without its tokens."""
+
+    id: str
+    """Number in the episode, from 1."""
+    reason: str
+    """Relation to the calls before it; see `ForkReason`."""
+    parent: str
+    """Call that it continues; empty: none."""
+    left: str
+    """Call whose answer is changed or missing in its prompt; empty: none."""
+    shared: int
+    """Number of its first tokens that an earlier call had read or sampled."""
+    prompt: int
+    """Number of tokens of the prompt."""
+    sampled: int
+    """Number of sampled tokens."""
+    trained: bool
+    """Its sampled tokens are in the loss."""
+    advantage: float | None
+    """Advantage of its tokens; `None`: they are not trained."""
+    logprob: float
+    """Mean log-probability of its sampled tokens."""
+    version: str
+    """Oldest version of the weights that sampled it; empty if unknown."""
+    finish: str
+    """Finish reason."""
+
+    @property
+    def note(self) -> str:
+        """Place where it leaves earlier calls, and whether it is trained."""
+        parts = [f"continues {self.parent}"] if self.parent else []
+        parts += [f"without the answer of {self.left}"] if self.left else []
+        parts += [f"after {self.shared} shared tokens"] if self.shared and not self.parent else []
+        parts += [] if self.trained else ["not trained"]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeTokens:
+    """The trained calls of one agent in an episode, as the loss uses them."""
+
+    step: int
+    """Step that used it."""
+    sample: Sample
+    """The calls with their reward."""
+    advantage: float | None
+    """Advantage of its reward; `None`: the loss leaves its group out."""
+    call_advantages: tuple[float, ...]
+    """Advantage of each call: that of the reward, and of the turn rewards from the call on."""
+    loss: LossSettings
+    """Settings of the loss."""
+
+    @property
+    def agent(self) -> str:
+        """Name of the agent; empty if there is only one."""
+        return agent_of(self.sample)
+
+    @property
+    def heading(self) -> str:
+        """Name, step, reward and advantage."""
+        agent = f", agent {self.agent}" if self.agent else ""
+        advantage = (
+            "left out: its group has equal rewards"
+            if self.advantage is None
+            else f"advantage {self.advantage:+.3f}"
+        )
+        return f"{self.sample.id}{agent}, step {self.step}: reward {self.sample.reward:g}, {advantage}"
+
+    def summary(self, decode: Decode | None = None) -> str:
+        """Return its statistics as a sentence."""
+        figures = self.figures(decode)
+        forks = ", ".join(f"{count} {reason}" for reason, count in figures.forks.items())
+        return (
+            f"{figures.calls} calls ({forks}) in {figures.rows} rows of {figures.merged} tokens; "
+            f"{figures.unique} are stored once, {figures.sampled} were sampled, {self.trained_tokens()} are trained"
+        )
+
+    @cached_property
+    def tree(self) -> TokenTree:
+        """Token tree of the calls.
+
+        :raises ConfigurationError: if a call can't be used.
+        """
+        tree = TokenTree()
+        voice = Voice(agent=self.agent, episode=self.sample.id)
+        for number, tokens in enumerate(self.sample.calls, 1):
+            try:
+                tree.add(TokenCall(id=str(number), voice=voice, tokens=tokens))
+            except ValueError as error:
+                raise ConfigurationError(f"step {self.step}, episode {self.sample.id}: {error}") from None
+        return tree
+
+    def is_trained(self, call: Tokens) -> bool:
+        """Return true if the call's tokens are in the loss."""
+        return self.advantage is not None and is_trained(call, self.loss)
+
+    def figures(self, decode: Decode | None = None) -> TreeFigures:
+        """Return statistics of the token tree; without `decode`, drift counts as rewritten."""
+        return self.tree.figures(decode=decode)
+
+    def trained_tokens(self) -> int:
+        """Return the number of tokens in the loss."""
+        return sum(len(call.sampled) for call in self.sample.calls if self.is_trained(call))
+
+    def calls(self, decode: Decode | None = None) -> list[CallTokens]:
+        """Return the calls, each with the reason for its place in the tree."""
+        return [
+            self._call(fork, call)
+            for fork, call in zip(self.tree.forks(decode), self.sample.calls, strict=True)
+        ]
+
+    def advantage_of(self, call: str) -> float | None:
+        """Return the advantage of a call's tokens; `None`: they are not trained."""
+        place = int(call) - 1
+        return self.call_advantages[place] if self.is_trained(self.sample.calls[place]) else None
+
+    def _call(self, fork: CallFork, call: Tokens) -> CallTokens:
+        count = len(call.sampled)
+        return CallTokens(
+            id=fork.call,
+            reason=fork.reason.value,
+            parent=fork.parent,
+            left=fork.left,
+            shared=fork.shared,
+            prompt=len(call.prompt),
+            sampled=count,
+            trained=self.is_trained(call),
+            advantage=self.advantage_of(fork.call),
+            logprob=sum(call.logprobs) / count if count else 0.0,
+            version=call.version,
+            finish=call.finish,
+        )
+
+    def rows(self) -> list[tuple[str, list[Piece]]]:
+        """Return each row of the tree, as a title and pieces; every sampled token is trained in one of them.
+
+        Tokens that another row trains are context.
+        """
+        return [(_title(row), list(self._pieces(row))) for row in self.tree.rows()]
+
+    def _pieces(self, row: TokenRow) -> Iterator[Piece]:
+        own = {part.call for part in row.trained}
+        for piece in self.tree.pieces(row.call):
+            if not piece.is_sampled or piece.call not in own:
+                yield structs.replace(piece, kind="context", logprobs=()) if piece.is_sampled else piece
+                continue
+            call = self.sample.calls[int(piece.call) - 1]
+            advantage = self.advantage_of(piece.call)
+            for version, start, stop in call.versions or ((call.version, 0, len(piece.ids)),):
+                yield Piece(
+                    kind="left_out" if advantage is None else "trained",
+                    call=piece.call,
+                    ids=piece.ids[start:stop],
+                    logprobs=piece.logprobs[start:stop],
+                    version=version,
+                    advantage=advantage,
+                )
+
+
+def _title(row: TokenRow) -> str:
+    return f"row of {len(row.ids)} tokens, trains {', '.join(part.call for part in row.trained)}"
+
+
+def agent_of(sample: Sample) -> str:
+    """Return the name of a sample's agent; empty if its episode has only one."""
+    found = _AGENT.search(sample.task)
+    return found[1] if found else ""
+
+
+class RunTokens:
+    """The episodes of a finished or running training, from its stored rollouts."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the settings of a run.
+
+        :param folder: its `output_dir`.
+        :raises ConfigurationError: if there are no rollouts, or the settings can't be read.
+        """
+        self.folder = folder
+        """Output directory of the run."""
+        self._store = RolloutStore(folder / "rollouts")
+        found = (_STEP.fullmatch(path.name) for path in self._store.folder.glob("step_*.jsonl.gz"))
+        self.steps: list[int] = sorted(int(match[1]) for match in found if match)
+        """Steps whose rollouts are stored."""
+        if not self.steps:
+            raise ConfigurationError(
+                f"{folder}: has no rollouts/step_*.jsonl.gz; name the output_dir of a training"
+            )
+        self._settings = _settings_of(folder / _SETTINGS)
+        self.loss = self._loss()
+        """Settings of the loss."""
+
+    def episodes(self, step: int | None = None) -> Iterator[EpisodeTokens]:
+        """Yield the episodes in the order of the steps.
+
+        :param step: only those of this step.
+        :raises ConfigurationError: if there is no such step, or a file is damaged.
+        """
+        if step is not None and step not in self.steps:
+            raise ConfigurationError(
+                f"{self.folder}: step {step} is not stored; there are {self.steps[0]} to {self.steps[-1]}"
+            )
+        for each in self.steps if step is None else [step]:
+            batch = self._store.read(each)
+            if batch is not None:
+                yield from self._of_batch(batch)
+
+    def _of_batch(self, batch: Batch) -> Iterator[EpisodeTokens]:
+        samples, loss = batch.samples, self.loss
+        left_out = {place for group in equal_groups(samples, loss) for place in group}
+        advantages = advantages_of(samples, loss).tolist()
+        by_call = call_advantages(samples, loss)
+        for place, sample in enumerate(samples):
+            dropped = loss.filter_groups and place in left_out
+            yield EpisodeTokens(
+                step=batch.step,
+                sample=sample,
+                advantage=None if dropped else advantages[place],
+                call_advantages=tuple(by_call[place].tolist()),
+                loss=loss,
+            )
+
+    def decoder(self) -> tuple[Decode, str]:
+        """Return a function from tokens to text by the policy's tokenizer; without one, to their ids, and the reason."""
+        policy = self._settings.get("policy")
+        model = str(policy.get("model", "")) if is_object(policy) else ""
+        folders = [self.folder / "policy", *([Path(model)] if model else [])]
+        file = next((path for each in folders if (path := each / "tokenizer.json").is_file()), None)
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            return _shown_ids, f"{_NO_TEXT}: {missing_extra('the tokenizer', 'train')}"
+        if file is None and model and not Path(model).exists():
+            from huggingface_hub import try_to_load_from_cache
+
+            try:
+                cached = try_to_load_from_cache(model, "tokenizer.json")
+            except ValueError:  # not a name of the hub
+                cached = None
+            file = Path(cached) if isinstance(cached, str) else None
+        if file is None:
+            return (
+                _shown_ids,
+                f"{_NO_TEXT}: the policy {model or '(unknown)'} has no tokenizer.json on this machine",
+            )
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises no other type
+            return _shown_ids, f"{_NO_TEXT}: {file} can't be read: {printable(str(error)).splitlines()[0]}"
+        return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False), ""
+
+    def _loss(self) -> LossSettings:
+        try:
+            return LossSettings.model_validate(self._settings.get("loss", {}))
+        except ValidationError as error:
+            why = explain_line(error, LossSettings)
+            raise ConfigurationError(f"{self.folder / _SETTINGS}: loss.{why}") from None
+
+
+def _settings_of(path: Path) -> Mapping[str, object]:
+    with report_read_errors(path, missing="no such file; the advantages depend on its loss section"):
+        content = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    if not is_object(content):
+        raise ConfigurationError(f"{path}: holds no mapping; name the output_dir of a training")
+    return content
+
+
+def _shown_ids(ids: Sequence[int]) -> str:
+    """Return ids as text, for runs without a tokenizer."""
+    return "".join(f"{id} " for id in ids)
+
+
+def episodes_page(episodes: Sequence[EpisodeTokens], decode: Decode, *, title: str) -> str:
+    """Return a standalone page of episodes: for each its figures, its calls, and its rows by token.
+
+    See docs/tokens.md.
+
+    :param decode: converts tokens to text; that of `RunTokens.decoder`.
+    """
+    return html_page("".join(_section(episode, decode) for episode in episodes), title=title)
+
+
+def _section(episode: EpisodeTokens, decode: Decode) -> str:
+    names = ("call", "relation", "", "version", "sampled", "advantage", "mean log-probability")
+    rows = [
+        (
+            *(call.id, call.reason, call.note, call.version, str(call.sampled)),
+            *("" if call.advantage is None else f"{call.advantage:+.3f}", f"{call.logprob:.3f}"),
+        )
+        for call in episode.calls(decode)
+    ]
+    parts = [
+        f"<h2>{_safe(episode.heading)}</h2><p>{_safe(episode.summary(decode))}</p><table>",
+        "<tr>" + "".join(f"<th>{_safe(name)}</th>" for name in names) + "</tr>",
+        *("<tr>" + "".join(f"<td>{_safe(cell)}</td>" for cell in row) + "</tr>" for row in rows),
+        "</table>",
+        *(
+            f"<h3>{_safe(name)}</h3><pre>{html_spans(pieces, decode)}</pre>"
+            for name, pieces in episode.rows()
+        ),
+    ]
+    return "".join(parts)
+
+
+def _safe(text: str) -> str:
+    return html.escape(printable(text))
