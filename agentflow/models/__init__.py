@@ -5,7 +5,11 @@ that fails for good is a `ModelFailure` with a closed kind; a run that can't con
 """
 
 from agentflow.models._accounts import Accounts
+from agentflow.models._apis import ApiAnswer
+from agentflow.models._connection import ModelConnection, model_failures
 from agentflow.models._endpoints import ModelEndpoints, RejectionMemory
+from agentflow.models._escaping import escaped_message, escaped_tool
+from agentflow.models._exact_tokens import engine_sampling
 from agentflow.models._http_model import ChatClient, OpenModel, Statistics
 from agentflow.models._make import OFFLINE, make_model
 from agentflow.models._names import SERVER_PREFIXES
@@ -34,6 +38,7 @@ from agentflow.models._settings import (
     StructuredOutput,
     TokenMode,
 )
+from agentflow.models._token_engine import ParsedAnswer, SampledAnswer, TokenEngine, joined
 
 __all__ = [
     "OFFLINE",
@@ -41,6 +46,7 @@ __all__ = [
     "RENAMED_MODEL_KEYS",
     "SERVER_PREFIXES",
     "Accounts",
+    "ApiAnswer",
     "ApiName",
     "Call",
     "ChatClient",
@@ -48,23 +54,32 @@ __all__ = [
     "ImagePart",
     "Message",
     "Model",
+    "ModelConnection",
     "ModelEndpoints",
     "ModelSettings",
     "ModelWrapper",
     "OpenModel",
+    "ParsedAnswer",
     "Part",
     "Prices",
     "RejectionMemory",
+    "SampledAnswer",
     "Sampling",
     "Statistics",
     "StructuredOutput",
     "TextPart",
+    "TokenEngine",
     "TokenMode",
     "ToolCall",
     "ToolReply",
     "ToolSpec",
     "ask_model",
+    "engine_sampling",
+    "escaped_message",
+    "escaped_tool",
     "is_loopback",
+    "joined",
     "make_model",
+    "model_failures",
     "reply_of",
 ]

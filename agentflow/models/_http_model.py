@@ -24,7 +24,7 @@ from agentflow.models._apis import (
 )
 from agentflow.models._endpoints import Endpoint, ModelEndpoints
 from agentflow.models._escaping import escaped_message, escaped_tool
-from agentflow.models._exact_tokens import ExactTokens, takes_tokens
+from agentflow.models._exact_tokens import ExactTokens
 from agentflow.models._protocol import (
     Call,
     Completion,
@@ -205,7 +205,7 @@ class HttpModel:
         """Send one request, as tokens if possible, else as messages."""
         answer = b""
         try:
-            if self._exact is not None and takes_tokens(ask):
+            if self._exact is not None and self._exact.takes(ask):
                 return await self._exact.answer(ask, partial(self._endpoint.post, ask.model, seconds=seconds))
             outgoing = self._address.api.encode(ask)
             answer = await self._endpoint.post(ask.model, outgoing, seconds)
@@ -220,7 +220,7 @@ class HttpModel:
             if self._settings.max_text_chars is not None:
                 schema = bounded(schema, self._settings.max_text_chars)
             asked = AnswerSchema(format, call.reply.__name__.lower(), schema)
-        sampling = self._sampling if call.sampling is None else _over(call.sampling, self._sampling)
+        sampling = self._sampling if call.sampling is None else merged_sampling(call.sampling, self._sampling)
         address = self._address
         return PreparedCall(
             model=address.model,
@@ -305,7 +305,7 @@ def _shows(message: Message) -> bool:
     return any(isinstance(part, ImagePart) for parts in nested for part in parts)
 
 
-def _over(above: Sampling, below: Sampling) -> Sampling:
+def merged_sampling(above: Sampling, below: Sampling) -> Sampling:
     """Merge two samplings; values of `above` win."""
     changed = {name: value for name, value in structs.asdict(above).items() if value not in (None, (), {})}
     return structs.replace(below, **{**changed, "extra": {**below.extra, **above.extra}})

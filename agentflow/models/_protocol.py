@@ -82,6 +82,8 @@ class Message(Struct, frozen=True):
     mark: str = ""
     """Mark of the call that produced this answer (`Tokens.mark`); empty if unknown. It tells answers with the same text apart
     when conversations are sent as tokens."""
+    reasoning: str = ""
+    """Reasoning before an answer, for templates that show it."""
 
 
 class Sampling(Struct, frozen=True, kw_only=True):

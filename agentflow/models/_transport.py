@@ -89,6 +89,10 @@ class HttpTransport:
             async with self._session.post(
                 target, data=data, headers=request.headers, timeout=timeout, allow_redirects=False
             ) as response:
+                if request.on_line is not None and response.status == 200:
+                    async for line in response.content:
+                        request.on_line(line)
+                    return b""
                 answer = await response.read()
         except TimeoutError:
             raise timed_out() from None

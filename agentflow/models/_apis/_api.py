@@ -1,6 +1,6 @@
 """Protocol of a provider's API, with its provider-neutral requests and answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -47,6 +47,8 @@ class EncodedRequest(Struct, frozen=True):
     body: bytes
     headers: Mapping[str, str] | None = None
     """Headers of this request only."""
+    on_line: Callable[[bytes], None] | None = None
+    """Receives each line of an answer that is sent as events; the returned body is then empty."""
 
 
 class ApiAnswer(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """OpenAI's chat completions API, which most providers and engines have, with Azure's and LiteLLM's variants."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -51,7 +51,9 @@ class _Called(Struct, kw_only=True):
     function: _Function
 
 
-class _Said(Struct, omit_defaults=True):
+class ChatMessage(Struct, omit_defaults=True):
+    """A message of this API."""
+
     role: str
     content: str | list[_TextPart | _ImagePart]
     tool_calls: list[_Called] | None = None
@@ -158,7 +160,7 @@ class OpenAiApi:
         fields = without_none(
             {
                 "model": ask.model,
-                "messages": [each for message in instructed(ask) for each in _say(message)],
+                "messages": chat_messages(instructed(ask)),
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 self._longest: sampling.max_tokens,
@@ -235,24 +237,30 @@ class LiteLlmApi(OpenAiApi):
     """Name of the API."""
 
 
-def _say(message: Message) -> Iterator[_Said]:
+def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
+    """Return a conversation as the messages of this API."""
+    return [each for message in messages for each in _say(message)]
+
+
+def _say(message: Message) -> Iterator[ChatMessage]:
     """Split a message with tool calls or results into the several messages of this API."""
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
     if calls:
         thoughts = {name: state_of(calls, name) for name in _THOUGHTS}
+        thoughts["reasoning"] = message.reasoning or thoughts["reasoning"]
         called = [_Called(id=each.id, function=_Function(each.name, arguments_text(each))) for each in calls]
-        yield _Said(message.role, text_of(message.parts), called, **thoughts)
+        yield ChatMessage(message.role, text_of(message.parts), called, **thoughts)
         return
     shown: list[TextPart | ImagePart] = []
     replies = [part for part in message.parts if isinstance(part, ToolReply)]
     for reply in replies:
-        yield _Said("tool", text_of(reply.parts), tool_call_id=reply.call)
+        yield ChatMessage("tool", text_of(reply.parts), tool_call_id=reply.call)
         # Tool messages hold text only: images follow in a user message.
         pictures = [part for part in reply.parts if isinstance(part, ImagePart)]
         shown += [TextPart(f"Pictures from {reply.name}:"), *pictures] if pictures else []
     shown += [part for part in message.parts if isinstance(part, TextPart | ImagePart)]
     if shown or not replies:
-        yield _Said(message.role, _content(shown))
+        yield ChatMessage(message.role, _content(shown), reasoning=message.reasoning or None)
 
 
 def _content(parts: list[TextPart | ImagePart]) -> str | list[_TextPart | _ImagePart]:
@@ -278,8 +286,8 @@ def _calls(spoken: _Spoken, body: bytes) -> tuple[ToolCall, ...]:
 
 
 def tokens_of(
-    prompt: list[int] | None,
-    sampled: list[int] | None,
+    prompt: Sequence[int] | None,
+    sampled: Sequence[int] | None,
     logprobs: AnswerLogprobs | None,
     finish: str,
     versions: tuple[tuple[str, int, int], ...] = (),

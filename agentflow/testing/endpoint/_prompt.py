@@ -36,19 +36,17 @@ class FakeToolCall(Struct):
         """Create a call."""
         return cls(identifier, _Function(name, arguments))
 
-    @property
-    def raw_arguments(self) -> str:
-        """Text from which its tokens are made."""
-        return f"{self.id} {self.function.name} {self.function.arguments}"
 
+class PromptMessage(Struct):
+    """Message of a conversation."""
 
-class _Message(Struct):
     role: str = "user"
     content: str | list[_Part] | None = None
     tool_calls: list[FakeToolCall] = []
 
     @property
     def text(self) -> str:
+        """Its text."""
         if isinstance(self.content, list):
             return "\n".join(part.text for part in self.content)
         return self.content or ""
@@ -77,22 +75,24 @@ class _Format(Struct):
     json_schema: _Schema | None = None
 
 
-class _Body(Struct):
+class PromptBody(Struct):
+    """Request of the chat API."""
+
     model: str = ""
-    messages: list[_Message] = []
+    messages: list[PromptMessage] = []
     response_format: _Format | None = None
     tools: list[_Offered] = []
     tool_choice: str = "auto"
     return_token_ids: bool = False
 
 
-_DECODER = msgspec.json.Decoder(_Body)
+_DECODER = msgspec.json.Decoder(PromptBody)
 
 
 class Prompt:
     """One decoded request."""
 
-    def __init__(self, body: _Body) -> None:
+    def __init__(self, body: PromptBody) -> None:
         self.model = body.model
         self.form = body.response_format.type if body.response_format else "text"
         spoken = [message.text for message in body.messages if message.role != "system"]
@@ -111,7 +111,7 @@ class Prompt:
         self.tools = [one.function for one in body.tools] if may_call else []
         self.turns = sum(bool(message.tool_calls) for message in body.messages)
         self.exact = body.return_token_ids
-        self.rendered = "".join(f"<{message.role}>{_written(message)}\n" for message in body.messages)
+        self.body = body
         self.words = sum(len(message.text) for message in body.messages) // 4
         self.hash = int.from_bytes(blake2b(self.text.encode(), digest_size=8).digest(), "big")
 
@@ -137,9 +137,15 @@ class Prompt:
         return self.text
 
 
-def _written(message: _Message) -> str:
-    """Return the text of a message as a chat template renders it."""
-    return message.text + "".join(call.raw_arguments for call in message.tool_calls)
+def prompt_of_body(body: PromptBody, schema: dict[str, Any] | None = None) -> Prompt:
+    """Return a decoded request.
+
+    :param schema: schema of the answer.
+    """
+    if schema is not None:
+        name = str(schema.get("title", "")).lower()
+        body.response_format = _Format("json_schema", _Schema(name, schema))
+    return Prompt(body)
 
 
 def read_prompt(body: bytes) -> Prompt:

@@ -3,10 +3,11 @@
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Callable
 from hashlib import blake2b
 from statistics import median
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -15,8 +16,21 @@ from msgspec import Struct
 from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
 from agentflow.testing.endpoint._play import embed, play, use_tool
 from agentflow.testing.endpoint._prompt import FakeToolCall, Prompt, read_prompt
+from agentflow.testing.endpoint._token_apis import (
+    GenerateBody,
+    derender,
+    events_of,
+    logprobs_of,
+    render,
+    samples_of,
+    tokens_of_chat,
+)
 
 _JSON = {"Content-Type": "application/json"}
+_VERSION = "0"
+"""Version of its weights."""
+Answering: TypeAlias = Callable[[bytes], tuple[str, bytes | list[bytes] | web.Response]]
+"""Function from the body of a request to the beginning of its conversation and the answer: JSON, events or an error."""
 _STRENGTH = ("text", "json_object", "json_schema")
 
 
@@ -85,13 +99,22 @@ class FakeEndpoint:
         self._came: dict[str, float] = {}
         self._turns: list[float] = []
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
+    async def handle(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
+        """Answer one request.
+
+        :param body: its body, if it was read already.
+        """
+        if body is None:
+            body = await request.content.read()
         match request.path:
             case "/v1/chat/completions":
-                return await self._count(request)
+                return await self._count(request, body, self._said)
+            case "/inference/v1/generate":
+                return await self._count(request, body, self._generated)
+            case "/v1/chat/completions/render" | "/tokenize" | "/v1/chat/completions/derender":
+                return self._tokens(request.path, body)
             case "/v1/embeddings":
-                return self._embed(await request.content.read())
+                return self._embed(body)
             case "/v1/models":
                 return self._reply({"object": "list", "data": [{"id": "fake", "object": "model"}]})
             case "/stats":
@@ -119,17 +142,18 @@ class FakeEndpoint:
             "median_turn_us": int(1e6 * median(self._turns)) if self._turns else 0,
         }
 
-    async def _count(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _count(self, request: web.BaseRequest, body: bytes, answer: Answering) -> web.StreamResponse:
         self._calls += 1
         self._in_flight += 1
         self._most = max(self._most, self._in_flight)
         try:
-            return await self._chat(request, self._calls)
+            return await self._answered_or_not(request, body, self._calls, answer)
         finally:
             self._in_flight -= 1
 
-    async def _chat(self, request: web.BaseRequest, call: int) -> web.StreamResponse:
-        body = await request.content.read()
+    async def _answered_or_not(
+        self, request: web.BaseRequest, body: bytes, call: int, answering: Answering
+    ) -> web.StreamResponse:
         arrived = perf_counter()
         self._note(body)
         name = blake2b(body, digest_size=16).digest()
@@ -148,17 +172,45 @@ class FakeEndpoint:
             self._faults += 1
             return self._fail(fault, request)
         try:
-            prompt = read_prompt(body)
-            answer = self._answer(prompt)
+            begin, answer = answering(body)
         except (msgspec.MsgspecError, LookupError, TypeError) as error:
             return self._refuse(400, f"invalid request: {error}", "invalid_request")
+        if isinstance(answer, web.Response):
+            return answer
+        self._answered.add(name)
+        if begin in self._came:
+            self._turns.append(arrived - self._came[begin])
+        self._came[begin] = arrived
         if isinstance(answer, bytes):
-            self._answered.add(name)
-            if prompt.begin in self._came:
-                self._turns.append(arrived - self._came[prompt.begin])
-            self._came[prompt.begin] = arrived
             return web.Response(body=answer, headers=_JSON)
-        return answer
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in answer:
+            await response.write(event)
+        await response.write_eof()
+        return response
+
+    def _said(self, body: bytes) -> tuple[str, bytes | web.Response]:
+        prompt = read_prompt(body)
+        return prompt.begin, self._answer(prompt)
+
+    def _generated(self, body: bytes) -> tuple[str, bytes | list[bytes]]:
+        asked = msgspec.json.decode(body, type=GenerateBody)
+        samples = samples_of(asked, self._config.tool_turns)
+        begin = str(asked.token_ids[:64])
+        if asked.stream:
+            return begin, events_of(samples[0], asked, _VERSION)
+        choices = [sample.choice(index, _VERSION) for index, sample in enumerate(samples)]
+        whole = {"model": asked.model, "prompt_token_ids": asked.token_ids, "choices": choices}
+        return begin, self._encoder.encode(whole)
+
+    def _tokens(self, path: str, body: bytes) -> web.Response:
+        try:
+            if path.endswith("/derender"):
+                return self._reply(derender(body))
+            return self._reply(render(body, tokenizes=path == "/tokenize"))
+        except (msgspec.MsgspecError, ValueError) as error:
+            return self._refuse(400, f"invalid request: {error}", "invalid_request")
 
     def _note(self, body: bytes) -> None:
         if self._log is not None:
@@ -175,7 +227,7 @@ class FakeEndpoint:
         if self._config.same and prompt.name == "plan":
             text = self._plan = self._plan or text
         completion = _complete(text, prompt.model, prompt.words)
-        return self._encoder.encode(_with_tokens(completion, prompt, text) if prompt.exact else completion)
+        return self._encoder.encode(_with_tokens(completion, prompt) if prompt.exact else completion)
 
     def _call(self, prompt: Prompt) -> bytes:
         name, arguments = use_tool(prompt)
@@ -183,9 +235,7 @@ class FakeEndpoint:
         call = FakeToolCall.of(f"call_{prompt.hash:016x}", name, arguments)
         completion.choices[0].message.tool_calls = [call]
         completion.choices[0].finish_reason = "tool_calls"
-        return self._encoder.encode(
-            _with_tokens(completion, prompt, call.raw_arguments) if prompt.exact else completion
-        )
+        return self._encoder.encode(_with_tokens(completion, prompt) if prompt.exact else completion)
 
     def _fail(self, fault: EndpointFault, request: web.BaseRequest) -> web.StreamResponse:
         match fault:
@@ -241,11 +291,12 @@ def _complete(text: str, model: str, words: int) -> _Completion:
     return _Completion(f"chatcmpl-{name}", "chat.completion", 0, model, [choice], usage)
 
 
-def _with_tokens(completion: _Completion, prompt: Prompt, written: str) -> _Completion:
-    """Return the completion with its tokens: every byte is one, and all are equally likely."""
-    sampled = list(f"{written}\n".encode())
-    completion.prompt_token_ids = list(f"{prompt.rendered}<assistant>".encode())
-    completion.choices[0].token_ids = sampled
-    chances: list[dict[str, Any]] = [{"token": chr(byte), "logprob": -5.545177444479562} for byte in sampled]
-    completion.choices[0].logprobs = {"content": chances}
+def _with_tokens(completion: _Completion, prompt: Prompt) -> _Completion:
+    """Return the completion with its tokens."""
+    choice = completion.choices[0]
+    message = choice.message
+    completion.prompt_token_ids, sampled = tokens_of_chat(prompt, message.content, message.tool_calls or [])
+    choice.token_ids = sampled
+    values = zip(sampled, logprobs_of(sampled), strict=True)
+    choice.logprobs = {"content": [{"token": str(id), "logprob": value} for id, value in values]}
     return completion

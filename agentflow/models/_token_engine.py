@@ -1,0 +1,517 @@
+"""vLLM as a token engine: render messages to tokens, sample from tokens, read sampled tokens as text and tool calls.
+
+A conversation is continued by tokens: a prompt is all tokens so far, plus those that the chat template puts after the last
+answer. The latter are found with a stand-in conversation: the template puts the same tokens after any answer. So a sampled
+answer stays exactly as it was sampled, and a prompt stays the same even if the template would change earlier messages.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, TypeAlias
+
+import anyio
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentflow.errors import ModelFailureKind
+from agentflow.models._apis import EncodedRequest, separate_reasoning
+from agentflow.models._apis._messages import call_id, function_tool, parse_call, without_none
+from agentflow.models._apis._openai import AnswerLogprobs, AnswerUsage, chat_messages, tokens_of
+from agentflow.models._protocol import Message, TextPart, ToolCall, ToolSpec
+from agentflow.models._request_error import RequestError
+from agentflow.trajectory import Tokens
+
+Post: TypeAlias = Callable[[EncodedRequest], Awaitable[bytes]]
+"""Function that sends a request and returns the body of the answer."""
+_ASKED: Final = Message("user", (TextPart("-"),))
+_STAND_IN: Final = (_ASKED, Message("assistant", (TextPart("-"),)))
+_CLOSED: Final = (403, 404, 405)
+_OF_REQUESTS: Final = ("cache_salt", "priority", "request_id")
+_SEED_IDS: Final = 8
+_NO_TEMPLATE = "its chat template has no tools; serve a model whose template has, or set `chat-template` in `serving.options`"
+_NO_PARSER = "it was started without a parser of tool calls; set `serving.tool_parser`, such as `hermes`"
+
+
+class _Tokenized(Struct):
+    tokens: list[int]
+
+
+class _Grammar(Struct, frozen=True):
+    structured_outputs: dict[str, Any] | None = None
+
+
+class _Rendered(Struct):
+    token_ids: list[int]
+    sampling_params: _Grammar = _Grammar()
+
+
+class _Span(Struct):
+    version: str
+    start: int
+    end: int
+
+
+class _Choice(Struct):
+    index: int = 0
+    text: str = ""
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+    logprobs: AnswerLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
+    weight_versions: list[_Span] | None = None
+
+
+class _Generated(Struct):
+    choices: list[_Choice]
+    model: str | None = None
+    usage: AnswerUsage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Function(Struct):
+    name: str = ""
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Called(Struct):
+    function: _Function
+
+
+class _Derendered(Struct):
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Called] | None = None
+
+
+class _DerenderedChoice(Struct):
+    message: _Derendered
+
+
+class _Read(Struct):
+    choices: list[_DerenderedChoice]
+
+
+class SampledAnswer(Struct, frozen=True):
+    """An answer as it was sampled."""
+
+    tokens: Tokens
+    """Prompt and sampled tokens."""
+    text: str
+    """Text, without a stop string; tool calls and reasoning are part of it."""
+    stop: int | str | None = None
+    """Stop string or id of the token that ended it; `None`: the end of the message, or the token limit."""
+    model: str = ""
+    """Name of the model, as the engine reports it."""
+
+    @property
+    def content_ids(self) -> tuple[int, ...]:
+        """Sampled tokens without the one that closes the message."""
+        closed = self.tokens.finish == "stop" and not isinstance(self.stop, str)
+        return self.tokens.sampled[:-1] if closed else self.tokens.sampled
+
+
+class ParsedAnswer(Struct, frozen=True):
+    """Content of a sampled answer."""
+
+    text: str = ""
+    """Text, without reasoning."""
+    reasoning: str = ""
+    """Reasoning before it."""
+    calls: tuple[ToolCall, ...] = ()
+    """Tool calls; their ids are a function of the tokens."""
+
+
+_ENCODER = msgspec.json.Encoder()
+_TOKENIZED = msgspec.json.Decoder(_Tokenized)
+_RENDERED = msgspec.json.Decoder(_Rendered)
+_GENERATED = msgspec.json.Decoder(_Generated)
+_READ = msgspec.json.Decoder(_Read)
+
+
+class EngineFacts:
+    """Facts about one model at one engine, learned from its answers."""
+
+    def __init__(self) -> None:
+        self.generates = True
+        """It has the API that returns weights versions."""
+        self.renders = True
+        """It has the API that renders tools."""
+        self.open: dict[bytes, list[int]] = {}
+        """Tokens of the stand-in conversation up to its answer, by template options."""
+        self.closed: dict[bytes, list[int]] = {}
+        """The same, with the closing tokens of the answer."""
+        self.with_tools: set[bytes] = set()
+        """Template options with which tools are rendered."""
+        self.grammars: dict[bytes, dict[str, Any] | None] = {}
+        """Grammars that enforce a tool call."""
+
+
+class TokenEngine:
+    """Client of one model at vLLM that reads and samples tokens. See docs/tokens.md."""
+
+    def __init__(self, model: str, url: str, post: Post, facts: EngineFacts | None = None) -> None:
+        """Describe the client.
+
+        :param url: address of the endpoint up to `/v1`; the token APIs are next to it.
+        :param post: sends a request, with retries if wanted.
+        :param facts: shared by several clients of the model.
+        """
+        self._model = model
+        self._server = url.removesuffix("/v1")
+        self._post = post
+        self._facts = facts or EngineFacts()
+
+    async def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        template: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return the tokens of a conversation with these tools, up to the beginning of the next answer.
+
+        :param template: options of the chat template, such as `chat_template_kwargs`.
+        :raises RequestError: if a request fails, or the model's template has no tools.
+        """
+        options = template or {}
+        if tools:
+            await self._check_tools(tools, options)
+        return await self._render(messages, tools, options)
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text without a template."""
+        answer = await self._send("/tokenize", {"model": self._model, "prompt": text})
+        return _TOKENIZED.decode(answer).tokens
+
+    async def tail(
+        self,
+        answer: Message,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        template: Mapping[str, Any] | None = None,
+    ) -> list[int] | None:
+        """Return the tokens that the template puts after an answer for these messages; `None` if they can't be proven.
+
+        They begin with the tokens that close the answer: `joined` leaves out what was sampled. Only these messages and a
+        stand-in for the answer are rendered. The stand-in calls the same tools, because results need their calls.
+        """
+        # Some templates need to know that there are tools, none needs to know which.
+        options, some = template or {}, tools[:1]
+        calls = tuple(
+            replace(part, arguments=dict[str, Any](), raw_arguments="{}", state=dict[str, Any]())
+            for part in answer.parts
+            if isinstance(part, ToolCall)
+        )
+        stand = (_ASKED, Message("assistant", calls)) if calls else _STAND_IN
+        whole: list[int] = []
+        closed: list[int] = []
+
+        async def render_whole() -> None:
+            whole.extend(await self._render((*stand, *messages), some, options))
+
+        async def render_closed() -> None:
+            closed.extend(await self._render(stand, some, options, ending="closed"))
+
+        if not calls:
+            begin = await self._open(some, options)
+            await render_whole()
+            if whole[: len(begin)] == begin:
+                return whole[len(begin) :]
+            closing = await self._closing(some, options)
+            closed.extend(await self._stand_in(some, options, "closed"))
+        else:
+            closing = await self._closing(some, options)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(render_whole)
+                tasks.start_soon(render_closed)
+            if closing and closed[-len(closing) :] == closing and whole[: len(closed)] == closed:
+                return closing + whole[len(closed) :]
+        if not closing:
+            return None
+        # The template alters the answer once something follows it, such as its reasoning. What follows is the same
+        # after any answer if it is so after another one, from the token on that closes the answer.
+        other_answer = Message("assistant", (TextPart("+"), *calls))
+        other = await self._render((_ASKED, other_answer, *messages), some, options)
+        return _after_equal(whole, other, closing[0], closed.count(closing[0]))
+
+    async def generate(
+        self,
+        ids: Sequence[int],
+        sampling: Mapping[str, Any],
+        *,
+        answers: int = 1,
+        fields: Mapping[str, Any] | None = None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> list[SampledAnswer]:
+        """Sample answers to a prompt.
+
+        :param sampling: sampling parameters by vLLM's names.
+        :param fields: further fields of the request.
+        :param on_text: receives the text as it is sampled; for one answer only.
+        :raises RequestError: if a request fails.
+        """
+        params = {"logprobs": 0, **sampling}
+        if answers > 1:
+            params["n"] = answers
+        body = {"model": self._model, "return_token_ids": True, **(fields or {})}
+        if self._facts.generates:
+            asked = {"token_ids": ids, "output_mode": "text", "sampling_params": params, **body}
+            try:
+                if on_text is not None and answers == 1:
+                    return [await self._streamed(asked, on_text)]
+                return _answers(await self._send("/inference/v1/generate", asked), ids)
+            except RequestError as error:
+                if error.status not in _CLOSED:
+                    raise
+                self._facts.generates = False
+        request = EncodedRequest("/completions", _ENCODER.encode({"prompt": ids, **body, **params}))
+        return _answers(await self._post(request), ids)
+
+    async def read(
+        self,
+        answers: Sequence[SampledAnswer],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        choice: str = "auto",
+        template: Mapping[str, Any] | None = None,
+        parse: bool | None = None,
+    ) -> list[ParsedAnswer]:
+        """Separate answers into text, reasoning and tool calls, with the engine's own parsers where tools are offered.
+
+        :param choice: `auto`, `none`, `required`, or the name of a tool.
+        :param parse: use the parsers also without tools, for the engine's parser of reasoning.
+        """
+        parse = (bool(tools) and choice != "none") if parse is None else parse
+        found = [_plain(answer) for answer in answers]
+        filled = [number for number, answer in enumerate(answers) if answer.content_ids] if parse else []
+        if filled:
+            chat = {"messages": (), **self._tools(tools, choice), **(template or {})}
+            choices = [
+                {
+                    "index": place,
+                    "token_ids": answers[number].content_ids,
+                    "finish_reason": answers[number].tokens.finish,
+                }
+                for place, number in enumerate(filled)
+            ]
+            # The end of the prompt decides about a leading space, and about reasoning that the template began.
+            before = answers[0].tokens.prompt[-_SEED_IDS:]
+            given = {"request_id": "read", "choices": choices, "prompt_token_ids": before}
+            body = {"model": self._model, "generate_response": given, "chat_request": chat}
+            done = _READ.decode(await self._send("/v1/chat/completions/derender", body)).choices
+            for number, one in zip(filled, done, strict=True):
+                found[number] = _parsed(one.message, answers[number])
+        return found
+
+    async def grammar(
+        self, tools: Sequence[ToolSpec], choice: str, *, template: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """Return the sampling parameter that enforces a tool call; `None` if nothing is enforced.
+
+        :param choice: `auto`, `none`, `required`, or the name of a tool.
+        """
+        if choice in ("auto", "none"):
+            return None
+        options = template or {}
+        fields = {"messages": chat_messages((_ASKED,)), **self._tools(tools, choice), **options}
+        key = blake2b(_ENCODER.encode(fields), digest_size=16).digest()
+        if key not in self._facts.grammars:
+            rendered = await self._rendered({"model": self._model, **fields})
+            outputs = rendered.sampling_params.structured_outputs or {}
+            named = {name: value for name, value in outputs.items() if not name.startswith("_")}
+            self._facts.grammars[key] = without_none(named) or None
+        return self._facts.grammars[key]
+
+    def _tools(self, tools: Sequence[ToolSpec], choice: str = "auto") -> dict[str, Any]:
+        if not tools:
+            return {}
+        named = {"type": "function", "function": {"name": choice}}
+        known = choice if choice in ("auto", "none", "required") else named
+        chosen = {} if choice == "auto" else {"tool_choice": known}
+        return {"tools": [function_tool(tool) for tool in tools], **chosen}
+
+    async def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        options: Mapping[str, Any],
+        *,
+        ending: str = "",
+    ) -> list[int]:
+        """Render messages.
+
+        :param ending: `open` leaves the last message open, `closed` closes it; empty: begin the next answer.
+        """
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": chat_messages(messages),
+            "add_generation_prompt": not ending,
+            "continue_final_message": ending == "open",
+            **options,
+        }
+        if not tools:
+            return _TOKENIZED.decode(await self._send("/tokenize", body)).tokens
+        return (await self._rendered({**body, **self._tools(tools)})).token_ids
+
+    async def _rendered(self, body: Mapping[str, Any]) -> _Rendered:
+        try:
+            return _RENDERED.decode(await self._send("/v1/chat/completions/render", body))
+        except RequestError as error:
+            if error.status in _CLOSED:
+                self._facts.renders = False
+                error.retry, error.backs_off = True, False
+            elif error.status == 400 and b"tool-call-parser" in error.body:
+                raise RequestError(ModelFailureKind.DENIED, _NO_PARSER, status=200) from None
+            raise
+
+    async def _check_tools(self, tools: Sequence[ToolSpec], options: Mapping[str, Any]) -> None:
+        """Check once that the template renders tools.
+
+        :raises RequestError: if it does not: the model would never know of them.
+        """
+        key = _ENCODER.encode(options)
+        if key not in self._facts.with_tools:
+            if await self._render((_ASKED,), tools[:1], options) == await self._render(
+                (_ASKED,), (), options
+            ):
+                raise RequestError(ModelFailureKind.DENIED, _NO_TEMPLATE, status=200)
+            self._facts.with_tools.add(key)
+
+    async def _open(self, tools: Sequence[ToolSpec], options: Mapping[str, Any]) -> list[int]:
+        return await self._stand_in(tools, options, "open")
+
+    async def _stand_in(
+        self, tools: Sequence[ToolSpec], options: Mapping[str, Any], ending: str
+    ) -> list[int]:
+        key = _ENCODER.encode((options, tools))
+        cache = self._facts.open if ending == "open" else self._facts.closed
+        if key not in cache:
+            cache[key] = await self._render(_STAND_IN, tools, options, ending=ending)
+        return cache[key]
+
+    async def _closing(self, tools: Sequence[ToolSpec], options: Mapping[str, Any]) -> list[int]:
+        """Return the tokens that close an answer; none if they can't be determined."""
+        begin = await self._open(tools, options)
+        closed = await self._stand_in(tools, options, "closed")
+        return closed[len(begin) :] if closed[: len(begin)] == begin else []
+
+    async def _send(self, path: str, body: Mapping[str, Any]) -> bytes:
+        return await self._post(EncodedRequest(f"{self._server}{path}", _ENCODER.encode(body)))
+
+    async def _streamed(self, body: Mapping[str, Any], on_text: Callable[[str], None]) -> SampledAnswer:
+        stream = _AnswerStream(on_text)
+        data = _ENCODER.encode({**body, "stream": True})
+        request = EncodedRequest(f"{self._server}/inference/v1/generate", data, on_line=stream.add)
+        await self._post(request)
+        return stream.answer(body["token_ids"])
+
+
+class _AnswerStream:
+    """One answer that arrives as server-sent events."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text = on_text
+        self._sent = ""
+        self._text = ""
+        self._failure = ""
+        self._chunks: list[_Choice] = []
+
+    def add(self, line: bytes) -> None:
+        """Add a line."""
+        data = line.removeprefix(b"data:").strip()
+        if not line.startswith(b"data:") or data == b"[DONE]":
+            return
+        if data.startswith(b'{"error"'):
+            self._failure = data.decode(errors="replace")[:300]
+            return
+        chunk = _GENERATED.decode(data)
+        if chunk.prompt_token_ids is not None:
+            # The first one; after a repeated request, text that was passed on is not passed on again.
+            self._text, self._chunks, self._failure = "", [], ""
+        for choice in chunk.choices:
+            self._chunks.append(choice)
+            self._text += choice.text
+        if len(self._text) > len(self._sent):
+            if not self._text.startswith(self._sent):
+                raise RequestError(
+                    ModelFailureKind.UNAVAILABLE, "a repeated answer differs from its beginning"
+                )
+            new, self._sent = self._text[len(self._sent) :], self._text
+            self._on_text(new)
+
+    def answer(self, prompt: Sequence[int]) -> SampledAnswer:
+        """Return the whole answer.
+
+        :raises RequestError: if it is incomplete.
+        """
+        last = self._chunks[-1] if self._chunks else _Choice()
+        if self._failure or last.finish_reason is None:
+            why = self._failure or "the answer ended early"
+            raise RequestError(ModelFailureKind.UNAVAILABLE, why, retry=False)
+        ids = [id for one in self._chunks for id in one.token_ids or ()]
+        values = [value for one in self._chunks for value in (one.logprobs or AnswerLogprobs()).values]
+        whole = replace(last, text=self._text, token_ids=ids, logprobs=AnswerLogprobs(token_logprobs=values))
+        return _answer(whole, prompt, "")
+
+
+def joined(known: Sequence[int], tail: Sequence[int]) -> list[int]:
+    """Return the tokens of a conversation and the tail after its last answer, which has a closing token unless it was cut."""
+    return [*known, *tail[int(bool(tail) and known[-1:] == tail[:1]) :]]
+
+
+def _after_equal(whole: list[int], other: list[int], closing: int, count: int) -> list[int] | None:
+    """Return what follows the answer in both, from its closing token on; `None` if it differs."""
+    one, two = _place_of(whole, closing, count), _place_of(other, closing, count)
+    if one is None or two is None or whole[:one] == other[:two] or whole[one:] != other[two:]:
+        return None
+    return whole[one:]
+
+
+def _place_of(ids: Sequence[int], wanted: int, count: int) -> int | None:
+    """Return the place of the `count`-th occurrence."""
+    places = [place for place, id in enumerate(ids) if id == wanted]
+    return places[count - 1] if 0 < count <= len(places) else None
+
+
+def _answers(body: bytes, ids: Sequence[int]) -> list[SampledAnswer]:
+    generated = _GENERATED.decode(body)
+    if not generated.choices:
+        raise msgspec.ValidationError("no choices")
+    prompt = generated.prompt_token_ids
+    ordered = sorted(generated.choices, key=lambda choice: choice.index)
+    return [_answer(one, prompt or one.prompt_token_ids or ids, generated.model or "") for one in ordered]
+
+
+def _answer(choice: _Choice, prompt: Sequence[int], model: str) -> SampledAnswer:
+    finish = choice.finish_reason or "stop"
+    spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
+    tokens = tokens_of(prompt, choice.token_ids, choice.logprobs, finish, spans)
+    return SampledAnswer(tokens, choice.text, choice.stop_reason, model)
+
+
+def _plain(answer: SampledAnswer) -> ParsedAnswer:
+    found = separate_reasoning(answer.text)
+    return ParsedAnswer(found.answer, found.reasoning)
+
+
+def _parsed(message: _Derendered, answer: SampledAnswer) -> ParsedAnswer:
+    text = message.content or ""
+    if isinstance(answer.stop, str) and answer.stop in text:
+        # It stays in the tokens.
+        text = text[: text.rindex(answer.stop)]
+    found = separate_reasoning(text)
+    reasoning = "\n\n".join(part for part in (message.reasoning or "", found.reasoning) if part)
+    mark = answer.tokens.mark.encode()
+    calls = tuple(
+        parse_call(call_id(mark, number), one.function.name, one.function.arguments)
+        for number, one in enumerate(message.tool_calls or ())
+    )
+    return ParsedAnswer(found.answer, reasoning, calls)
+
+
+def request_fields(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request besides its prompt and sampling."""
+    return {name: extra[name] for name in _OF_REQUESTS if name in extra}

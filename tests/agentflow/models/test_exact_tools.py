@@ -1,0 +1,124 @@
+"""Conversations with tools, continued by tokens."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from agentflow.errors import RunStopped
+from agentflow.models import Call, Completion, Message, TextPart, ToolReply, ToolSpec
+from agentflow.testing.endpoint._prompt import PromptBody
+from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
+from agentflow.testing.endpoint._token_apis import CLOSE, decoded, encoded, rendered_ids
+from tests.agentflow.models._serving import painter
+
+LOOK = ToolSpec("look", "Look it up.", {"type": "object", "properties": {"q": {"type": "string"}}})
+SEEN = ToolSpec("list", "List all.", {"type": "object", "properties": {}})
+
+
+class Listened:
+    """A fake endpoint that records its requests, and closes some of its APIs."""
+
+    def __init__(self, *, closed: tuple[str, ...] = (), blind: bool = False) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self._endpoint = FakeEndpoint(EndpointConfig(tool_turns=2))
+        self._closed = closed
+        self._blind = blind
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        data = await request.content.read()
+        body = msgspec.json.decode(data, type=dict[str, Any])
+        self.asked.append((request.path, body))
+        if request.path in self._closed:
+            return web.json_response({"error": {"message": "not enabled"}}, status=403)
+        if self._blind and request.path.endswith("/render"):
+            ids = rendered_ids(msgspec.convert({**body, "tools": []}, PromptBody))
+            return web.json_response({"token_ids": ids})
+        return await self._endpoint.handle(request, data)
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        return [body["token_ids"] for path, body in self.asked if path.endswith("/generate")]
+
+
+@asynccontextmanager
+async def served(engine: Listened) -> AsyncGenerator[str]:
+    runner = web.ServerRunner(web.Server(engine.handle, access_log=None))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
+
+
+def user(text: str) -> Message:
+    return Message("user", (TextPart(text),))
+
+
+def asked(*messages: Message) -> Call[str]:
+    return Call(role="agent", messages=messages, reply=str, tools=(LOOK, SEEN))
+
+
+@pytest.mark.promise("models:exact_tools")
+async def test_a_conversation_with_tools_is_continued_by_tokens() -> None:
+    engine = Listened()
+    messages: list[Message] = [user("How many?")]
+    async with served(engine) as url, painter(url, tokens="exact") as model:
+        done: list[Completion[str]] = []
+        for _ in range(3):
+            answer = await model.complete(asked(*messages))
+            done.append(answer)
+            replies = tuple(ToolReply(call.id, call.name, (TextPart("found"),)) for call in answer.calls)
+            messages += [Message("assistant", answer.calls), Message("user", replies)]
+    assert [answer.finish for answer in done] == ["tool_calls", "tool_calls", "stop"]
+    assert done[2].text == "unknown"
+    assert len({call.id for answer in done for call in answer.calls}) == 2
+    for before, after in zip(engine.prompts, engine.prompts[1:], strict=False):
+        assert after[: len(before)] == before
+        rest = decoded(after[len(before) :])
+        assert rest.endswith("\u241duser\n<tool_response>\nfound\n</tool_response>\u241e\n\u241dassistant\n")
+    for answer, prompt in zip(done, engine.prompts, strict=True):
+        assert answer.tokens is not None
+        assert answer.tokens.prompt == tuple(prompt)
+        assert answer.tokens.sampled[-1] == CLOSE
+    # Only the first prompt is rendered with its tools and history.
+    whole = [
+        body for path, body in engine.asked if path.endswith("/render") and len(body.get("tools", ())) == 2
+    ]
+    assert len(whole) == 1
+
+
+@pytest.mark.promise("models:exact_tools")
+async def test_without_the_token_apis_tools_are_sent_as_messages() -> None:
+    engine = Listened(closed=("/v1/chat/completions/render",))
+    async with served(engine) as url, painter(url, tokens="exact") as model:
+        first = await model.complete(asked(user("How many?")))
+        await model.complete(asked(user("Or how few?")))
+    assert first.calls
+    assert first.tokens is not None
+    assert [path for path, _ in engine.asked].count("/v1/chat/completions") == 2
+    assert [path for path, _ in engine.asked].count("/v1/chat/completions/render") == 1
+
+
+@pytest.mark.promise("models:exact_tools")
+async def test_a_model_whose_template_has_no_tools_is_an_error_of_one_line() -> None:
+    async with served(Listened(blind=True)) as url, painter(url, tokens="exact") as model:
+        with pytest.raises(RunStopped, match="its chat template has no tools; serve a model") as stopped:
+            await model.complete(asked(user("How many?")))
+    assert "\n" not in stopped.value.message
+
+
+@pytest.mark.promise("models:exact_tools")
+async def test_a_last_answer_without_tools_is_read_as_text() -> None:
+    engine = Listened()
+    async with served(engine) as url, painter(url, tokens="exact") as model:
+        done = await model.complete(msgspec.structs.replace(asked(user("How many?")), may_call=False))
+    assert done.calls == ()
+    assert done.text.startswith("<tool_call>"), "the fake model wants to call one all the same"
+    assert not any(path.endswith("/derender") for path, _ in engine.asked)
+    assert encoded(done.text) == list(done.tokens.sampled[:-1]) if done.tokens else False
