@@ -1,0 +1,414 @@
+"""Chat completions API of the gateway."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from agentflow.gateway._dialect import (
+    Arrival,
+    ConversationBuilder,
+    ParsedRequest,
+    StrictBody,
+    arguments_text,
+    cached_tokens,
+    checked,
+    decode,
+    encode,
+    event,
+    extra_sampling,
+    invalid,
+    openai_failure,
+    tool_call,
+    tool_spec,
+    total_usage,
+    unsent,
+)
+from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
+from agentflow.models import Sampling, ToolSpec
+
+NO_IMAGES = "the models of the gateway read text only; describe it in text"
+"""Remedy for images, audio and files in a conversation."""
+
+
+class _Text(StrictBody, tag="text"):
+    text: str
+    cache_control: object = None
+    prompt_cache_breakpoint: object = None
+
+
+class _Refusal(StrictBody, tag="refusal"):
+    refusal: str
+
+
+class _Image(Struct, tag="image_url"):
+    pass
+
+
+class _Audio(Struct, tag="input_audio"):
+    pass
+
+
+class _File(Struct, tag="file"):
+    pass
+
+
+_Content = str | list[_Text | _Refusal | _Image | _Audio | _File] | None
+
+
+class _Function(StrictBody):
+    name: str
+    arguments: str
+
+
+class _Called(StrictBody):
+    id: str
+    function: _Function
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
+class _SystemMessage(StrictBody, tag_field="role", tag="system"):
+    content: _Content
+    name: str | None = None
+
+
+class _DeveloperMessage(StrictBody, tag_field="role", tag="developer"):
+    content: _Content
+    name: str | None = None
+
+
+class _UserMessage(StrictBody, tag_field="role", tag="user"):
+    content: _Content
+    name: str | None = None
+
+
+class _ToolMessage(StrictBody, tag_field="role", tag="tool"):
+    content: _Content
+    tool_call_id: str
+    name: str | None = None
+
+
+class _AssistantMessage(StrictBody, tag_field="role", tag="assistant"):
+    content: _Content = None
+    tool_calls: list[_Called] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    name: str | None = None
+    audio: None = None
+    function_call: None = None
+    annotations: list[object] | None = None
+
+
+_AnyMessage = _SystemMessage | _DeveloperMessage | _UserMessage | _ToolMessage | _AssistantMessage
+
+
+class _FunctionSpec(StrictBody):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _Tool(StrictBody):
+    function: _FunctionSpec
+    type: Literal["function"]
+    cache_control: object = None
+
+
+class _ChosenFunction(StrictBody):
+    name: str
+
+
+class _Choice(StrictBody):
+    function: _ChosenFunction
+    type: Literal["function"]
+
+
+class _NamedSchema(StrictBody):
+    name: str
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class _ResponseFormat(StrictBody):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _NamedSchema | None = None
+
+
+class StreamOptions(StrictBody):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class SamplingBody(StrictBody):
+    """Sampling parameters that chat completions and completions share."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    def sampling(self, max_tokens: int | None = None) -> Sampling:
+        """Return the sampling parameters."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=self.max_tokens if max_tokens is None else max_tokens,
+            seed=self.seed,
+            stop=stop,
+            extra=extra_sampling(self),
+        )
+
+    @property
+    def wants_usage(self) -> bool:
+        """The stream ends with the usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class ChatBody(SamplingBody, kw_only=True):
+    """Body of a request to `/v1/chat/completions`."""
+
+    model: str
+    messages: list[_AnyMessage]
+    tools: list[_Tool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | _Choice | None = None
+    response_format: _ResponseFormat | None = None
+    max_completion_tokens: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    metadata: object = None
+    moderation: object = None
+    parallel_tool_calls: object = None
+    prediction: object = None
+    prompt_cache_key: object = None
+    prompt_cache_options: object = None
+    prompt_cache_retention: object = None
+    reasoning_effort: object = None
+    safety_identifier: object = None
+    service_tier: object = None
+    store: object = None
+    user: object = None
+    verbosity: object = None
+    audio: object = None
+    function_call: object = None
+    functions: object = None
+    logprobs: object = None
+    top_logprobs: object = None
+    modalities: list[str] | None = None
+    web_search_options: object = None
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "metadata", "moderation", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options",
+        "prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "user", "verbosity",
+    )  # fmt: skip
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        "audio": "the model writes text; leave it out",
+        "function_call": "use tool_choice",
+        "functions": "use tools",
+        "logprobs": "read them from the tokens of the episode",
+        "top_logprobs": "read them from the tokens of the episode",
+        "web_search_options": "offer a tool of your own",
+    }
+
+
+_DECODER = msgspec.json.Decoder(ChatBody)
+_BODY = (
+    ChatBody, _AssistantMessage, _ToolMessage, _Text, _Called, _Function, _Tool, _FunctionSpec, StreamOptions,
+    _ResponseFormat, _NamedSchema, _Choice, _ChosenFunction,
+)  # fmt: skip
+
+
+class ChatApi:
+    """Chat completions: `/v1/chat/completions`."""
+
+    def parse(self, body: bytes, arrival: Arrival) -> ParsedRequest:
+        """Parse the body of a request."""
+        given = decode(body, _DECODER, _BODY)
+        ignored = given.ignored()
+        if given.modalities not in (None, [], ["text"]):
+            raise invalid("modalities: the model writes text only; leave it out")
+        choice = given.tool_choice
+        call = GatewayCall(
+            dialect="chat",
+            messages=_conversation(given.messages).messages,
+            tools=tuple(_tools(given.tools or [])),
+            tool_choice=choice.function.name if isinstance(choice, _Choice) else choice or "auto",
+            answers=given.n or 1,
+            sampling=given.sampling(given.max_completion_tokens),
+            schema=_schema(given.response_format),
+            template=given.chat_template_kwargs or {},
+            stream=bool(given.stream),
+        )
+        reply = ChatReply(given.model, arrival.created, given.wants_usage)
+        return ParsedRequest(call=checked(call), model=given.model, reply=reply, ignored=ignored)
+
+    def failure(self, error: GatewayError) -> bytes:
+        """Return the body of an error."""
+        return encode(openai_failure(error))
+
+    def failure_event(self, error: GatewayError) -> bytes:
+        """Return the event of an error."""
+        return event(openai_failure(error))
+
+
+def _conversation(given: list[_AnyMessage]) -> ConversationBuilder:
+    builder = ConversationBuilder()
+    for number, message in enumerate(given):
+        texts = list(_texts(message.content, f"messages[{number}].content"))
+        match message:
+            case _AssistantMessage():
+                calls = [
+                    tool_call(one.id, one.function.name, one.function.arguments)
+                    for one in message.tool_calls or ()
+                ]
+                said = [*texts, *([message.refusal] if message.refusal else [])]
+                builder.add_answer(said or [""], calls, message.reasoning_content or message.reasoning or "")
+            case _ToolMessage():
+                builder.add_result(message.tool_call_id, texts)
+            case _UserMessage():
+                builder.add_text("user", texts)
+            case _:
+                builder.add_text("system", texts)
+    return builder
+
+
+def _texts(content: _Content, place: str) -> Iterator[str]:
+    for number, part in enumerate([_Text(text=content)] if isinstance(content, str) else content or ()):
+        match part:
+            case _Text():
+                yield part.text
+            case _Refusal():
+                yield part.refusal
+            case _:
+                kind = type(part).__struct_config__.tag
+                raise invalid(
+                    f"{place}[{number}]: {kind} is not supported: {NO_IMAGES}", "unsupported_content"
+                )
+
+
+def _tools(given: list[_Tool]) -> Iterator[ToolSpec]:
+    for number, tool in enumerate(given):
+        function = tool.function
+        place = f"tools[{number}].function"
+        yield tool_spec(function.name, function.description, function.parameters, place)
+
+
+def _schema(format: _ResponseFormat | None) -> dict[str, Any] | None:
+    if format is None or format.type == "text":
+        return None
+    if format.type == "json_object":
+        return {}
+    if format.json_schema is None or format.json_schema.schema is None:
+        raise invalid("response_format.json_schema.schema is missing; add it")
+    return format.json_schema.schema
+
+
+class ChatReply:
+    """Writes the answers to one request."""
+
+    ping = b": ping\n\n"
+
+    def __init__(self, model: str, created: int, usage: bool) -> None:
+        """Store fields of the request.
+
+        :param usage: the stream ends with the usage.
+        """
+        self._fields = {"created": created, "model": model}
+        self._usage = usage
+        self._id = ""
+        self._sent = ""
+
+    def body(self, answers: Sequence[GatewayAnswer]) -> bytes:
+        """Return the body of a response without events."""
+        choices = [
+            {"index": index, "message": _said(answer), "logprobs": None, "finish_reason": answer.finish}
+            for index, answer in enumerate(answers)
+        ]
+        head = {"id": f"chatcmpl-{answers[0].id}", "object": "chat.completion", **self._fields}
+        return encode({**head, "choices": choices, "usage": openai_usage(answers)})
+
+    def opening(self, answer: str) -> Iterator[bytes]:
+        """Yield the first events."""
+        self._id = answer
+        yield self._chunk(0, {"role": "assistant", "content": ""})
+
+    def piece(self, text: str) -> Iterator[bytes]:
+        """Yield the events of a piece of text."""
+        self._sent += text
+        yield self._chunk(0, {"content": text})
+
+    def ending(self, answers: Sequence[GatewayAnswer]) -> Iterator[bytes]:
+        """Yield all events that were not sent yet."""
+        for index, answer in enumerate(answers):
+            if index:
+                yield self._chunk(index, {"role": "assistant", "content": ""})
+            if answer.reasoning:
+                yield self._chunk(index, {"reasoning_content": answer.reasoning})
+            if rest := unsent(answer, "" if index else self._sent):
+                yield self._chunk(index, {"content": rest})
+            for number, call in enumerate(_calls(answer)):
+                function = call["function"]
+                begun = {"index": number, **call, "function": {**function, "arguments": ""}}
+                yield self._chunk(index, {"tool_calls": [begun]})
+                written = {"index": number, "function": {"arguments": function["arguments"]}}
+                yield self._chunk(index, {"tool_calls": [written]})
+            yield self._chunk(index, {}, answer.finish)
+        if self._usage:
+            yield event({**self._head(), "choices": [], "usage": openai_usage(answers)})
+        yield b"data: [DONE]\n\n"
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": f"chatcmpl-{self._id}", "object": "chat.completion.chunk", **self._fields}
+
+    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return event({**self._head(), "choices": [choice], **({"usage": None} if self._usage else {})})
+
+
+def _said(answer: GatewayAnswer) -> dict[str, Any]:
+    said: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
+    said["refusal"] = None
+    if answer.reasoning:
+        said["reasoning_content"] = answer.reasoning
+    return {**said, "tool_calls": _calls(answer)} if answer.calls else said
+
+
+def _calls(answer: GatewayAnswer) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments_text(call)},
+        }
+        for call in answer.calls
+    ]
+
+
+def openai_usage(answers: Sequence[GatewayAnswer]) -> dict[str, Any]:
+    """Return the usage of a call in the format of chat completions."""
+    used = total_usage(answers)
+    return {
+        "prompt_tokens": used.prompt_tokens,
+        "completion_tokens": used.completion_tokens,
+        "total_tokens": used.prompt_tokens + used.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens(answers)},
+    }

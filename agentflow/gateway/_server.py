@@ -1,0 +1,443 @@
+"""HTTP server of the model APIs. It parses requests and writes answers; `ModelCalls` answers them."""
+
+import logging
+import math
+import re
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import anyio
+from aiohttp import web
+from yarl import URL
+
+from agentflow.gateway._chat import ChatApi
+from agentflow.gateway._completions import CompletionsApi
+from agentflow.gateway._dialect import Arrival, ModelApi, ParsedRequest, encode
+from agentflow.gateway._messages import MessagesApi
+from agentflow.gateway._responses import ResponsesApi, no_response
+from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
+from agentflow.models import Message
+from runtimes import FrameError, JsonLimits, check_json
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Size of the largest accepted body."""
+PING_SECONDS = 10.0
+"""Seconds without an event after which a stream sends one that keeps the connection open."""
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_JSON = {"Content-Type": "application/json"}
+_EVENTS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_LOG = logging.getLogger(__name__)
+
+_NOT_PLAIN = re.compile(r"[^ -~]")
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+"""Handler of a request."""
+OnText: TypeAlias = Callable[[str, str], None]
+"""Called with the id of an answer and a piece of its text, while it is being sampled."""
+
+
+class EpisodeCalls(Protocol):
+    """Model calls of one episode."""
+
+    def models(self, agent: str) -> tuple[str, ...]:
+        """Return the accepted names of the agent's model, the usual one first."""
+        ...
+
+    def overrides(self, agent: str, call: GatewayCall) -> tuple[str, ...]:
+        """Return the sampling parameters of the call that the run replaces."""
+        ...
+
+    def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
+        """Return the messages of a recorded call with its answer; `None` if there is no such call."""
+        ...
+
+    async def complete(
+        self, agent: str, call: GatewayCall, retry: str, on_text: OnText | None
+    ) -> list[GatewayAnswer]:
+        """Answer a call and record it.
+
+        :param retry: digest of the path and the body, a colon, and the number of earlier attempts.
+        :param on_text: gets text that no later text changes; `None`: the text is needed at the end only.
+        :raises GatewayError: if the call is refused.
+        """
+        ...
+
+    async def count(self, agent: str, call: GatewayCall) -> int:
+        """Return the number of tokens of the prompt."""
+        ...
+
+    def delivered(self, answers: Sequence[str]) -> None:
+        """Note that the client received these answers; those of a client that left are never noted."""
+        ...
+
+
+class ModelCalls(Protocol):
+    """Model calls of all episodes."""
+
+    def find(self, key: str) -> tuple[EpisodeCalls, str]:
+        """Return the episode of a key and the name of its agent.
+
+        :raises GatewayError: if there is none, or the episode has ended.
+        """
+        ...
+
+
+class ModelServer:
+    """Routes of the model APIs."""
+
+    def __init__(
+        self,
+        models: ModelCalls,
+        *,
+        max_body: int = MAX_BODY_BYTES,
+        ping_seconds: float = PING_SECONDS,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Store the calls to make.
+
+        :param wall: time of day, for the responses.
+        """
+        self._models = models
+        self._max_body = max_body
+        self._ping_seconds = ping_seconds
+        self._wall = wall
+
+    def add_routes(self, app: web.Application) -> None:
+        """Add the routes to an application."""
+        messages = MessagesApi()
+        apis: dict[str, ModelApi] = {
+            "/v1/chat/completions": ChatApi(),
+            "/v1/completions": CompletionsApi(),
+            "/v1/responses": ResponsesApi(),
+            "/v1/messages": messages,
+        }
+        for path, api in apis.items():
+            app.router.add_post(path, partial(self._call, api))
+        app.router.add_post("/v1/messages/count_tokens", partial(self._count, messages))
+        app.router.add_get("/v1/models", self._list)
+        app.router.add_get("/v1/models/{model:.+}", self._show)
+        app.router.add_head("/", _alive)
+
+    async def _call(self, api: ModelApi, request: web.Request) -> web.StreamResponse:
+        key, (episode, agent) = self._find(request)
+        body = await self._read(request)
+        parsed = api.parse(body, Arrival(int(self._wall()), _digest(6, key.encode())))
+        _check_model(parsed.model, episode.models(agent))
+        call = _continue(parsed, episode, agent)
+        headers = _headers(parsed, episode.overrides(agent, call))
+        retry = f"{_digest(16, request.path.encode(), b' ', body)}:{_attempts(request.headers)}"
+        answers: list[GatewayAnswer] = []
+
+        async def complete(on_text: OnText | None) -> list[GatewayAnswer]:
+            pieces = on_text if _can_stream(call) else None
+            answers.extend(await episode.complete(agent, call, retry, pieces))
+            return answers
+
+        if call.stream:
+            exchange = _Exchange(request, api, parsed, headers)
+            delivered = await exchange.run(complete, self._ping_seconds)
+            response = exchange.response
+        else:
+            written = parsed.reply.body(await complete(None))
+            response = web.Response(body=written, headers={**_JSON, **headers})
+            await response.prepare(request)
+            await response.write_eof()
+            delivered = True
+        if delivered:
+            episode.delivered([answer.id for answer in answers])
+        return response
+
+    async def _count(self, api: MessagesApi, request: web.Request) -> web.Response:
+        key, (episode, agent) = self._find(request)
+        body = await self._read(request)
+        parsed = api.parse_prompt(body, Arrival(int(self._wall()), _digest(6, key.encode())))
+        _check_model(parsed.model, episode.models(agent))
+        number = await episode.count(agent, parsed.call)
+        return web.Response(body=encode({"input_tokens": number}), headers={**_JSON, **_headers(parsed, ())})
+
+    async def _list(self, request: web.Request) -> web.Response:
+        _, (episode, agent) = self._find(request)
+        names = episode.models(agent)
+        shown = [_model(name, request) for name in names]
+        paging = (
+            {"has_more": False, "first_id": names[0], "last_id": names[-1]} if _is_anthropic(request) else {}
+        )
+        return web.Response(body=encode({"object": "list", "data": shown, **paging}), headers=_JSON)
+
+    async def _show(self, request: web.Request) -> web.Response:
+        _, (episode, agent) = self._find(request)
+        name = request.match_info["model"]
+        _check_model(name, episode.models(agent))
+        return web.Response(body=encode(_model(name, request)), headers=_JSON)
+
+    def _find(self, request: web.Request) -> tuple[str, tuple[EpisodeCalls, str]]:
+        key = key_of(request.headers)
+        if not key:
+            raise GatewayError(
+                401, "the key is missing; send `Authorization: Bearer KEY` or `x-api-key: KEY`", code="no_key"
+            )
+        return key, self._models.find(key)
+
+    async def _read(self, request: web.Request) -> bytes:
+        return await read_body(request, self._max_body)
+
+
+async def read_body(request: web.Request, most: int = MAX_BODY_BYTES) -> bytes:
+    """Return the body of a request; its size and number of values are checked before it is decoded.
+
+    :raises GatewayError: if it is too large.
+    """
+    too_large = GatewayError(413, f"the body is over the limit of {most} bytes; send less", code="too_large")
+    if (request.content_length or 0) > most:
+        raise too_large
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.content.iter_any():
+        size += len(piece)
+        if size > most:
+            raise too_large
+        pieces.append(piece)
+    body = b"".join(pieces)
+    try:
+        check_json(body, JsonLimits(max_bytes=most))
+    except FrameError as error:
+        raise GatewayError(413, f"{error}; send less", code="too_large") from None
+    return body
+
+
+class _Exchange:
+    """A streamed response. It begins with the first event; until then an error has a status of its own."""
+
+    def __init__(
+        self, request: web.Request, api: ModelApi, parsed: ParsedRequest, headers: Mapping[str, str]
+    ) -> None:
+        self._request = request
+        self._api = api
+        self._reply = parsed.reply
+        self._headers = {**_EVENTS, **headers}
+        self._opened = False
+        self._response: web.StreamResponse | None = None
+
+    async def run(
+        self, complete: Callable[[OnText], Awaitable[list[GatewayAnswer]]], ping_seconds: float
+    ) -> bool:
+        """Stream the answers; return false if the stream ended with an error.
+
+        :raises GatewayError: if the call fails before the first event.
+        """
+        send, receive = anyio.create_memory_object_stream[tuple[str, str]](math.inf)
+        answers: list[GatewayAnswer] = []
+        failures: list[GatewayError] = []
+
+        async def answer() -> None:
+            with send:
+                try:
+                    answers.extend(await complete(lambda id, piece: send.send_nowait((id, piece))))
+                except GatewayError as error:
+                    failures.append(error)
+                except Exception as error:
+                    # The boundary of the server: the stream must end with an event in any case.
+                    failures.append(_unexpected(error))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(answer)
+            with receive:
+                await self._forward(receive, ping_seconds)
+        try:
+            if failures:
+                raise failures[0]
+            await self._write(self._ending(answers))
+        except GatewayError as error:
+            if self._response is None:
+                raise
+            await self._write([self._api.failure_event(error)])
+            return False
+        finally:
+            if self._response is not None:
+                await self._response.write_eof()
+        return True
+
+    async def _forward(
+        self, pieces: "MemoryObjectReceiveStream[tuple[str, str]]", ping_seconds: float
+    ) -> None:
+        """Write text until the answer is complete, and a ping after each pause."""
+        while True:
+            try:
+                with anyio.fail_after(ping_seconds):
+                    answer, piece = await pieces.receive()
+            except TimeoutError:
+                await self._write([self._reply.ping])
+            except anyio.EndOfStream:
+                return
+            else:
+                await self._write([*self._opening(answer), *self._reply.piece(piece)])
+
+    def _opening(self, answer: str) -> Iterator[bytes]:
+        if not self._opened:
+            self._opened = True
+            yield from self._reply.opening(answer)
+
+    def _ending(self, answers: Sequence[GatewayAnswer]) -> Iterator[bytes]:
+        yield from self._opening(answers[0].id)
+        yield from self._reply.ending(answers)
+
+    async def _write(self, events: Iterable[bytes]) -> None:
+        data = b"".join(events)
+        if self._response is None:
+            self._response = web.StreamResponse(headers=self._headers)
+            await self._response.prepare(self._request)
+        if data:
+            await self._response.write(data)
+
+    @property
+    def response(self) -> web.StreamResponse:
+        """The response, after `run`."""
+        if self._response is None:
+            raise RuntimeError("the stream has not begun")
+        return self._response
+
+
+def gateway_app(server: ModelServer, host: str = "127.0.0.1") -> web.Application:
+    """Return the application with the routes of the model APIs and errors in their formats.
+
+    :param host: address that it will listen on. On a loopback address, requests for another host are refused: they come
+        from a web page whose name was made to resolve to this machine.
+    """
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            if host in _LOOPBACK and _host_of(request) not in _LOOPBACK:
+                raise GatewayError(
+                    403, "the Host header names another machine; use 127.0.0.1", code="wrong_host"
+                )
+            return await handler(request)
+        except GatewayError as error:
+            return _refuse(request, error)
+        except web.HTTPException as error:
+            return _refuse(request, _http_error(request, error))
+        except ConnectionError:
+            raise
+        except Exception as error:
+            # The boundary of the server.
+            return _refuse(request, _unexpected(error))
+
+    app = web.Application(middlewares=[answer])
+    server.add_routes(app)
+    return app
+
+
+@asynccontextmanager
+async def serving(app: web.Application, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str]:
+    """Serve an application, and yield its address. A call whose client leaves is cancelled."""
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        bound = runner.addresses[0][1]
+        yield f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+    finally:
+        with anyio.CancelScope(shield=True):
+            await runner.cleanup()
+
+
+def key_of(headers: Mapping[str, str]) -> str:
+    """Return the key of a request; empty if it has none."""
+    scheme, _, key = headers.get("Authorization", "").strip().partition(" ")
+    found = key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
+    return found if found.isascii() else ""
+
+
+def _attempts(headers: Mapping[str, str]) -> int:
+    text = headers.get("x-stainless-retry-count", "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
+
+
+def _digest(size: int, *pieces: bytes) -> str:
+    digest = blake2b(digest_size=size)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _check_model(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise GatewayError(
+            404, f"model: no model {name[:100]}; the model of this key is {known[0]}", code="model_not_found"
+        )
+
+
+def _continue(parsed: ParsedRequest, episode: EpisodeCalls, agent: str) -> GatewayCall:
+    if not parsed.call.continues:
+        return parsed.call
+    history = episode.conversation(agent, parsed.call.continues)
+    if history is None:
+        raise no_response(parsed.call.continues)
+    return parsed.after(history)
+
+
+def _can_stream(call: GatewayCall) -> bool:
+    """Return true if text can be sent while it is sampled: nothing that follows changes it."""
+    return call.answers == 1 and not call.tools and call.schema is None
+
+
+def _headers(parsed: ParsedRequest, overrides: Sequence[str]) -> dict[str, str]:
+    told = {
+        "X-AgentFlow-Ignored": ", ".join(parsed.ignored),
+        "X-AgentFlow-Overrides": ", ".join(overrides),
+        "X-AgentFlow-Removed-Lines": str(parsed.call.removed or ""),
+    }
+    return {name: _NOT_PLAIN.sub("?", value)[:1000] for name, value in told.items() if value}
+
+
+def _is_anthropic(request: web.Request) -> bool:
+    return request.path.startswith("/v1/messages") or "anthropic-version" in request.headers
+
+
+def _model(name: str, request: web.Request) -> dict[str, object]:
+    if _is_anthropic(request):
+        return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "agentflow"}
+
+
+def _refuse(request: web.Request, error: GatewayError) -> web.Response:
+    api: ModelApi = MessagesApi() if _is_anthropic(request) else ChatApi()
+    wait = {} if error.retry_after is None else {"Retry-After": str(math.ceil(error.retry_after))}
+    return web.Response(status=error.status, body=api.failure(error), headers={**_JSON, **wait})
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> GatewayError:
+    if error.status == 404:
+        return GatewayError(
+            404, f"no such path: {request.path[:100]}; see docs/gateway.md", code="unknown_path"
+        )
+    if error.status == 405:
+        return GatewayError(405, f"{request.path} does not accept {request.method}", code="wrong_method")
+    return GatewayError(error.status, error.reason or "the request is not valid")
+
+
+def _unexpected(error: Exception) -> GatewayError:
+    _LOG.error("a model call failed unexpectedly", exc_info=error)
+    return GatewayError(
+        500, f"internal error: {type(error).__name__}; see the log of the gateway", code="internal"
+    )
+
+
+def _host_of(request: web.Request) -> str:
+    try:
+        return URL(f"http://{request.headers.get('Host', '')}").host or ""
+    except ValueError:
+        return ""
+
+
+async def _alive(request: web.Request) -> web.Response:
+    del request
+    return web.Response()
