@@ -3,6 +3,8 @@
 See docs/gateway.md.
 """
 
+from typing import TYPE_CHECKING
+
 from agentflow.gateway._types import (
     BegunEpisode,
     Dialect,
@@ -15,24 +17,57 @@ from agentflow.gateway._types import (
     GatewayAnswer,
     GatewayCall,
     GatewayError,
+    GatewayStatus,
     PromptOrigin,
     RecordedCall,
     rewards_of,
 )
+from runtimes._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentflow.gateway._client import GatewayClient
+    from agentflow.gateway._episodes import EpisodeRegistry
+    from agentflow.gateway._live import LiveEpisode
+    from agentflow.gateway._settings import AgentSettings, EpisodeLimits, GatewaySettings, UpstreamSettings
+    from agentflow.gateway._store import EpisodeStore
+    from agentflow.gateway._swarm_routes import add_swarm_routes
 
 __all__ = [
+    "AgentSettings",
     "BegunEpisode",
     "Dialect",
     "EndedEpisode",
+    "EpisodeLimits",
     "EpisodeMode",
     "EpisodeOffer",
     "EpisodeOutcome",
     "EpisodeReceipt",
+    "EpisodeRegistry",
     "EpisodeState",
+    "EpisodeStore",
     "GatewayAnswer",
     "GatewayCall",
+    "GatewayClient",
     "GatewayError",
+    "GatewaySettings",
+    "GatewayStatus",
+    "LiveEpisode",
     "PromptOrigin",
     "RecordedCall",
+    "UpstreamSettings",
+    "add_swarm_routes",
     "rewards_of",
 ]
+
+# A client loads no server.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._client": ["GatewayClient"],
+        "._episodes": ["EpisodeRegistry"],
+        "._live": ["LiveEpisode"],
+        "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
+        "._store": ["EpisodeStore"],
+        "._swarm_routes": ["add_swarm_routes"],
+    },
+)

@@ -220,6 +220,8 @@ class BegunEpisode(Struct, frozen=True, kw_only=True):
     """Version of the weights at its beginning."""
     expires: float
     """Seconds without a call after which it expires."""
+    client: str = ""
+    """Id of the client, which only it knows: the header `X-AgentFlow-Client` of its later requests."""
 
 
 class EpisodeReceipt(Struct, frozen=True, kw_only=True):
@@ -237,6 +239,8 @@ class EpisodeReceipt(Struct, frozen=True, kw_only=True):
     """Number of calls by the origin of their prompt."""
     group: str
     """Group of the episode."""
+    cancelled: int = 0
+    """Number of calls that were running and have been cancelled."""
 
 
 class EndedEpisode(Struct, frozen=True, kw_only=True):
@@ -254,6 +258,23 @@ class EndedEpisode(Struct, frozen=True, kw_only=True):
     """Its outcome."""
     version: int
     """Version of the weights at its beginning."""
+
+
+class GatewayStatus(Struct, frozen=True, kw_only=True):
+    """Figures of a gateway at one moment."""
+
+    states: dict[str, int]
+    """Number of places by state; used and dropped ones since the start of the process."""
+    in_flight: int
+    """Number of running calls."""
+    calls: int
+    """Number of recorded answers of open episodes."""
+    version: int
+    """Version of the weights."""
+    held: bool
+    """Calls wait while weights change."""
+    finished: bool
+    """The run is over."""
 
 
 def rewards_of(outcome: EpisodeOutcome, agents: Mapping[str, object]) -> dict[str, float]:

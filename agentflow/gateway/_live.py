@@ -1,0 +1,376 @@
+"""An open episode: its agents, its running calls, and its limits."""
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import anyio
+import anyio.abc
+import msgspec
+from msgspec import structs
+
+from agentflow.actors import Clock
+from agentflow.errors import ModelFailure, RunStopped, error_line
+from agentflow.gateway._settings import EpisodeLimits
+from agentflow.gateway._types import (
+    EpisodeOffer,
+    EpisodeReceipt,
+    GatewayAnswer,
+    GatewayCall,
+    GatewayError,
+    RecordedCall,
+)
+from agentflow.models import Message
+from agentflow.telemetry import get_logger
+
+OnText: TypeAlias = Callable[[str, str], None]
+"""Receiver of the text of an answer, by its id."""
+DELIVERY_SECONDS = 2.0
+"""Time that the end of an episode gives its last answers to reach their client."""
+_REMEMBERED = 64
+_RETRY_SECONDS = 1.0
+_log = get_logger(__name__)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class CallMemory(Protocol):
+    """Memory of an agent's calls in one episode: `EpisodeMemory`."""
+
+    def conversation(self, call: str) -> tuple[Message, ...] | None:
+        """Return the messages of a call with its answer; `None` if it is unknown."""
+        ...
+
+
+class AgentModel(Protocol):
+    """Model of one agent: answers its calls, and records them. See docs/gateway.md."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Accepted names of the model; the first is the default."""
+        ...
+
+    def overrides(self, call: GatewayCall, temperature: float) -> tuple[str, ...]:
+        """Return the sampling parameters of the request that the run replaces."""
+        ...
+
+    async def count(self, call: GatewayCall) -> int:
+        """Return the number of tokens of the prompt."""
+        ...
+
+    async def answer(
+        self,
+        call: GatewayCall,
+        memory: CallMemory,
+        ids: Sequence[str],
+        *,
+        seed: str,
+        temperature: float,
+        on_text: Callable[[str], None] | None,
+    ) -> list[tuple[GatewayAnswer, RecordedCall]]:
+        """Answer a call.
+
+        :raises GatewayError: if the request can't be answered.
+        """
+        ...
+
+
+class _RunningCall:
+    """One call: running, or answered. Retries of the client wait for the same one."""
+
+    def __init__(self, agent: str, digest: str) -> None:
+        self.agent = agent
+        self.digest = digest
+        self.scope = anyio.CancelScope()
+        self.done = anyio.Event()
+        self.answers: list[GatewayAnswer] = []
+        self.error: GatewayError | None = None
+        self.cancelled = False
+        self.waiters = 0
+        self.sending = 0
+        self.delivered = False
+        self.origins: tuple[str, ...] = ()
+        self.trainable = 0
+
+    def stream_to(self, id: str, on_text: OnText | None) -> Callable[[str], None] | None:
+        """Return a receiver of text that falls silent when the client leaves."""
+        if on_text is None:
+            return None
+
+        def send(text: str) -> None:
+            if self.waiters:
+                on_text(id, text)
+
+        return send
+
+
+class LiveEpisode:
+    """An open episode, as model APIs see it. It ends once, by `seal`. See docs/gateway.md."""
+
+    def __init__(
+        self,
+        offer: EpisodeOffer,
+        *,
+        attempt: int,
+        page: int,
+        digests: Mapping[str, bytes],
+        models: Mapping[str, AgentModel],
+        trained: Collection[str],
+        memory: Callable[[str, bool], CallMemory],
+        temperature: float,
+        limits: EpisodeLimits,
+        clock: Clock,
+        tasks: anyio.abc.TaskGroup,
+        opened: Callable[[], Awaitable[None]],
+        record: Callable[[int, int, bytes], Awaitable[None]],
+    ) -> None:
+        self.offer = offer
+        """Its place."""
+        self.attempt = attempt
+        """Number of the attempt."""
+        self.page = page
+        """Number of its page in the journal."""
+        self.digests = dict(digests)
+        """Digest of each agent's key."""
+        self.sealed = False
+        """It takes no more calls."""
+        self.began = self.last_seen = clock.now()
+        self.recorded = 0
+        """Number of recorded answers."""
+        self.tokens = 0
+        """Number of recorded tokens."""
+        self._models = models
+        self._trained = frozenset(trained)
+        self._memories = {agent: memory(agent, agent in self._trained) for agent in digests}
+        self._temperature = temperature if offer.temperature is None else offer.temperature
+        self._limits = limits
+        self._clock = clock
+        self._tasks = tasks
+        self._opened = opened
+        self._record = record
+        self._bytes = 0
+        self._calls = 0
+        self._running: set[_RunningCall] = set()
+        self._sending: set[_RunningCall] = set()
+        self._sent = anyio.Event()
+        self._of_answer: dict[str, _RunningCall] = {}
+        self._recent: deque[_RunningCall] = deque()
+        self._origins: Counter[str] = Counter()
+        self._trainable = 0
+        self._lost: list[str] = []
+
+    @property
+    def in_flight(self) -> int:
+        """Number of running calls."""
+        return len(self._running)
+
+    def alive(self) -> None:
+        """Count as activity: it expires later."""
+        self.last_seen = self._clock.now()
+
+    def models(self, agent: str) -> tuple[str, ...]:
+        """Return the accepted names of an agent's model; the first is the default."""
+        return self._models[agent].models
+
+    def overrides(self, agent: str, call: GatewayCall) -> tuple[str, ...]:
+        """Return the sampling parameters of a request that the run replaces."""
+        return self._models[agent].overrides(call, self._temperature)
+
+    def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
+        """Return the messages of a recorded call with its answer; `None` if the agent made no such call."""
+        return self._memories[agent].conversation(call)
+
+    async def count(self, agent: str, call: GatewayCall) -> int:
+        """Return the number of tokens of a prompt.
+
+        :raises GatewayError: if the episode has ended.
+        """
+        self._check_open()
+        self.alive()
+        await self._opened()
+        return await self._models[agent].count(call)
+
+    async def complete(
+        self, agent: str, call: GatewayCall, retry: str, on_text: OnText | None = None
+    ) -> list[GatewayAnswer]:
+        """Answer a call of an agent and record it. A cancelled caller leaves it running.
+
+        :param retry: digest of the request, `:` and the number of the retry, 0 at first. A retry waits for the same call,
+            or gets its recorded answer.
+        :param on_text: receives the id of the answer and text, while it is sampled.
+        :raises GatewayError: if the episode has ended, a limit is reached, or the call can't be answered.
+        """
+        self._check_open()
+        self.alive()
+        digest, _, number = retry.rpartition(":")
+        running = self._earlier(agent, digest) if digest and number.isdigit() and int(number) else None
+        if running is None:
+            running = self._start(agent, call, digest, on_text)
+        running.waiters += 1
+        try:
+            await running.done.wait()
+        finally:
+            running.waiters -= 1
+        self.alive()
+        if running.error is not None:
+            raise running.error
+        running.sending += 1
+        self._sending.add(running)
+        return running.answers
+
+    def delivered(self, ids: Sequence[str], ok: bool = True) -> None:
+        """Report the end of the sending of some answers.
+
+        :param ok: the client has received them.
+        """
+        for running in {self._of_answer[id] for id in ids if id in self._of_answer}:
+            running.delivered |= ok
+            running.sending -= 1
+            if running.sending <= 0:
+                self._sending.discard(running)
+        if not self._sending:
+            self._sent.set()
+
+    async def seal(self) -> int:
+        """End it: cancel running calls, refuse new ones, and wait for answers that are being sent.
+
+        :returns: the number of cancelled calls.
+        """
+        self.sealed = True
+        running = list(self._running)
+        for call in running:
+            call.scope.cancel()
+        with anyio.CancelScope(shield=True):
+            for call in running:
+                await call.done.wait()
+            self._sent = anyio.Event()
+            with self._clock.deadline(DELIVERY_SECONDS):
+                if self._sending:
+                    await self._sent.wait()
+        self._lost.clear()
+        for id, call in self._of_answer.items():
+            if not call.delivered:
+                self._lost.append(id)
+        answered = set(self._of_answer.values())
+        self._origins = Counter(origin for call in answered for origin in call.origins)
+        self._trainable = sum(call.trainable for call in answered if call.delivered)
+        return sum(call.cancelled for call in running)
+
+    def lost(self) -> tuple[str, ...]:
+        """Return the ids of the answers that no client received, once it is sealed."""
+        return tuple(self._lost)
+
+    def receipt(self, cancelled: int) -> EpisodeReceipt:
+        """Return the receipt, once it is sealed."""
+        return EpisodeReceipt(
+            episode=self.offer.id,
+            attempt=self.attempt,
+            calls=self.recorded,
+            tokens=self._trainable,
+            forks=dict(sorted(self._origins.items())),
+            group=self.offer.group,
+            cancelled=cancelled,
+        )
+
+    def has_call(self, id: str) -> bool:
+        """Return true if an answer with this id is recorded."""
+        return id in self._of_answer
+
+    def _check_open(self) -> None:
+        if self.sealed:
+            raise ended_error()
+
+    def _earlier(self, agent: str, digest: str) -> _RunningCall | None:
+        """Return the call that a retry repeats: of equal ones the newest that nobody waits for or has received."""
+        equal = [call for call in self._recent if call.digest == digest and call.agent == agent]
+        equal = [call for call in equal if call.error is None]
+        alone = [call for call in equal if not call.waiters and not call.delivered]
+        return (alone or equal or [None])[-1]
+
+    def _start(self, agent: str, call: GatewayCall, digest: str, on_text: OnText | None) -> _RunningCall:
+        limits = self._limits
+        if len(self._running) >= limits.in_flight:
+            raise GatewayError(
+                429,
+                f"in_flight: this episode has {limits.in_flight} calls running; wait for one, or raise limits.in_flight",
+                code="too_many_calls_in_flight",
+                retry_after=_RETRY_SECONDS,
+            )
+        for name, used, most in (
+            ("calls", self._calls + call.answers - 1, limits.calls),
+            ("tokens", self.tokens, limits.tokens),
+            ("recorded_bytes", self._bytes, limits.recorded_bytes),
+        ):
+            if used >= most:
+                raise GatewayError(
+                    403,
+                    f"{name}: this episode has reached its limit of {most}; end it, or raise limits.{name}",
+                    code=f"{name}_limit",
+                )
+        self._calls += call.answers
+        number = f"c{self._calls - call.answers + 1}"
+        ids = [number] if call.answers == 1 else [f"{number}.{position}" for position in range(call.answers)]
+        running = _RunningCall(agent, digest)
+        self._running.add(running)
+        self._recent.append(running)
+        if len(self._recent) > _REMEMBERED and self._recent[0].done.is_set():
+            self._recent.popleft()
+        self._tasks.start_soon(self._play, running, call, ids, running.stream_to(ids[0], on_text))
+        return running
+
+    async def _play(
+        self,
+        running: _RunningCall,
+        call: GatewayCall,
+        ids: Sequence[str],
+        on_text: Callable[[str], None] | None,
+    ) -> None:
+        """Answer a call and record it. Never raises: the callers get the error."""
+        agent = running.agent
+        try:
+            with running.scope:
+                await self._opened()
+                found = await self._models[agent].answer(
+                    call,
+                    self._memories[agent],
+                    ids,
+                    seed=f"{self.offer.seed}/{agent}",
+                    temperature=self._temperature,
+                    on_text=on_text,
+                )
+                await self._keep(running, found)
+        except GatewayError as error:
+            running.error = error
+        except ModelFailure as failure:
+            running.error = GatewayError(502, f"the model gave no answer: {failure}", code=failure.kind)
+        except RunStopped as stop:
+            running.error = GatewayError(503, str(stop), code="unavailable", retry_after=_RETRY_SECONDS)
+        except Exception as error:  # boundary: the client is told, and the other episodes continue
+            _log.exception("call failed", episode=self.offer.id, agent=agent)
+            running.error = GatewayError(500, f"the gateway failed: {error_line(error)}", code="failed")
+        finally:
+            running.cancelled = running.scope.cancelled_caught
+            if not running.answers and running.error is None:
+                running.error = ended_error()
+            self._running.discard(running)
+            self.alive()
+            running.done.set()
+
+    async def _keep(self, running: _RunningCall, found: Sequence[tuple[GatewayAnswer, RecordedCall]]) -> None:
+        with anyio.CancelScope(shield=True):
+            for _, record in found:
+                trained = running.agent in self._trained
+                body = _encode(structs.replace(record, agent=running.agent, trained=trained))
+                self.recorded += 1
+                self._bytes += len(body)
+                await self._record(self.page, self.recorded, body)
+                if record.tokens is not None:
+                    self.tokens += len(record.tokens.prompt) + len(record.tokens.sampled)
+                    running.trainable += len(record.tokens.sampled) if trained else 0
+                self._of_answer[record.id] = running
+        running.origins = tuple(record.origin.value for _, record in found)
+        running.answers = [answer for answer, _ in found]
+
+
+def ended_error() -> GatewayError:
+    """Return the refusal of a key whose episode has ended."""
+    return GatewayError(410, "this episode has ended; begin another one", code="episode_ended")

@@ -1,0 +1,373 @@
+"""Journal of episodes: one SQLite file with the places, a page for each attempt, and the calls of each page.
+
+`agentflow.journal` records work that is repeated from its inputs: one owner per seed, results by key, kept in memory until the
+seed ends. Episodes can't be repeated: clients play them, and a state follows another. They share only the idea of a page.
+"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any, NamedTuple, Self, TypeVar
+
+import anyio
+
+from agentflow._private_files import make_private_folder, open_private
+from agentflow.errors import ConfigurationError, RunStopped, StopCause
+
+T = TypeVar("T")
+
+FILE = "episodes.db"
+FLUSH_SECONDS = 0.05
+_FLUSH_BYTES = 1 << 20
+_PENDING_BYTES = 64 << 20
+_BATCH = 500
+_ROWS = 100
+_SCHEMA = 1
+_TABLES = """
+    CREATE TABLE meta (name TEXT PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE places (
+        id TEXT PRIMARY KEY, offer BLOB NOT NULL, state TEXT NOT NULL, attempt INTEGER NOT NULL, failures INTEGER NOT NULL,
+        page INTEGER NOT NULL, number INTEGER NOT NULL, step INTEGER NOT NULL, version INTEGER NOT NULL, outcome BLOB
+    );
+    CREATE TABLE pages (
+        page INTEGER PRIMARY KEY, place TEXT NOT NULL, attempt INTEGER NOT NULL, begin BLOB NOT NULL, end BLOB,
+        UNIQUE (place, attempt)
+    );
+    CREATE TABLE calls (page INTEGER NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (page, number));
+    CREATE INDEX live_places ON places (state) WHERE state NOT IN ('used', 'dropped')
+"""
+_PUT_PLACE = """
+    INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET offer = excluded.offer,
+    state = excluded.state, attempt = excluded.attempt, failures = excluded.failures, page = excluded.page,
+    number = excluded.number, step = excluded.step, version = excluded.version, outcome = excluded.outcome
+"""
+
+
+class PlaceRow(NamedTuple):
+    """A place as it is stored."""
+
+    id: str
+    offer: bytes
+    state: str
+    attempt: int
+    failures: int
+    page: int
+    number: int
+    step: int
+    version: int
+    outcome: bytes | None
+
+
+class PageRow(NamedTuple):
+    """A page without its calls."""
+
+    page: int
+    place: str
+    attempt: int
+    begin: bytes
+    end: bytes | None
+
+
+class Change(NamedTuple):
+    """A statement with its values."""
+
+    statement: str
+    values: tuple[Any, ...]
+
+
+def put_place(row: PlaceRow) -> Change:
+    """Insert or replace a place."""
+    return Change(_PUT_PLACE, row)
+
+
+def begin_page(page: int, place: str, attempt: int, begin: bytes) -> Change:
+    """Insert the page of an attempt."""
+    return Change(
+        "INSERT INTO pages (page, place, attempt, begin) VALUES (?, ?, ?, ?)", (page, place, attempt, begin)
+    )
+
+
+def end_page(page: int, end: bytes) -> Change:
+    """Write the end of an attempt."""
+    return Change("UPDATE pages SET end = ? WHERE page = ?", (end, page))
+
+
+def put_meta(name: str, body: bytes) -> Change:
+    """Write a value of the whole journal."""
+    return Change(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body", (name, body)
+    )
+
+
+class _Job(NamedTuple):
+    """Changes that are written together, after all earlier calls."""
+
+    calls: Sequence[tuple[int, int, bytes]]
+    changes: Sequence[Change]
+    durable: bool
+    written: Callable[[Exception | None], None]
+
+
+class EpisodeStore:
+    """Journal of episodes, used inside `async with`.
+
+    One thread writes everything in the order of arrival and all that waits in one transaction. A durable commit, such as the
+    end of an episode, is synced to disk together with everything before it. Calls wait up to 0.05 s for company.
+    A write that fails is final: the episodes continue after a restart from what is on disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        """The file."""
+        self.failure: RunStopped | None = None
+        """Reason that nothing more can be written."""
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._calls: list[tuple[int, int, bytes]] = []
+        self._call_bytes = 0
+        self._pending_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._failed = anyio.Event()
+        self._room = anyio.Event()
+        self._reader: sqlite3.Connection
+        self._reading = Lock()
+        self._thread: Thread
+        self._loop: asyncio.AbstractEventLoop
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        try:
+            make_private_folder(self.path.parent)
+            open_private(self.path, "ab").close()
+            writer = _connect(self.path)
+            _prepare(writer, self.path)
+            self._reader = _connect(self.path)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigurationError(f"folder: {self.path}: {error}; name another folder") from None
+        self._thread = Thread(target=self._write_all, args=(writer,), name="episode-journal", daemon=True)
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._flush()
+        self._queue.put(None)
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._thread.join)
+        with self._reading:
+            self._reader.close()
+
+    async def broken(self) -> None:
+        """Wait until something can't be written.
+
+        :raises RunStopped: then.
+        """
+        await self._failed.wait()
+        self._check()
+
+    async def add_call(self, page: int, number: int, body: bytes) -> None:
+        """Add a call to a page. It is on disk before everything that is committed later.
+
+        :raises RunStopped: if the journal can't be written.
+        """
+        self._check()
+        self._calls.append((page, number, body))
+        self._call_bytes += len(body)
+        self._pending_bytes += len(body)
+        if self._call_bytes > _FLUSH_BYTES:
+            self._flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(FLUSH_SECONDS, self._flush)
+        while self._pending_bytes > _PENDING_BYTES:
+            self._room = anyio.Event()
+            await self._room.wait()
+            self._check()
+
+    async def commit(self, *changes: Change, durable: bool = False) -> None:
+        """Write changes in one transaction, after everything before them; return once they are on disk.
+
+        A cancelled caller does not undo them.
+
+        :param durable: survive a power loss, not only the end of this process.
+        :raises RunStopped: if the journal can't be written.
+        """
+        self._check()
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._flush(changes, durable=durable, done=done)
+        await asyncio.shield(done)
+
+    async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query in a thread. It sees what was committed before."""
+
+        def run() -> T:
+            with self._reading:
+                return ask(self._reader)
+
+        return await anyio.to_thread.run_sync(run)
+
+    async def calls(self, page: int) -> list[bytes]:
+        """Return the calls of a page, in the order in which they were recorded."""
+        await self.commit()
+        rows = await self.read(
+            lambda reader: reader.execute(
+                "SELECT body FROM calls WHERE page = ? ORDER BY number", (page,)
+            ).fetchall()
+        )
+        return [body for (body,) in rows]
+
+    async def page_of(self, place: str, attempt: int) -> PageRow | None:
+        """Return the page of an attempt."""
+        found = await self.read(
+            lambda reader: reader.execute(
+                "SELECT page, place, attempt, begin, end FROM pages WHERE place = ? AND attempt = ?",
+                (place, attempt),
+            ).fetchone()
+        )
+        return PageRow(*found) if found else None
+
+    async def last_pages(self, count: int) -> list[PageRow]:
+        """Return the newest pages, the oldest first."""
+        rows = await self.read(
+            lambda reader: reader.execute(
+                "SELECT page, place, attempt, begin, end FROM pages ORDER BY page DESC LIMIT ?", (count,)
+            ).fetchall()
+        )
+        return [PageRow(*row) for row in reversed(rows)]
+
+    async def place(self, id: str) -> PlaceRow | None:
+        """Return a place in any state."""
+        found = await self.read(
+            lambda reader: reader.execute("SELECT * FROM places WHERE id = ?", (id,)).fetchone()
+        )
+        return PlaceRow(*found) if found else None
+
+    async def live_places(self) -> list[PlaceRow]:
+        """Return the places that are neither used nor dropped, in the order in which they were offered."""
+        query = "SELECT * FROM places WHERE state NOT IN ('used', 'dropped') ORDER BY rowid"
+        return [PlaceRow(*row) for row in await self.read(lambda reader: reader.execute(query).fetchall())]
+
+    async def highest(self) -> tuple[int, int]:
+        """Return the highest numbers of a page and of an ended episode."""
+        query = (
+            "SELECT (SELECT COALESCE(MAX(page), 0) FROM pages), (SELECT COALESCE(MAX(number), 0) FROM places)"
+        )
+        page, number = await self.read(lambda reader: reader.execute(query).fetchone())
+        return page, number
+
+    async def meta(self, name: str) -> bytes | None:
+        """Return a value of the whole journal."""
+        found = await self.read(
+            lambda reader: reader.execute("SELECT body FROM meta WHERE name = ?", (name,)).fetchone()
+        )
+        return found[0] if found else None
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _flush(
+        self,
+        changes: Sequence[Change] = (),
+        *,
+        durable: bool = False,
+        done: "asyncio.Future[None] | None" = None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        calls, self._calls, size, self._call_bytes = self._calls, [], self._call_bytes, 0
+        if calls or done is not None:
+            self._queue.put(_Job(calls, changes, durable, partial(self._written, size, done)))
+
+    def _written(self, size: int, done: "asyncio.Future[None] | None", error: Exception | None) -> None:
+        """Take the outcome of a job, in the loop."""
+        self._pending_bytes -= size
+        self._room.set()
+        if error is not None and self.failure is None:
+            self.failure = RunStopped(
+                StopCause.JOURNAL,
+                f"journal {self.path}: {error}; nothing with a receipt is lost: mend it, then start the gateway again",
+            )
+            self._failed.set()
+        if done is None or done.done():
+            return
+        if self.failure is not None:
+            done.set_exception(self.failure)
+            # A cancelled caller never reads it.
+            done.exception()
+        else:
+            done.set_result(None)
+
+    def _write_all(self, writer: sqlite3.Connection) -> None:
+        failure: Exception | None = None
+        ended = False
+        while not ended:
+            first = self._queue.get()
+            jobs = [] if first is None else [first]
+            ended = first is None
+            with suppress(Empty):
+                while not ended and len(jobs) < _BATCH:
+                    job = self._queue.get_nowait()
+                    if ended := job is None:
+                        break
+                    jobs.append(job)
+            if failure is None:
+                try:
+                    _transact(writer, jobs)
+                # Boundary of the thread: every later job fails with the first error, as the order must hold.
+                except Exception as error:
+                    failure = error
+            with suppress(RuntimeError):  # a closed loop has nobody who waits
+                self._loop.call_soon_threadsafe(_report, jobs, failure)
+        writer.close()
+
+
+def _report(jobs: Iterable[_Job], failure: Exception | None) -> None:
+    for job in jobs:
+        job.written(failure)
+
+
+def _transact(writer: sqlite3.Connection, jobs: Sequence[_Job]) -> None:
+    if not any(job.calls or job.changes for job in jobs):
+        return
+    writer.execute(f"PRAGMA synchronous = {'FULL' if any(job.durable for job in jobs) else 'NORMAL'}")
+    writer.execute("BEGIN IMMEDIATE")
+    calls: list[tuple[int, int, bytes]] = []
+    for job in jobs:
+        calls.extend(job.calls)
+        for change in job.changes:
+            writer.execute(*change)
+    for start in range(0, len(calls), _ROWS):
+        some = calls[start : start + _ROWS]
+        # One statement for all rows: each statement gives up the interpreter's lock, and waits for it under load.
+        writer.execute(_insert_calls(len(some)), [value for row in some for value in row])
+    writer.execute("COMMIT")
+
+
+@cache
+def _insert_calls(rows: int) -> str:
+    return f"INSERT INTO calls VALUES {', '.join(['(?, ?, ?)'] * rows)}"
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+    return connection
+
+
+def _prepare(writer: sqlite3.Connection, path: Path) -> None:
+    (version,) = writer.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        writer.execute("BEGIN IMMEDIATE")
+        for statement in _TABLES.split(";"):
+            writer.execute(statement)
+        writer.execute(f"PRAGMA user_version = {_SCHEMA}")
+        writer.execute("COMMIT")
+    elif version != _SCHEMA:
+        raise ConfigurationError(f"folder: {path} belongs to a newer version; update AgentFlow")
+    os.chmod(path, 0o600)

@@ -1,0 +1,264 @@
+"""Swarm API: episodes for clients, and the trainer's side, over HTTP. See docs/swarm.md."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import anyio
+import msgspec
+from aiohttp import web
+from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
+
+from agentflow.errors import RunStopped
+from agentflow.gateway._bodies import (
+    CLIENT_HEADER,
+    MOST_WAIT,
+    AliveAnswer,
+    AttemptRequest,
+    BeginRequest,
+    EndRequest,
+    ErrorAnswer,
+    ErrorDetail,
+    HoldRequest,
+    OffersRequest,
+    RewardRequest,
+    ScoreRequest,
+    UseRequest,
+    VersionRequest,
+    WithdrawRequest,
+)
+from agentflow.gateway._episodes import EpisodeRegistry
+from agentflow.gateway._keys import Identity, Role, RoleTokens
+from agentflow.gateway._settings import GatewaySettings
+from agentflow.gateway._types import GatewayError
+from agentflow.telemetry import get_logger
+from runtimes import FrameError, JsonLimits, decode_untrusted
+
+T = TypeVar("T")
+Handler = Callable[[web.Request, Identity], Awaitable[web.StreamResponse]]
+
+MSGPACK = "application/msgpack"
+_WORKER_BYTES = 1 << 20
+_WORKER_VALUES = 50_000
+_OWNER_VALUES = 1_000_000
+_log = get_logger(__name__)
+
+
+def add_swarm_routes(app: web.Application, registry: EpisodeRegistry, settings: GatewaySettings) -> None:
+    """Add the swarm API to the application of a gateway. See docs/swarm.md."""
+    tokens = settings.tokens()
+    roles = RoleTokens(
+        {
+            Role.VIEWER: tokens["viewer_token"],
+            Role.WORKER: tokens["worker_token"],
+            Role.OWNER: tokens["token"],
+        }
+    )
+    _SwarmRoutes(registry, roles, settings.body_bytes).add_to(app)
+
+
+class _SwarmRoutes:
+    def __init__(self, registry: EpisodeRegistry, roles: RoleTokens, body_bytes: int) -> None:
+        self._registry = registry
+        self._collector = registry.collector
+        self._roles = roles
+        self._owner_limits = JsonLimits(max_bytes=body_bytes, max_values=_OWNER_VALUES)
+        self._worker_limits = JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_VALUES)
+
+    def add_to(self, app: web.Application) -> None:
+        """Add all routes."""
+        worker, owner, viewer = Role.WORKER, Role.OWNER, Role.VIEWER
+        for method, path, role, handler in (
+            ("POST", "/swarm/episodes", worker, self._begin),
+            ("POST", "/swarm/episodes/{id}/end", worker, self._end),
+            ("POST", "/swarm/episodes/{id}/abort", worker, self._abort),
+            ("POST", "/swarm/episodes/{id}/alive", worker, self._alive),
+            ("PUT", "/swarm/episodes/{id}/reward", worker, self._reward),
+            ("GET", "/swarm/episodes/{id}/tokens", viewer, self._tokens),
+            ("GET", "/swarm/status", viewer, self._status),
+            ("POST", "/swarm/offers", owner, self._offer),
+            ("GET", "/swarm/ended", owner, self._ended),
+            ("GET", "/swarm/episodes/{id}/calls", owner, self._calls),
+            ("POST", "/swarm/episodes/{id}/score", owner, self._score),
+            ("POST", "/swarm/use", owner, self._use),
+            ("POST", "/swarm/withdraw", owner, self._withdraw),
+            ("PUT", "/swarm/version", owner, self._version),
+            ("PUT", "/swarm/hold", owner, self._hold),
+            ("POST", "/swarm/finish", owner, self._finish),
+        ):
+            app.router.add_route(method, path, self._guarded(role, handler))
+
+    def _guarded(
+        self, role: Role, handler: Handler
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """Return a handler that checks the token and answers errors as JSON."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                own = self._roles.role(request.headers.get("Authorization"))
+                if own < role:
+                    raise GatewayError(
+                        403, f"Authorization: this needs the role {role.name.lower()}", code="role"
+                    )
+                sent = request.headers.get(CLIENT_HEADER, "")
+                who = Identity(own, self._registry.clients.check(sent) if sent else "")
+                return await handler(request, who)
+            except GatewayError as error:
+                return _refusal(error)
+            except RunStopped as stop:
+                return _refusal(GatewayError(503, str(stop), code="unavailable", retry_after=1.0))
+
+        return handle
+
+    async def _begin(self, request: web.Request, who: Identity) -> web.StreamResponse:
+        body = await self._read(request, BeginRequest, who)
+        begun = await self._registry.begin(
+            who,
+            task=body.task.task() if body.task is not None else None,
+            mode=body.mode,
+            agents=body.agents,
+            wait=_wait(body.wait),
+        )
+        if begun is None:
+            return web.Response(status=204)
+        response = _answer(begun)
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+        except BaseException:
+            # The client left: without its keys nobody can play.
+            with anyio.CancelScope(shield=True):
+                giver = Identity(who.role, begun.client)
+                await self._registry.abort(
+                    giver, begun.episode, begun.attempt, "its client left", blame=False
+                )
+            raise
+        return response
+
+    async def _end(self, request: web.Request, who: Identity) -> web.Response:
+        body = await self._read(request, EndRequest, who)
+        return _answer(await self._registry.end(who, _id(request), body.attempt, body.outcome(), body.end_id))
+
+    async def _abort(self, request: web.Request, who: Identity) -> web.Response:
+        body = await self._read(request, AttemptRequest, who)
+        await self._registry.abort(who, _id(request), body.attempt, body.why)
+        return _answer({})
+
+    async def _alive(self, request: web.Request, who: Identity) -> web.Response:
+        body = await self._read(request, AttemptRequest, who)
+        return _answer(AliveAnswer(expires=await self._registry.alive(who, _id(request), body.attempt)))
+
+    async def _reward(self, request: web.Request, who: Identity) -> web.Response:
+        body = await self._read(request, RewardRequest, who)
+        await self._registry.put_reward(who, _id(request), body.attempt, body.reward)
+        return _answer({})
+
+    async def _tokens(self, request: web.Request, who: Identity) -> web.Response:
+        attempt = _number(request, "attempt")
+        calls = await self._registry.calls(who, _id(request), attempt)
+        return _answer({"episode": _id(request), "attempt": attempt, "calls": calls})
+
+    async def _status(self, request: web.Request, who: Identity) -> web.Response:
+        return _answer(self._registry.status())
+
+    async def _offer(self, request: web.Request, who: Identity) -> web.Response:
+        body = await self._read(request, OffersRequest, who)
+        await self._registry.finish(False)
+        await self._collector.offer(body.offers, only=body.only)
+        return _answer({})
+
+    async def _ended(self, request: web.Request, who: Identity) -> web.Response:
+        wait = float(_number(request, "wait", 0))
+        return _answer(await self._collector.ended(_number(request, "after", 0), _wait(wait)))
+
+    async def _calls(self, request: web.Request, who: Identity) -> web.Response:
+        calls = await self._registry.calls(who, _id(request), _number(request, "attempt"))
+        return web.Response(body=msgspec.msgpack.encode(calls), content_type=MSGPACK)
+
+    async def _score(self, request: web.Request, who: Identity) -> web.Response:
+        body = await self._read(request, ScoreRequest, who)
+        await self._collector.score(_id(request), body.attempt, body.outcome)
+        return _answer({})
+
+    async def _use(self, request: web.Request, who: Identity) -> web.Response:
+        body = await self._read(request, UseRequest, who)
+        await self._collector.use(body.ids, body.step)
+        return _answer({})
+
+    async def _withdraw(self, request: web.Request, who: Identity) -> web.Response:
+        body = await self._read(request, WithdrawRequest, who)
+        await self._collector.withdraw(body.ids, body.why)
+        return _answer({})
+
+    async def _version(self, request: web.Request, who: Identity) -> web.Response:
+        await self._registry.set_version((await self._read(request, VersionRequest, who)).version)
+        return _answer({})
+
+    async def _hold(self, request: web.Request, who: Identity) -> web.Response:
+        if (await self._read(request, HoldRequest, who)).held:
+            self._registry.hold()
+        else:
+            self._registry.go_on()
+        return _answer({})
+
+    async def _finish(self, request: web.Request, who: Identity) -> web.Response:
+        await self._registry.finish()
+        return _answer({})
+
+    async def _read(self, request: web.Request, kind: type[T], who: Identity) -> T:
+        """Return the body of a request.
+
+        :raises GatewayError: 400 if it isn't of that kind, 413 if it is too large.
+        """
+        limits = self._owner_limits if who.role is Role.OWNER else self._worker_limits
+        too_large = GatewayError(
+            413, f"body: larger than {limits.max_bytes} bytes; send less", code="too_large"
+        )
+        if (request.content_length or 0) > limits.max_bytes:
+            raise too_large
+        payload = bytearray()
+        try:
+            async for piece in request.content.iter_any():
+                payload += piece
+                if len(payload) > limits.max_bytes:
+                    raise too_large
+        except HTTPRequestEntityTooLarge:
+            raise too_large from None
+        decoder = msgspec.json.Decoder(kind)
+        try:
+            return await decode_untrusted(bytes(payload) or b"{}", decoder.decode, limits)
+        except FrameError as error:
+            raise GatewayError(400, f"body: {error}", code="bad_body") from None
+
+
+def _id(request: web.Request) -> str:
+    return request.match_info["id"]
+
+
+def _wait(seconds: float) -> float:
+    return max(0.0, min(seconds, MOST_WAIT))
+
+
+def _number(request: web.Request, name: str, default: int | None = None) -> int:
+    """Return a number of the query.
+
+    :raises GatewayError: 400 if it is missing or no number.
+    """
+    text = request.query.get(name, "" if default is None else str(default))
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise GatewayError(400, f"{name}: write a whole number, as in ?{name}=1", code="bad_query")
+    return int(text)
+
+
+def _answer(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(body), status=status, headers=headers, content_type="application/json"
+    )
+
+
+def _refusal(error: GatewayError) -> web.Response:
+    headers = {} if error.retry_after is None else {"Retry-After": f"{max(1, round(error.retry_after))}"}
+    if error.status == 413:
+        # The rest of the body is not read.
+        headers["Connection"] = "close"
+    body = ErrorAnswer(error=ErrorDetail(message=error.message, code=error.code))
+    return _answer(body, error.status, headers)

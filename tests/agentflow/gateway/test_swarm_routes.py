@@ -1,0 +1,106 @@
+"""The swarm API over HTTP, with its client."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from pydantic import SecretStr
+
+from agentflow.errors import RunStopped
+from agentflow.gateway import (
+    EpisodeOffer,
+    EpisodeOutcome,
+    EpisodeRegistry,
+    GatewayClient,
+    GatewayError,
+    GatewaySettings,
+)
+from tests.agentflow.gateway._registry import ask, offers, registry_at, served, task
+
+OWNER_TOKEN = "owner-token-of-this-test"
+WORKER_TOKEN = "worker-token-of-this-test"
+VIEWER_TOKEN = "viewer-token-of-this-test"
+SETTINGS = GatewaySettings(
+    token=SecretStr(OWNER_TOKEN),
+    worker_token=SecretStr(WORKER_TOKEN),
+    viewer_token=SecretStr(VIEWER_TOKEN),
+    group_size=2,
+)
+
+
+@asynccontextmanager
+async def gateway(folder: Path) -> AsyncGenerator[tuple[EpisodeRegistry, str]]:
+    """Serve a registry."""
+    async with registry_at(folder, SETTINGS) as registry, served(registry, SETTINGS) as url:
+        yield registry, url
+
+
+@pytest.mark.promise("gateway:swarm:protocol")
+async def test_a_trainer_and_a_worker_play_a_group_over_http(tmp_path: Path) -> None:
+    async with (
+        gateway(tmp_path) as (registry, url),
+        GatewayClient(url, OWNER_TOKEN) as trainer,
+        GatewayClient(url + "/v1", WORKER_TOKEN) as worker,
+        GatewayClient(url, VIEWER_TOKEN) as viewer,
+    ):
+        assert await worker.begin() is None
+        strange = EpisodeOffer(id="1/ä?#..%2F", group="1", task=task(), seed="s")
+        await trainer.set_version(4)
+        await trainer.offer([strange, *offers(size=1)])
+        one, two = await worker.begin(wait=5), await worker.begin(mode="train")
+        assert one is not None
+        assert two is not None
+        assert (one.episode, one.version, one.client) == (strange.id, 4, two.client)
+        live, agent = registry.find(one.keys[""])
+        live.delivered([answer.id for answer in await live.complete(agent, ask("hi"), "")])
+        assert await worker.alive(one) == 600
+        receipt = await worker.end(one, EpisodeOutcome(reward=0.5, metrics={"steps": 3}), "e")
+        assert receipt == await worker.end(one, EpisodeOutcome(reward=0.5, metrics={"steps": 3}), "e")
+        await worker.abort(two, "no time")
+        (ended,) = await trainer.ended(wait=5)
+        assert (ended.offer, ended.version, ended.outcome.metrics) == (strange, 4, {"steps": 3.0})
+        (call,) = await trainer.calls(ended.offer.id, ended.attempt)
+        assert call.tokens is not None
+        assert call.tokens.sampled == (2, 3)
+        assert await viewer.tokens(ended) == await worker.tokens(one) == [call]
+        await worker.put_reward(one, 2.5)
+        (again,) = await trainer.ended(ended.number)
+        assert (again.outcome.reward, again.outcome.metrics) == (2.5, {"steps": 3.0})
+        await trainer.score(strange.id, 1, EpisodeOutcome(reward={"": 1.0}))
+        await trainer.use([strange.id], 1)
+        await trainer.hold()
+        assert (await viewer.status()).held
+        await trainer.go_on()
+        own = await worker.begin(task("mine"))
+        assert own is not None
+        assert own.task == task("mine")
+        await trainer.withdraw([own.episode])
+        await trainer.finish()
+        with pytest.raises(RunStopped, match="the run is over"):
+            await worker.begin(wait=30)
+        with pytest.raises(GatewayError, match="dropped: stale"):
+            await worker.end(own, EpisodeOutcome(reward=1))
+
+
+@pytest.mark.promise("gateway:swarm:begin")
+async def test_a_client_that_leaves_while_it_begins_costs_no_attempt(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as (registry, url), GatewayClient(url, WORKER_TOKEN) as worker:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(worker.begin, wait=30))
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        await registry.collector.offer(offers(size=1))
+        begun = await worker.begin(wait=5)
+        assert begun is not None
+
+
+@pytest.mark.promise("gateway:swarm:client")
+async def test_a_client_waits_for_an_absent_gateway_and_then_stops_with_one_line(tmp_path: Path) -> None:
+    async with GatewayClient("http://127.0.0.1:9", WORKER_TOKEN, patience=0.0) as worker:
+        with pytest.raises(
+            RunStopped, match=r"http://127.0.0.1:9 gives no answer for 0 s \(.*start the gateway"
+        ):
+            await worker.begin()
