@@ -15,8 +15,6 @@ from agentflow.trajectory import Usage
 
 T = TypeVar("T")
 
-REASONING = "reasoning_content"
-"""Key of a call's state with the reasoning before it, which chat templates show again while tools are being used."""
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*?)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _WRONG_TAG = re.compile(r"Invalid (?:enum )?value '?(.*?)'?", re.DOTALL)
@@ -214,18 +212,16 @@ class ConversationBuilder:
         *,
         extend: bool = False,
     ) -> None:
-        """Add an answer of the model; the first of its calls keeps the reasoning.
+        """Add an answer of the model.
 
         :param extend: add to an answer right before it.
         """
-        if calls and reasoning:
-            first = msgspec.structs.replace(calls[0], state={REASONING: reasoning})
-            calls = (first, *calls[1:])
         self._names |= {call.id: call.name for call in calls}
-        parts = (*(TextPart(text) for text in texts if text or not (calls or extend)), *calls)
+        parts = (*(TextPart(text) for text in texts if text or not calls), *calls)
         if extend and self._messages and self._messages[-1].role == "assistant":
-            parts = (*self._messages.pop().parts, *parts)
-        self._messages.append(Message("assistant", parts))
+            before = self._messages.pop()
+            parts, reasoning = (*before.parts, *parts), before.reasoning or reasoning
+        self._messages.append(Message("assistant", parts, reasoning=reasoning))
 
     def add_result(self, call: str, texts: Sequence[str], *, failed: bool = False) -> None:
         """Add the result of a tool call; consecutive ones share a message."""

@@ -324,8 +324,7 @@ def _add_input(builder: ConversationBuilder, given: str | list[dict[str, Any]] |
                 reasoning = "".join(thought.text for thought in item.content or item.summary or ())
                 continue
             case _Message(role="assistant"):
-                builder.add_answer(list(_texts(item.content, f"{place}.content")) or [""])
-                continue
+                builder.add_answer(list(_texts(item.content, f"{place}.content")) or [""], (), reasoning)
             case _Message():
                 builder.add_text(item.role, list(_texts(item.content, f"{place}.content")))
             case _FunctionCall():

@@ -73,8 +73,11 @@ class EpisodeCalls(Protocol):
         """Return the number of tokens of the prompt."""
         ...
 
-    def delivered(self, answers: Sequence[str]) -> None:
-        """Note that the client received these answers; those of a client that left are never noted."""
+    def delivered(self, answers: Sequence[str], ok: bool) -> None:
+        """Note if the client received the answers that `complete` returned, or left before.
+
+        :param answers: their ids.
+        """
         ...
 
 
@@ -140,19 +143,21 @@ class ModelServer:
             answers.extend(await episode.complete(agent, call, retry, pieces))
             return answers
 
-        if call.stream:
-            exchange = _Exchange(request, api, parsed, headers)
-            delivered = await exchange.run(complete, self._ping_seconds)
-            response = exchange.response
-        else:
+        delivered = False
+        try:
+            if call.stream:
+                exchange = _Exchange(request, api, parsed, headers)
+                delivered = await exchange.run(complete, self._ping_seconds)
+                return exchange.response
             written = parsed.reply.body(await complete(None))
             response = web.Response(body=written, headers={**_JSON, **headers})
             await response.prepare(request)
             await response.write_eof()
             delivered = True
-        if delivered:
-            episode.delivered([answer.id for answer in answers])
-        return response
+            return response
+        finally:
+            if answers:
+                episode.delivered([answer.id for answer in answers], delivered)
 
     async def _count(self, api: MessagesApi, request: web.Request) -> web.Response:
         key, (episode, agent) = self._find(request)
@@ -246,10 +251,17 @@ class _Exchange:
                     # The boundary of the server: the stream must end with an event in any case.
                     failures.append(_unexpected(error))
 
+        left: ConnectionError | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(answer)
-            with receive:
-                await self._forward(receive, ping_seconds)
+            try:
+                with receive:
+                    await self._forward(receive, ping_seconds)
+            except ConnectionError as error:
+                left = error
+                group.cancel_scope.cancel()
+        if left is not None:
+            raise left
         try:
             if failures:
                 raise failures[0]

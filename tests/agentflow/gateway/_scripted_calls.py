@@ -30,6 +30,8 @@ class ScriptedCalls:
     retries: list[str] = field(default_factory=list[str])
     received: list[str] = field(default_factory=list[str])
     """Ids of delivered answers."""
+    lost: list[str] = field(default_factory=list[str])
+    """Ids of answers that were not delivered."""
     gate: anyio.Event | None = None
     """Event to wait for before an answer."""
     begun: anyio.Event = field(default_factory=anyio.Event)
@@ -81,8 +83,8 @@ class ScriptedCalls:
         self.calls.append(call)
         return 42
 
-    def delivered(self, answers: Sequence[str]) -> None:
-        self.received += answers
+    def delivered(self, answers: Sequence[str], ok: bool) -> None:
+        (self.received if ok else self.lost).extend(answers)
 
 
 def answer(number: int = 0, text: str = "", *calls: ToolCall, **more: Any) -> GatewayAnswer:  # noqa: ANN401 - any field

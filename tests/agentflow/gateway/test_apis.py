@@ -360,3 +360,17 @@ async def test_a_call_whose_client_leaves_is_cancelled_and_not_delivered(stream:
         group.cancel_scope.cancel()
     assert calls.cancelled == 1
     assert calls.received == []
+
+
+@pytest.mark.promise("gateway:stream:leaves")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_whose_client_leaves_while_it_is_sent_counts_as_not_delivered(stream: bool) -> None:
+    calls = ScriptedCalls([answer(0, "x" * 32_000_000)])
+    async with scripted_server(calls) as url:
+        body = {"model": MODEL, "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
+        async with (
+            raw_client(url) as client,
+            client.stream("POST", "/v1/chat/completions", json=body) as response,
+        ):
+            assert response.status_code == 200
+    assert (calls.received, calls.lost) == ([], ["c0.0"])
