@@ -25,19 +25,29 @@ from agentflow.gateway._types import (
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from agentflow.gateway._answers import Answerer, ExactAnswerer, PlainAnswerer, RecordingAnswerer
     from agentflow.gateway._client import GatewayClient
     from agentflow.gateway._episodes import EpisodeRegistry
     from agentflow.gateway._live import LiveEpisode
+    from agentflow.gateway._memory import (
+        EpisodeMemory,
+        PromptMatch,
+        full_tokens,
+        token_tree,
+        trained_tokens,
+    )
     from agentflow.gateway._settings import AgentSettings, EpisodeLimits, GatewaySettings, UpstreamSettings
     from agentflow.gateway._store import EpisodeStore
     from agentflow.gateway._swarm_routes import add_swarm_routes
 
 __all__ = [
     "AgentSettings",
+    "Answerer",
     "BegunEpisode",
     "Dialect",
     "EndedEpisode",
     "EpisodeLimits",
+    "EpisodeMemory",
     "EpisodeMode",
     "EpisodeOffer",
     "EpisodeOutcome",
@@ -45,6 +55,7 @@ __all__ = [
     "EpisodeRegistry",
     "EpisodeState",
     "EpisodeStore",
+    "ExactAnswerer",
     "GatewayAnswer",
     "GatewayCall",
     "GatewayClient",
@@ -52,20 +63,28 @@ __all__ = [
     "GatewaySettings",
     "GatewayStatus",
     "LiveEpisode",
+    "PlainAnswerer",
+    "PromptMatch",
     "PromptOrigin",
     "RecordedCall",
+    "RecordingAnswerer",
     "UpstreamSettings",
     "add_swarm_routes",
+    "full_tokens",
     "rewards_of",
+    "token_tree",
+    "trained_tokens",
 ]
 
 # A client loads no server.
 __getattr__ = lazy_exports(
     __name__,
     {
+        "._answers": ["Answerer", "ExactAnswerer", "PlainAnswerer", "RecordingAnswerer"],
         "._client": ["GatewayClient"],
         "._episodes": ["EpisodeRegistry"],
         "._live": ["LiveEpisode"],
+        "._memory": ["EpisodeMemory", "PromptMatch", "full_tokens", "token_tree", "trained_tokens"],
         "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
         "._store": ["EpisodeStore"],
         "._swarm_routes": ["add_swarm_routes"],

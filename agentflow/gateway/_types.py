@@ -98,9 +98,9 @@ class PromptOrigin(StrEnum):
     TOOLS = "tools"
     """Rendered: the offered tools changed."""
     REWRITTEN = "rewritten"
-    """Rendered: earlier messages were changed or shortened."""
+    """Rendered from the first change on: earlier messages were changed or shortened."""
     FOREIGN = "foreign"
-    """Rendered: an answer in the conversation was not sampled in this episode."""
+    """Rendered from there on: an answer in the conversation was not sampled in this episode."""
     TEMPLATE = "template"
     """Rendered: the chat template alters earlier messages, so a prefix can't be proven."""
     RECORDED = "recorded"
@@ -136,6 +136,8 @@ class RecordedCall(Struct, frozen=True, kw_only=True):
     """Reasoning before the answer."""
     tools: tuple[ToolSpec, ...] | None = None
     """Offered tools; `None`: those of the parent."""
+    template: dict[str, Any] | None = None
+    """`chat_template_kwargs`; `None`: those of the parent."""
     finish: str = "stop"
     """Reason for its end."""
     overrides: tuple[str, ...] = ()

@@ -6,14 +6,15 @@ answer stays exactly as it was sampled, and a prompt stays the same even if the 
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
-import anyio
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentflow.actors import together
 from agentflow.errors import ModelFailureKind
 from agentflow.models._apis import EncodedRequest, separate_reasoning
 from agentflow.models._apis._messages import call_id, function_tool, parse_call, without_none
@@ -35,6 +36,10 @@ _NO_PARSER = "it was started without a parser of tool calls; set `serving.tool_p
 
 class _Tokenized(Struct):
     tokens: list[int]
+
+
+class _Detokenized(Struct):
+    prompt: str
 
 
 class _Grammar(Struct, frozen=True):
@@ -125,6 +130,7 @@ class ParsedAnswer(Struct, frozen=True):
 
 _ENCODER = msgspec.json.Encoder()
 _TOKENIZED = msgspec.json.Decoder(_Tokenized)
+_DETOKENIZED = msgspec.json.Decoder(_Detokenized)
 _RENDERED = msgspec.json.Decoder(_Rendered)
 _GENERATED = msgspec.json.Decoder(_Generated)
 _READ = msgspec.json.Decoder(_Read)
@@ -158,7 +164,8 @@ class TokenEngine:
         :param post: sends a request, with retries if wanted.
         :param facts: shared by several clients of the model.
         """
-        self._model = model
+        self.model = model
+        """Name of the model in requests."""
         self._server = url.removesuffix("/v1")
         self._post = post
         self._facts = facts or EngineFacts()
@@ -182,8 +189,13 @@ class TokenEngine:
 
     async def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a text without a template."""
-        answer = await self._send("/tokenize", {"model": self._model, "prompt": text})
+        answer = await self._send("/tokenize", {"model": self.model, "prompt": text})
         return _TOKENIZED.decode(answer).tokens
+
+    async def text(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, with special tokens."""
+        answer = await self._send("/detokenize", {"model": self.model, "tokens": ids})
+        return _DETOKENIZED.decode(answer).prompt
 
     async def tail(
         self,
@@ -206,29 +218,20 @@ class TokenEngine:
             if isinstance(part, ToolCall)
         )
         stand = (_ASKED, Message("assistant", calls)) if calls else _STAND_IN
-        whole: list[int] = []
-        closed: list[int] = []
-
-        async def render_whole() -> None:
-            whole.extend(await self._render((*stand, *messages), some, options))
-
-        async def render_closed() -> None:
-            closed.extend(await self._render(stand, some, options, ending="closed"))
-
-        if not calls:
+        render_whole = partial(self._render, (*stand, *messages), some, options)
+        if calls:
+            closing = await self._closing(some, options)
+            render_closed = partial(self._render, stand, some, options, ending="closed")
+            whole, closed = await together([render_whole, render_closed])
+            if closing and closed[-len(closing) :] == closing and whole[: len(closed)] == closed:
+                return closing + whole[len(closed) :]
+        else:
             begin = await self._open(some, options)
-            await render_whole()
+            whole = await render_whole()
             if whole[: len(begin)] == begin:
                 return whole[len(begin) :]
             closing = await self._closing(some, options)
-            closed.extend(await self._stand_in(some, options, "closed"))
-        else:
-            closing = await self._closing(some, options)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(render_whole)
-                tasks.start_soon(render_closed)
-            if closing and closed[-len(closing) :] == closing and whole[: len(closed)] == closed:
-                return closing + whole[len(closed) :]
+            closed = await self._stand_in(some, options, "closed")
         if not closing:
             return None
         # The template alters the answer once something follows it, such as its reasoning. What follows is the same
@@ -256,7 +259,7 @@ class TokenEngine:
         params = {"logprobs": 0, **sampling}
         if answers > 1:
             params["n"] = answers
-        body = {"model": self._model, "return_token_ids": True, **(fields or {})}
+        body = {"model": self.model, "return_token_ids": True, **(fields or {})}
         if self._facts.generates:
             asked = {"token_ids": ids, "output_mode": "text", "sampling_params": params, **body}
             try:
@@ -300,7 +303,7 @@ class TokenEngine:
             # The end of the prompt decides about a leading space, and about reasoning that the template began.
             before = answers[0].tokens.prompt[-_SEED_IDS:]
             given = {"request_id": "read", "choices": choices, "prompt_token_ids": before}
-            body = {"model": self._model, "generate_response": given, "chat_request": chat}
+            body = {"model": self.model, "generate_response": given, "chat_request": chat}
             done = _READ.decode(await self._send("/v1/chat/completions/derender", body)).choices
             for number, one in zip(filled, done, strict=True):
                 found[number] = _parsed(one.message, answers[number])
@@ -316,22 +319,28 @@ class TokenEngine:
         if choice in ("auto", "none"):
             return None
         options = template or {}
-        fields = {"messages": chat_messages((_ASKED,)), **self._tools(tools, choice), **options}
+        # Only a strict tool's schema is enforced; else arguments can be any JSON, such as a number.
+        fields = {"messages": chat_messages((_ASKED,)), **self._tools(tools, choice, strict=True), **options}
         key = blake2b(_ENCODER.encode(fields), digest_size=16).digest()
         if key not in self._facts.grammars:
-            rendered = await self._rendered({"model": self._model, **fields})
+            rendered = await self._rendered({"model": self.model, **fields})
             outputs = rendered.sampling_params.structured_outputs or {}
             named = {name: value for name, value in outputs.items() if not name.startswith("_")}
             self._facts.grammars[key] = without_none(named) or None
         return self._facts.grammars[key]
 
-    def _tools(self, tools: Sequence[ToolSpec], choice: str = "auto") -> dict[str, Any]:
+    def _tools(
+        self, tools: Sequence[ToolSpec], choice: str = "auto", *, strict: bool = False
+    ) -> dict[str, Any]:
         if not tools:
             return {}
+        listed = [function_tool(tool) for tool in tools]
+        for one in listed if strict else ():
+            one["function"]["strict"] = True
         named = {"type": "function", "function": {"name": choice}}
         known = choice if choice in ("auto", "none", "required") else named
         chosen = {} if choice == "auto" else {"tool_choice": known}
-        return {"tools": [function_tool(tool) for tool in tools], **chosen}
+        return {"tools": listed, **chosen}
 
     async def _render(
         self,
@@ -346,7 +355,7 @@ class TokenEngine:
         :param ending: `open` leaves the last message open, `closed` closes it; empty: begin the next answer.
         """
         body: dict[str, Any] = {
-            "model": self._model,
+            "model": self.model,
             "messages": chat_messages(messages),
             "add_generation_prompt": not ending,
             "continue_final_message": ending == "open",

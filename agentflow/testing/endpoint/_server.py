@@ -18,6 +18,7 @@ from agentflow.testing.endpoint._play import embed, play, use_tool
 from agentflow.testing.endpoint._prompt import FakeToolCall, Prompt, read_prompt
 from agentflow.testing.endpoint._token_apis import (
     GenerateBody,
+    decoded,
     derender,
     events_of,
     logprobs_of,
@@ -83,6 +84,10 @@ class _Texts(Struct):
     encoding_format: str = "float"
 
 
+class _TokenIds(Struct):
+    tokens: list[int]
+
+
 class FakeEndpoint:
     """The fake endpoint: answers and counts requests."""
 
@@ -111,7 +116,9 @@ class FakeEndpoint:
                 return await self._count(request, body, self._said)
             case "/inference/v1/generate":
                 return await self._count(request, body, self._generated)
-            case "/v1/chat/completions/render" | "/tokenize" | "/v1/chat/completions/derender":
+            case (
+                "/v1/chat/completions/render" | "/v1/chat/completions/derender" | "/tokenize" | "/detokenize"
+            ):
                 return self._tokens(request.path, body)
             case "/v1/embeddings":
                 return self._embed(body)
@@ -206,6 +213,8 @@ class FakeEndpoint:
 
     def _tokens(self, path: str, body: bytes) -> web.Response:
         try:
+            if path == "/detokenize":
+                return self._reply({"prompt": decoded(msgspec.json.decode(body, type=_TokenIds).tokens)})
             if path.endswith("/derender"):
                 return self._reply(derender(body))
             return self._reply(render(body, tokenizes=path == "/tokenize"))

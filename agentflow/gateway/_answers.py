@@ -1,0 +1,428 @@
+"""Answers to calls: by exact tokens from vLLM, by its chat API with recorded tokens, or by any endpoint without tokens."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final, Literal, Protocol
+
+from msgspec.structs import replace
+
+from agentflow.actors import together
+from agentflow.gateway._memory import EpisodeMemory, PromptMatch
+from agentflow.gateway._types import GatewayAnswer, GatewayCall, PromptOrigin, RecordedCall
+from agentflow.models import (
+    ApiAnswer,
+    Message,
+    ModelConnection,
+    ParsedAnswer,
+    SampledAnswer,
+    Sampling,
+    TextPart,
+    TokenEngine,
+    ToolCall,
+    engine_sampling,
+    escaped_message,
+    escaped_tool,
+    joined,
+    model_failures,
+)
+
+Answered = tuple[GatewayAnswer, RecordedCall]
+"""Answer with its record."""
+_UNMODIFIED: Final = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+_IDS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
+_ID_SIZE = 9
+_THOUGHT = "<think>"
+
+
+class Answerer(Protocol):
+    """Model of some agents, as the gateway calls it."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Accepted names of models; the first one is the default."""
+        ...
+
+    def overrides(self, call: GatewayCall, temperature: float | None) -> tuple[str, ...]:
+        """Return the names of the call's sampling parameters that the run replaces.
+
+        :param temperature: as in `answer`.
+        """
+        ...
+
+    async def count(self, call: GatewayCall) -> int:
+        """Return the number of tokens of a call's prompt.
+
+        :raises ModelFailure: if the model fails for good.
+        """
+        ...
+
+    async def answer(
+        self,
+        call: GatewayCall,
+        memory: EpisodeMemory,
+        ids: Sequence[str],
+        *,
+        seed: str,
+        temperature: float | None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> list[Answered]:
+        """Answer a call and add the records to the memory.
+
+        :param ids: id of each answer.
+        :param seed: source of the seed of everything sampled.
+        :param temperature: sampling temperature of trained agents; the requests of others decide.
+        :param on_text: receives the text of a single answer as it is sampled.
+        :raises ModelFailure: if the model fails for good.
+        """
+        ...
+
+
+class ExactAnswerer:
+    """Answers of vLLM by exact tokens. See docs/gateway.md."""
+
+    def __init__(self, engine: TokenEngine) -> None:
+        """Describe the model.
+
+        :param engine: that of an open `ModelConnection` to vLLM.
+        """
+        self._engine = engine
+        self.models = (engine.model,)
+        """Accepted names of models."""
+        self._thinks: dict[str, bool] = {}
+
+    def overrides(self, call: GatewayCall, temperature: float | None) -> tuple[str, ...]:
+        """Return the names of the call's sampling parameters that the run replaces."""
+        return replaced_by(call.sampling, temperature)
+
+    async def count(self, call: GatewayCall) -> int:
+        """Return the number of tokens of a call's prompt.
+
+        :raises ModelFailure: if the model fails for good.
+        """
+        with model_failures():
+            return len(await self._rendered(call))
+
+    async def answer(
+        self,
+        call: GatewayCall,
+        memory: EpisodeMemory,
+        ids: Sequence[str],
+        *,
+        seed: str,
+        temperature: float | None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> list[Answered]:
+        """Answer a call and add the records to the memory.
+
+        :raises ModelFailure: if the engine fails for good.
+        """
+        with model_failures():
+            match, prompt = await self._prompt(call, memory)
+            sampling = _sampling_of(call, memory, temperature, _seed(seed, prompt, memory))
+            structured = await self._structure(call)
+            if on_text is not None and (call.tools or call.schema is not None or await self._opens(call)):
+                # The text is known only once it is parsed.
+                on_text = None
+            sampled = await self._engine.generate(
+                prompt,
+                {**engine_sampling(sampling, structured), **sampling.extra},
+                answers=len(ids),
+                on_text=None if on_text is None else _until_thought(on_text),
+            )
+            options = _template(call)
+            tools = tuple(map(escaped_tool, call.tools))
+            parsed = await self._engine.read(sampled, tools, choice=call.tool_choice, template=options)
+        done: list[Answered] = []
+        changed = replaced_by(call.sampling, temperature)
+        for id, answer, found in zip(ids, sampled, parsed, strict=True):
+            done.append(_recorded(call, memory, match, id, _found(answer, found), seed, changed))
+        return done
+
+    async def _prompt(self, call: GatewayCall, memory: EpisodeMemory) -> tuple[PromptMatch, list[int]]:
+        """Return the known part of the prompt, and all its tokens."""
+        if call.prompt is not None:
+            return PromptMatch(PromptOrigin.OPENING), await self._rendered(call)
+        match = memory.match(call)
+        if match.parent:
+            messages = tuple(map(escaped_message, call.messages[match.count - 1 :]))
+            tools = tuple(map(escaped_tool, call.tools[:1]))
+            tail = await self._engine.tail(messages[0], messages[1:], tools, template=_template(call))
+            if tail is not None:
+                return match, joined(match.ids, tail)
+            match = PromptMatch(PromptOrigin.TEMPLATE)
+        return match, await self._rendered(call)
+
+    async def _rendered(self, call: GatewayCall) -> list[int]:
+        if call.prompt is not None:
+            text = call.prompt
+            return await self._engine.tokenize(text) if isinstance(text, str) else list(text)
+        messages = tuple(map(escaped_message, call.messages))
+        tools = tuple(map(escaped_tool, call.tools))
+        return await self._engine.render(messages, tools, template=_template(call))
+
+    async def _structure(self, call: GatewayCall) -> Mapping[str, Any] | None:
+        if call.schema is not None:
+            return {"json": call.schema} if call.schema else {"json_object": True}
+        tools = tuple(map(escaped_tool, call.tools))
+        return (
+            await self._engine.grammar(tools, call.tool_choice, template=_template(call)) if tools else None
+        )
+
+    async def _opens(self, call: GatewayCall) -> bool:
+        """Return true if the template begins the reasoning of an answer, so that its text shows no beginning."""
+        key = repr(call.template)
+        if key not in self._thinks and call.prompt is None:
+            end = await self._engine.render((Message("user", (TextPart("-"),)),), template=_template(call))
+            self._thinks[key] = (await self._engine.text(end)).rstrip().endswith(_THOUGHT)
+        return self._thinks.get(key, False)
+
+
+class _ChatAnswerer:
+    """Answers of an endpoint's own API, one request for each."""
+
+    def __init__(self, connection: ModelConnection, *, tokens: bool) -> None:
+        self._connection = connection
+        self._tokens = tokens
+        self.models = (connection.model,)
+        """Accepted names of models."""
+
+    async def count(self, call: GatewayCall) -> int:
+        """Return an estimate of the number of tokens of a call's prompt: four characters per token."""
+        texts = [repr(message.parts) for message in call.messages] + [repr(tool) for tool in call.tools]
+        return sum(map(len, texts)) // 4 + 1
+
+    async def answer(
+        self,
+        call: GatewayCall,
+        memory: EpisodeMemory,
+        ids: Sequence[str],
+        *,
+        seed: str,
+        temperature: float | None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> list[Answered]:
+        """Answer a call and add the records to the memory; the text is passed on at once.
+
+        :raises ModelFailure: if the endpoint fails for good.
+        """
+        messages = call.messages
+        if call.prompt is not None:
+            messages = (Message("user", (TextPart(_as_text(call.prompt)),)),)
+        match = memory.match(call)
+        number = memory.repeats([ord(letter) for letter in repr((messages, call.tools))])
+
+        async def ask(place: int) -> ApiAnswer:
+            return await self._connection.ask(
+                messages if self._tokens else [replace(message, reasoning="") for message in messages],
+                tools=call.tools,
+                may_call=call.tool_choice != "none",
+                sampling=self._sampling(call, memory, temperature, f"{seed}/{number}/{place}"),
+                schema=call.schema,
+                tokens=self._tokens,
+            )
+
+        answers = await together([partial(ask, place) for place in range(len(ids))])
+        done = [
+            self._done(call, memory, match, id, answer, seed, temperature)
+            for id, answer in zip(ids, answers, strict=True)
+        ]
+        if on_text is not None and done[0][0].text:
+            on_text(done[0][0].text)
+        return done
+
+    def overrides(self, call: GatewayCall, temperature: float | None) -> tuple[str, ...]:
+        """Return the names of the call's sampling parameters that the run replaces."""
+        return replaced_by(call.sampling, temperature) if self._tokens else ()
+
+    def _sampling(
+        self, call: GatewayCall, memory: EpisodeMemory, temperature: float | None, seed: str
+    ) -> Sampling:
+        sampling = call.sampling
+        if self._tokens:
+            sampling = _sampling_of(call, memory, temperature, _number_of(seed.encode()))
+        choice = call.tool_choice
+        named = {"type": "function", "function": {"name": choice}}
+        chosen = (
+            {} if choice in ("auto", "none") else {"tool_choice": choice if choice == "required" else named}
+        )
+        return replace(sampling, extra={**sampling.extra, **_template(call), **chosen})
+
+    def _done(
+        self,
+        call: GatewayCall,
+        memory: EpisodeMemory,
+        match: PromptMatch,
+        id: str,
+        answer: ApiAnswer,
+        seed: str,
+        temperature: float | None,
+    ) -> Answered:
+        if answer.tokens is not None:
+            proven = list(answer.tokens.prompt[: len(match.ids)]) == list(match.ids) and match.parent
+            match = (
+                replace(match, origin=PromptOrigin.RECORDED) if proven else PromptMatch(PromptOrigin.RECORDED)
+            )
+        finish = answer.finish if answer.finish in ("length", "tool_calls") else "stop"
+        found = GatewayAnswer(
+            id="",
+            text=answer.text,
+            reasoning=answer.reasoning,
+            calls=answer.calls,
+            finish=_finish(finish, answer.calls),
+            tokens=answer.tokens,
+            usage=answer.usage,
+        )
+        return _recorded(call, memory, match, id, found, seed, self.overrides(call, temperature))
+
+
+class RecordingAnswerer(_ChatAnswerer):
+    """Answers of vLLM's chat API, which returns their tokens but renders each prompt anew. See docs/gateway.md."""
+
+    def __init__(self, connection: ModelConnection) -> None:
+        """Describe the model.
+
+        :param connection: open connection to vLLM.
+        """
+        super().__init__(connection, tokens=True)
+
+
+class PlainAnswerer(_ChatAnswerer):
+    """Answers of any endpoint, without tokens, for agents that are not trained. See docs/gateway.md."""
+
+    def __init__(self, connection: ModelConnection) -> None:
+        """Describe the model.
+
+        :param connection: open connection to the endpoint.
+        """
+        super().__init__(connection, tokens=False)
+
+
+def replaced_by(sampling: Sampling, temperature: float | None) -> tuple[str, ...]:
+    """Return the names of sampling parameters that a run replaces with its own."""
+    if temperature is None:
+        return ()
+    asked = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
+    own = {"temperature": temperature, "top_p": 1.0}
+    named = [name for name, value in asked.items() if value is not None and value != own.get(name)]
+    return (*named, *(name for name in sampling.extra if sampling.extra[name] != _UNMODIFIED.get(name)))
+
+
+def _sampling_of(call: GatewayCall, memory: EpisodeMemory, temperature: float | None, seed: int) -> Sampling:
+    """Return the sampling of a call; that of a trained agent is the unmodified distribution at the run's temperature."""
+    asked = call.sampling
+    if not memory.trained:
+        return asked if asked.seed is not None else replace(asked, seed=seed)
+    return Sampling(
+        temperature=1.0 if temperature is None else temperature,
+        top_p=1.0,
+        max_tokens=asked.max_tokens,
+        seed=seed,
+        stop=asked.stop,
+        extra=dict(_UNMODIFIED),
+    )
+
+
+def _found(answer: SampledAnswer, found: ParsedAnswer) -> GatewayAnswer:
+    return GatewayAnswer(
+        id="",
+        text=found.text,
+        reasoning=found.reasoning,
+        calls=found.calls,
+        finish=_finish(answer.tokens.finish, found.calls),
+        tokens=answer.tokens,
+        stop=answer.stop if isinstance(answer.stop, str) else "",
+    )
+
+
+def _finish(finish: str, calls: Sequence[ToolCall]) -> Literal["stop", "length", "tool_calls"]:
+    if finish == "length":
+        return "length"
+    return "tool_calls" if calls else "stop"
+
+
+def _recorded(
+    call: GatewayCall,
+    memory: EpisodeMemory,
+    match: PromptMatch,
+    id: str,
+    found: GatewayAnswer,
+    seed: str,
+    overrides: tuple[str, ...],
+) -> Answered:
+    """Return an answer with its record, and add the record to the memory."""
+    calls = tuple(
+        replace(each, id=_call_id(seed, id, number), state=dict[str, Any]())
+        for number, each in enumerate(found.calls)
+    )
+    texts = (TextPart(found.text),) if found.text or not calls else ()
+    tokens = found.tokens
+    stored = tokens
+    if tokens is not None and match.parent:
+        stored = replace(tokens, prompt=tokens.prompt[len(match.ids) :])
+    record = RecordedCall(
+        id=id,
+        agent=memory.agent,
+        dialect=call.dialect,
+        trained=memory.trained,
+        delivered=True,
+        origin=match.origin,
+        parent=match.parent,
+        tokens=stored,
+        before=match.count,
+        messages=call.messages[match.count :],
+        answer=Message("assistant", (*texts, *calls)),
+        reasoning=found.reasoning,
+        tools=None if match.parent else call.tools,
+        template=None if match.parent else call.template,
+        finish=found.finish,
+        overrides=overrides,
+        removed=call.removed,
+    )
+    memory.add(record)
+    return replace(found, id=id, calls=calls), record
+
+
+def _template(call: GatewayCall) -> dict[str, Any]:
+    return {"chat_template_kwargs": call.template} if call.template else {}
+
+
+def _seed(seed: str, prompt: Sequence[int], memory: EpisodeMemory) -> int:
+    """Return the seed of a call: it does not depend on the order of calls with other prompts."""
+    digest = blake2b(repr(prompt).encode(), digest_size=16).hexdigest()
+    return _number_of(f"{seed}/{digest}/{memory.repeats(prompt)}".encode())
+
+
+def _number_of(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=6).digest(), "big")
+
+
+def _call_id(seed: str, id: str, number: int) -> str:
+    """Return the id of a tool call. Some templates require nine letters and digits."""
+    value = int.from_bytes(blake2b(f"{seed}/{id}/{number}".encode(), digest_size=8).digest(), "big")
+    letters: list[str] = []
+    for _ in range(_ID_SIZE):
+        value, place = divmod(value, len(_IDS))
+        letters.append(_IDS[place])
+    return "".join(letters)
+
+
+def _as_text(prompt: str | tuple[int, ...]) -> str:
+    return prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+
+
+def _until_thought(on_text: Callable[[str], None]) -> Callable[[str], None]:
+    """Pass a text on unless it begins with reasoning, which is not part of the answer's text."""
+    held = ""
+    passes = False
+
+    def add(piece: str) -> None:
+        nonlocal held, passes
+        held += piece
+        begin = held.lstrip()
+        passes = passes or not (begin.startswith(_THOUGHT) or _THOUGHT.startswith(begin))
+        if passes:
+            on_text(held)
+            held = ""
+
+    return add

@@ -1,0 +1,81 @@
+"""Prompts of an episode: exactly the tokens that were sampled, or a recorded reason."""
+
+from collections import Counter
+
+import pytest
+
+from agentflow.gateway import (
+    EpisodeMemory,
+    ExactAnswerer,
+    PromptOrigin,
+    full_tokens,
+    token_tree,
+    trained_tokens,
+)
+from agentflow.tokens import TokenTree
+from agentflow.trajectory import Tokens
+from tests.agentflow.gateway._conversations import Conversation
+from tests.agentflow.gateway._engine import RandomEngine, Told
+
+
+def told(tokens: Tokens) -> Told:
+    return tokens.prompt, tokens.sampled, tokens.logprobs
+
+
+def trained(tree: TokenTree) -> list[Told]:
+    found: list[Told] = []
+    for row in tree.rows():
+        values = iter(row.logprobs)
+        for one in row.trained:
+            ids = row.ids[one.start : one.stop]
+            found.append((row.ids[: one.start], ids, tuple(next(values) for _ in ids)))
+    return found
+
+
+async def check_conversations(count: int) -> None:
+    """Assert that rows equal the engine's own log, and that each delivered call is trained once."""
+    origins: Counter[PromptOrigin] = Counter()
+    for number in range(count):
+        engine = RandomEngine()
+        one = Conversation(number, ExactAnswerer(engine.engine), only_appends=number % 2 == 0)
+        await one.talk()
+        full = [(record, tokens) for record, tokens in full_tokens(one.records)]
+        assert Counter(told(tokens) for _, tokens in full) == Counter(engine.told)
+        delivered = [(record.id, tokens) for record, tokens in full if record.delivered]
+        assert trained_tokens(one.records) == ({"": delivered} if delivered else {})
+        tree = token_tree(one.records)
+        assert Counter(trained(tree)) == Counter(told(tokens) for _, tokens in delivered)
+        by_id = {record.id: tokens for record, tokens in full}
+        for record, tokens in full:
+            origins[record.origin] += 1
+            if record.parent:
+                before = by_id[record.parent]
+                whole = before.prompt + before.sampled
+                assert tokens.prompt[: len(whole)] == whole
+        if one.only_appends:
+            assert {record.origin for record in one.records} <= {PromptOrigin.OPENING, PromptOrigin.APPENDED}
+            assert not {fork.reason.value for fork in tree.forks()} & {"drift", "rewritten", "truncated"}
+        # A memory that is rebuilt from the journal continues the same calls.
+        again = EpisodeMemory()
+        for record in one.records:
+            again.add(record, restored=True)
+        for call in one.calls:
+            assert again.match(call) == one.memory.match(call)
+    assert set(origins) == {
+        PromptOrigin.OPENING,
+        PromptOrigin.APPENDED,
+        PromptOrigin.TOOLS,
+        PromptOrigin.REWRITTEN,
+        PromptOrigin.FOREIGN,
+    }
+
+
+@pytest.mark.promise("gateway:exact")
+async def test_a_hundred_random_conversations_train_exactly_what_was_sampled() -> None:
+    await check_conversations(100)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("gateway:exact")
+async def test_a_thousand_random_conversations_train_exactly_what_was_sampled() -> None:
+    await check_conversations(1000)
