@@ -1,8 +1,8 @@
 """Bodies of the swarm API's requests. Unknown fields are refused."""
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import Struct, field, structs
+from msgspec import Meta, Struct, field, structs
 
 from agentflow.gateway._types import EpisodeMode, EpisodeOffer, EpisodeOutcome
 from agentflow.trajectory import Task
@@ -11,6 +11,9 @@ CLIENT_HEADER = "X-AgentFlow-Client"
 """Header with the id of a client."""
 MOST_WAIT = 60.0
 """Maximum seconds that a request waits for something to happen."""
+
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
+"""Number that a database can store."""
 
 
 class OwnTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -39,7 +42,7 @@ class BeginRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class EndRequest(EpisodeOutcome, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """`POST /swarm/episodes/{id}/end`: the outcome, and the attempt that it belongs to."""
 
-    attempt: int
+    attempt: Number
     end_id: str = ""
 
     def outcome(self) -> EpisodeOutcome:
@@ -50,21 +53,21 @@ class EndRequest(EpisodeOutcome, frozen=True, kw_only=True, forbid_unknown_field
 class AttemptRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """`POST /swarm/episodes/{id}/abort` and `/alive`."""
 
-    attempt: int
+    attempt: Number
     why: str = ""
 
 
 class RewardRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`PUT /swarm/episodes/{id}/reward`."""
 
-    attempt: int
+    attempt: Number
     reward: float | dict[str, float]
 
 
 class ScoreRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`POST /swarm/episodes/{id}/score`."""
 
-    attempt: int
+    attempt: Number
     outcome: EpisodeOutcome
 
 
@@ -79,7 +82,7 @@ class UseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`POST /swarm/use`."""
 
     ids: tuple[str, ...]
-    step: int
+    step: Number
 
 
 class WithdrawRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,7 +95,7 @@ class WithdrawRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class VersionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`PUT /swarm/version`."""
 
-    version: int
+    version: Number
 
 
 class HoldRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from io import BytesIO
 from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import quote
@@ -46,6 +47,7 @@ T = TypeVar("T")
 
 _BACKOFF = Backoff(initial=0.05, maximum=2.0)
 _REQUEST_SECONDS = 60.0
+_LARGE_BYTES = 1 << 20
 
 
 class _Recorded(msgspec.Struct):
@@ -246,8 +248,10 @@ class GatewayClient:
         since, failures = self._clock.now(), 0
         while True:
             try:
+                # Large bodies are sent in pieces.
+                data = payload if payload is None or len(payload) < _LARGE_BYTES else BytesIO(payload)
                 async with self._session.request(
-                    method, self._url + path, data=payload, headers=headers, timeout=timeout
+                    method, self._url + path, data=data, headers=headers, timeout=timeout
                 ) as answer:
                     status, content = answer.status, await answer.read()
                     retry_after = answer.headers.get("Retry-After")

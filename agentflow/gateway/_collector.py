@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from msgspec import structs
 
 from agentflow.actors import Clock
-from agentflow.gateway._places import WAITING, Place, PlaceBook, check_id, check_outcome
+from agentflow.gateway._places import WAITING, Place, PlaceBook, check_id, check_outcome, check_storable
 from agentflow.gateway._store import Change, EpisodeStore
 from agentflow.gateway._types import (
     EndedEpisode,
@@ -48,6 +48,7 @@ class EpisodeCollector:
         book, ids = self._book, {offer.id for offer in offers}
         for offer in offers:
             check_id("offers", offer.id, own=False)
+            check_storable("offers", offer)
         for id in ids - book.places.keys():
             if (row := await self._store.place(id)) is not None:
                 raise GatewayError(

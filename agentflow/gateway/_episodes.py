@@ -92,10 +92,11 @@ class EpisodeRegistry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._tasks.cancel_scope.cancel()
-        if isinstance(error, Exception):
-            # It is raised as itself, not in a group.
-            kind = error = trace = None
         try:
+            if isinstance(error, Exception):
+                # It is raised as itself, not in a group.
+                await self._tasks.__aexit__(None, None, None)
+                return None
             return await self._tasks.__aexit__(kind, error, trace)
         except ExceptionGroup as group:
             raise unwrap_group(group) from None

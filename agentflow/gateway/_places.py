@@ -224,6 +224,7 @@ class PlaceBook:
         :raises GatewayError: 409 if the id is another task's, or all its episodes were played.
         """
         check_id("task.id", task.id)
+        check_storable("task", task)
         ids = [f"{_OWN}{task.id}/{member}" for member in range(size if mode == "train" else 1)]
         row = None if ids[0] in self.places else await store.place(ids[0])
         if row is None and ids[0] not in self.places:
@@ -263,6 +264,19 @@ def check_id(name: str, id: str, *, own: bool = True) -> None:
     if not own and id.startswith(_OWN):
         told = f"{name}: {id[:40]!r} begins with {_OWN}, which names tasks of clients; write another id"
         raise GatewayError(400, told, code="bad_id")
+
+
+def check_storable(name: str, value: object) -> None:
+    """Refuse values that the journal can't store.
+
+    :raises GatewayError: 400.
+    """
+    try:
+        _encode(value)
+    except (OverflowError, UnicodeEncodeError, TypeError, ValueError) as error:
+        raise GatewayError(
+            400, f"{name}: can't be stored ({error}); change it", code="not_storable"
+        ) from None
 
 
 def check_outcome(outcome: EpisodeOutcome, agents: Mapping[str, object]) -> None:

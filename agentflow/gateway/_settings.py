@@ -30,6 +30,10 @@ class UpstreamSettings(Section):
     tokens: Literal["exact", "recorded"] = "exact"
     """`exact` sends conversations as tokens (vLLM's render and generate endpoints); `recorded` sends messages and stores the
     tokens that the engine reports."""
+    max_concurrency: int = Field(default=256, ge=1)
+    """Maximum number of concurrent requests."""
+    call_seconds: float = Field(default=600.0, gt=0)
+    """Time for one call in seconds, over all attempts."""
 
 
 class AgentSettings(Section):
@@ -73,8 +77,6 @@ class GatewaySettings(Section):
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on; 0: any free port."""
-    hosts: tuple[str, ...] = ()
-    """Further `host:port` names under which clients reach it."""
     public_url: EndpointUrl = ""
     """Address that episodes are told; empty: host and port."""
     folder: Path | None = None

@@ -6,7 +6,7 @@ async with ModelServer(ServingSettings(model="path/of/a/model")) as server:
 
 from agentflow.serving._control import EngineControl
 from agentflow.serving._publishing import Publisher
-from agentflow.serving._server import ModelServer
+from agentflow.serving._server import ModelServer, kept_port
 from agentflow.serving._settings import Device, ServingSettings
 from agentflow.serving._weights import TOLERANCES, Probe, Published, Weights, WeightsFailure, probe_tokens
 
@@ -21,5 +21,6 @@ __all__ = [
     "ServingSettings",
     "Weights",
     "WeightsFailure",
+    "kept_port",
     "probe_tokens",
 ]

@@ -221,6 +221,7 @@ def kept_port(host: str) -> Generator[int]:
     """Reserve a free port for the length of a block, even while its server is down.
 
     The server must set `SO_REUSEADDR`, as servers do. The port is never given to programs that ask for any free one.
+    See docs/serving.md.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as kept:
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

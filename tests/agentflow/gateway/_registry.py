@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from aiohttp import web
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.gateway import (
@@ -20,6 +19,7 @@ from agentflow.gateway import (
     add_swarm_routes,
 )
 from agentflow.gateway._keys import Identity, Role
+from agentflow.gateway._server import ModelServer, gateway_app, serving
 from agentflow.models import Message, TextPart
 from agentflow.trajectory import Task, Tokens
 
@@ -148,13 +148,8 @@ async def registry_at(
 
 @asynccontextmanager
 async def served(registry: EpisodeRegistry, settings: GatewaySettings) -> AsyncGenerator[str]:
-    """Serve the swarm API of a registry; yield its address."""
-    app = web.Application()
+    """Serve a registry; yield its address."""
+    app = gateway_app(ModelServer(registry))
     add_swarm_routes(app, registry, settings)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url:
+        yield url
