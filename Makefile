@@ -87,7 +87,7 @@ lock: .venv/.dev
 	cd tests/node && $(NPM) install --package-lock-only
 
 clean:
-	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-clients tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
+	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-trinity .venv-verifiers .venv-clients tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
 
 .venv/.uv:
 	@scripts/make-venv $(PYTHON) .venv
@@ -132,6 +132,12 @@ clean:
 .venv-verl/.stamp: scripts/make-verl-venv scripts/verl-constraints.txt
 	@echo 'Installing verl for the CPU into .venv-verl (1.7 GB) ...'
 	@scripts/make-verl-venv $(PYTHON) .venv-verl
+	@touch $@
+
+# Needed only by the soak tests of Trinity.
+.venv-trinity/.stamp: scripts/make-trinity-venv scripts/trinity-constraints.txt
+	@echo 'Installing Trinity-RFT for the CPU into .venv-trinity (1.9 GB) ...'
+	@scripts/make-trinity-venv $(PYTHON) .venv-trinity
 	@touch $@
 
 tests/node/node_modules/.stamp: tests/node/package.json tests/node/package-lock.json | .venv/.dev

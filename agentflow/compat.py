@@ -108,7 +108,7 @@ def _python_files(spec: ModuleSpec) -> Iterator[Path]:
 
 
 def ajet(arguments: Sequence[str] | None = None) -> int:
-    """Run `ajet --conf FILE [--backbone verl|local|debug]` as `agentflow train`, and return its exit status.
+    """Run `ajet --conf FILE [--backbone verl|trinity|local|debug]` as `agentflow train`, and return its exit status.
 
     Further arguments are those of `agentflow train`. See docs/migrating-tuner.md.
     """
@@ -125,10 +125,6 @@ def ajet(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         hide_arguments(sys.argv)
     given, rest = parser.parse_known_args(arguments)
-    if given.backbone == "trinity":
-        parser.error(
-            "trinity: there is no such backend; use --backbone=verl, and schedule.mode=async for streaming"
-        )
     words = [] if given.conf is None else [f"--config={given.conf}"]
     words += [] if given.backbone is None else [f"--backbone={given.backbone}"]
     return main(["train", *words, *rest])

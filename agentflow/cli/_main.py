@@ -157,7 +157,7 @@ def _describe_train(parser: argparse.ArgumentParser) -> None:
     _describe_settings(parser)
     parser.add_argument(
         "--backbone",
-        choices=("local", "verl", "debug"),
+        choices=("local", "verl", "trinity", "debug"),
         help="training backend; debug: print rollouts without training",
     )
     _describe_run(parser, "outcome")

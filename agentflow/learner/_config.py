@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.trackers import TrackerSettings
+from agentflow.learner.trinity import TrinitySettings, unsupported_loss
 from agentflow.learner.verl import VerlSettings
 from agentflow.rollout import RolloutConfig
 from agentflow.runs import RoleModel
@@ -258,8 +259,8 @@ class TrainConfig(Settings):
 
     renamed: ClassVar[dict[str, str]] = {"optimiser": "optimizer"}
 
-    backbone: Literal["local", "verl", "debug"] = "local"
-    """Backbone: torch on this machine; verl; or `debug`, which inspects rollouts and rewards without training."""
+    backbone: Literal["local", "verl", "trinity", "debug"] = "local"
+    """Backbone: torch on this machine; verl; Trinity; or `debug`, which inspects rollouts and rewards without training."""
     output_dir: str = "training_results"
     """Folder of all output."""
     seed: int = 0
@@ -281,6 +282,8 @@ class TrainConfig(Settings):
     """The optimizer."""
     verl: VerlSettings = VerlSettings()
     """Settings of backbone=verl."""
+    trinity: TrinitySettings = TrinitySettings()
+    """Settings of backbone=trinity."""
     loss: LossSettings = LossSettings()
     """The loss."""
     engine: EngineSettings = EngineSettings()
@@ -300,6 +303,10 @@ class TrainConfig(Settings):
             yield "schedule.steps: the run would never end; set steps or epochs"
         if schedule.mode == "sync" and schedule.model_fields_set & {"max_staleness", "stale"}:
             yield "schedule.max_staleness: mode=sync has no stale episodes; leave it out, or set mode=async"
+        if self.backbone == "trinity" and schedule.steps_per_batch > 1:
+            yield "schedule.steps_per_batch: backbone=trinity makes one step per batch; set it to 1"
+        if self.backbone == "trinity" and (problem := unsupported_loss(self.loss)):
+            yield problem
         if self.engine.base_url and self.engine.server != OwnEngine():
             yield "engine.server: no server is started because base_url is set; leave out one of them"
         if self.tasks.data_path and self.tasks.data_path == self.validation.data_path:

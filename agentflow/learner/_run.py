@@ -20,7 +20,7 @@ from agentflow.extras import extra_of, missing_extra
 from agentflow.learner._backbone import Backbone
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig, load_train_config
-from agentflow.learner._engine import PolicyEngine, open_engine
+from agentflow.learner._engine import PolicyEngine, Score, open_engine
 from agentflow.learner._group_rollout import PolicyRollout, Validation
 from agentflow.learner._loop import Loop, LoopPosition, in_thread
 from agentflow.learner._progress import TrainProgress, TrainStatus
@@ -401,6 +401,10 @@ def make_backbone(config: TrainConfig) -> Backbone:
         from agentflow.learner.verl import VerlBackbone
 
         return VerlBackbone(config.policy, config.optimizer, config.verl)
+    if config.backbone == "trinity":
+        from agentflow.learner.trinity import TrinityBackbone
+
+        return TrinityBackbone(config.policy, config.optimizer, config.trinity)
     try:
         from agentflow.learner.local import LocalBackbone
     except ImportError as error:
@@ -430,7 +434,7 @@ async def _engine_of(
     await _export(backbone, folder)
     async with open_engine(config, folder, config.policy.model, wanted) as engine:
         if config.engine.base_url:
-            await engine.publish(folder, backbone.version, partial(_score, backbone))
+            await engine.publish(folder, backbone.version, _score_of(config, backbone))
         yield engine
 
 
@@ -445,7 +449,7 @@ async def _publish(
     await _export(backbone, folder)
 
     async def publish() -> None:
-        await engine.publish(folder, version, partial(_score, backbone))
+        await engine.publish(folder, version, _score_of(config, backbone))
 
     await rollout.publish(version, publish)
     for older in folder.parent.iterdir():
@@ -458,6 +462,11 @@ async def _export(backbone: Backbone, folder: Path) -> None:
         await in_thread(backbone.export, folder)
     except CheckpointError as error:
         raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same command to resume") from None
+
+
+def _score_of(config: TrainConfig, backbone: Backbone) -> Score | None:
+    """Return the check of the engine's weights against the trainer's; Trinity's trainer has no log-probabilities."""
+    return None if config.backbone == "trinity" else partial(_score, backbone)
 
 
 async def _score(backbone: Backbone, tokens: tuple[int, ...]) -> list[float]:

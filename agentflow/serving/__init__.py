@@ -8,7 +8,15 @@ from agentflow.serving._control import EngineControl
 from agentflow.serving._publishing import Publisher
 from agentflow.serving._server import ModelServer, kept_port
 from agentflow.serving._settings import Device, ServingSettings
-from agentflow.serving._weights import TOLERANCES, Probe, Published, Weights, WeightsFailure, probe_tokens
+from agentflow.serving._weights import (
+    TOLERANCES,
+    Probe,
+    Published,
+    Weights,
+    WeightsFailure,
+    check_folder,
+    probe_tokens,
+)
 
 __all__ = [
     "TOLERANCES",
@@ -21,6 +29,7 @@ __all__ = [
     "ServingSettings",
     "Weights",
     "WeightsFailure",
+    "check_folder",
     "kept_port",
     "probe_tokens",
 ]

@@ -68,6 +68,8 @@ def probe_tokens(vocabulary: int, count: int = _PROBE_TOKENS) -> tuple[int, ...]
 def check_folder(folder: Path, before: Path) -> None:
     """Refuse a folder that the engine could load only in part: incomplete, or of another model than `before`.
 
+    See docs/serving.md.
+
     :raises ConfigurationError: in that case.
     """
     shapes = _shapes(folder)
@@ -94,6 +96,8 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     files = sorted(folder.glob("*.safetensors"))
     if not files or not (folder / "config.json").is_file():
         raise ConfigurationError(f"{folder}: no config.json with *.safetensors; export the model there first")
+    if missing := _named_by_index(folder) - {file.name for file in files}:
+        raise ConfigurationError(f"{folder}: {min(missing)} is missing; export the model again")
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         try:
@@ -109,3 +113,20 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
             raise ConfigurationError(f"{file}: it is incomplete; export the model again")
         shapes |= {name: tensor.shape for name, tensor in tensors.items()}
     return shapes
+
+
+class _Index(Struct):
+    weight_map: dict[str, str]
+
+
+def _named_by_index(folder: Path) -> set[str]:
+    """Return the files that the index of a model names; a model of one file has no index."""
+    try:
+        index = msgspec.json.decode((folder / "model.safetensors.index.json").read_bytes(), type=_Index)
+    except FileNotFoundError:
+        return set()
+    except (msgspec.MsgspecError, OSError) as error:
+        raise ConfigurationError(
+            f"{folder}: its index can't be read ({error}); export the model again"
+        ) from error
+    return set(index.weight_map.values())

@@ -14,11 +14,18 @@ from numpy.typing import NDArray
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._backbone import Figures
 from agentflow.learner._checkpoints import CheckpointError, atomic_folder, verify
+from agentflow.learner._exchange import (
+    TrainerRequest,
+    TrainerResponse,
+    pack_rows,
+    read_message,
+    write_message,
+)
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner._rows import Row
+from agentflow.learner._trainer_process import last_error
 from agentflow.learner.losses import LossSettings
-from agentflow.learner.verl._exchange import VerlRequest, VerlResponse, pack_rows, read_message, write_message
-from agentflow.learner.verl._process import VerlFailure, last_error, running_verl
+from agentflow.learner.verl._process import VerlFailure, running_verl
 from agentflow.learner.verl._settings import VerlSettings
 
 if TYPE_CHECKING:
@@ -81,7 +88,7 @@ class VerlBackbone:
             raise ConfigurationError(
                 "temperature: verl's step has one for all rows; sample all rows at the same"
             )
-        answer, _ = self._ask(VerlRequest(kind="step", loss=loss.model_dump(mode="json")), rows)
+        answer, _ = self._ask(TrainerRequest(kind="step", loss=loss.model_dump(mode="json")), rows)
         if answer.figures["step/skipped"]:
             self._skip()
         else:
@@ -93,7 +100,7 @@ class VerlBackbone:
         """Return the log-probability of each trained token of each row."""
         if not rows:
             return []
-        _, arrays = self._ask(VerlRequest(kind="log_probs", reference=reference), rows)
+        _, arrays = self._ask(TrainerRequest(kind="log_probs", reference=reference), rows)
         cuts = np.cumsum([int(row.trained.sum()) for row in rows])[:-1]
         return np.split(arrays["log_probs"].astype(np.float32), cuts)
 
@@ -102,7 +109,7 @@ class VerlBackbone:
 
         :raises CheckpointError: if it can't be written.
         """
-        self._ask(VerlRequest(kind="export"))
+        self._ask(TrainerRequest(kind="export"))
         with atomic_folder(folder) as unfinished:
             for path in (self._folder / "weights").iterdir():
                 shutil.move(path, unfinished / path.name)
@@ -116,7 +123,7 @@ class VerlBackbone:
         state = {"version": self._version, "skipped": self._skipped, "position": dict(position)}
         with atomic_folder(folder) as unfinished:
             try:
-                self._ask(VerlRequest(kind="save", folder=str((unfinished / _VERL).absolute())))
+                self._ask(TrainerRequest(kind="save", folder=str((unfinished / _VERL).absolute())))
             except VerlFailure as failure:
                 if self._ended.is_set():
                     raise
@@ -136,7 +143,7 @@ class VerlBackbone:
             raise CheckpointError(
                 f"{folder}: it is not a checkpoint of the verl backbone; use another one"
             ) from None
-        self._ask(VerlRequest(kind="load", folder=str((folder / _VERL).absolute())))
+        self._ask(TrainerRequest(kind="load", folder=str((folder / _VERL).absolute())))
         self._version, self._skipped = state["version"], state["skipped"]
         return state["position"]
 
@@ -150,12 +157,12 @@ class VerlBackbone:
         # A dead process has already stopped.
         with self._stack, suppress(VerlFailure):
             if not self._ended.is_set():
-                self._ask(VerlRequest(kind="close"))
+                self._ask(TrainerRequest(kind="close"))
                 self._ended.wait(_END_SECONDS)
 
     def _ask(
-        self, request: VerlRequest, rows: Sequence[Row] = ()
-    ) -> tuple[VerlResponse, dict[str, NDArray[Any]]]:
+        self, request: TrainerRequest, rows: Sequence[Row] = ()
+    ) -> tuple[TrainerResponse, dict[str, NDArray[Any]]]:
         """Send a request and wait for its response.
 
         :raises VerlFailure: if it fails, or verl has died.
@@ -167,7 +174,7 @@ class VerlBackbone:
         while not answered.exists():
             if self._ended.wait(_POLL_SECONDS) and not answered.exists():
                 raise VerlFailure(f"verl died during {request.kind}: {last_error(self._log)}")
-        answer, arrays = read_message(answered, VerlResponse)
+        answer, arrays = read_message(answered, TrainerResponse)
         self._number += 1
         for done in (place, answered):
             shutil.rmtree(done)

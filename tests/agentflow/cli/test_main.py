@@ -63,7 +63,7 @@ def test_the_help_of_a_run_documents_its_exit_statuses(capsys: pytest.CaptureFix
         (main, ["ctl", "add"], "agentflow ctl add: error: the following arguments are required: SEED"),
         (supervisor, ["--resume"], "python -m agentflow.supervisor: error: argument --resume: expected one"),
         (supervisor, ["--mode"], "python -m agentflow.supervisor: error: unrecognized arguments: --mode"),
-        (ajet, ["--backbone", "trinity"], "ajet: error: trinity: there is no such backend"),
+        (ajet, ["--backbone", "trinty"], "ajet: error: argument --backbone: invalid choice: 'trinty'"),
         (mcp_servers, ["--log-level", "loud"], "python -m mcp_servers: error: argument --log-level: invalid"),
         (mcp_servers, ["--prot", "1"], "python -m mcp_servers: error: unrecognized arguments: --prot"),
     ],

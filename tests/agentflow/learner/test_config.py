@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("policy.modle=x", "policy.modle is unknown; did you mean model?"),
         ("loss.name=grop", "loss: there is no loss 'grop'; known are"),
         ("loss.clip=1", "loss.clip is unknown; did you mean"),
-        ("backbone=remote", "backbone: input should be 'local', 'verl' or 'debug'"),
+        ("backbone=remote", "backbone: input should be 'local', 'verl', 'trinity' or 'debug'"),
         ("engine.server.devic=cpu", "engine.server.devic is unknown; did you mean device?"),
         ("episodes.samples=4", "samples: training does not use it; set schedule.episodes_per_task instead"),
         ("episodes.data_path=x", "data_path: training does not use it; set tasks.data_path instead"),

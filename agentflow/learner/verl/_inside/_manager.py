@@ -12,16 +12,16 @@ import torch
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from agentflow.learner._rows import PER_TRAINED_TOKEN, Row
-from agentflow.learner.verl._exchange import (
+from agentflow.learner._exchange import (
     READY,
     Arrays,
-    VerlRequest,
-    VerlResponse,
+    TrainerRequest,
+    TrainerResponse,
     read_message,
     unpack_rows,
     write_message,
 )
+from agentflow.learner._rows import PER_TRAINED_TOKEN, Row
 from agentflow.learner.verl._inside._losses import OURS, VerlObject
 
 SECONDS = 0.02
@@ -41,12 +41,12 @@ class EpisodeManager:
         """Make it, ignoring verl's servers and reward workers."""
         return cls(config)
 
-    def next_request(self) -> tuple[VerlRequest, list[Row]]:
+    def next_request(self) -> tuple[TrainerRequest, list[Row]]:
         """Wait for the next request."""
         place = self._folder / f"{self._number:08d}.order"
         while not place.exists():
             time.sleep(SECONDS)
-        request, arrays = read_message(place, VerlRequest)
+        request, arrays = read_message(place, TrainerRequest)
         self._rows = unpack_rows(arrays) if arrays else []
         return request, self._rows
 
@@ -54,7 +54,7 @@ class EpisodeManager:
         """Signal that requests are accepted."""
         (self._folder / READY).touch()
 
-    def answer(self, answer: VerlResponse, arrays: Arrays | None = None) -> None:
+    def answer(self, answer: TrainerResponse, arrays: Arrays | None = None) -> None:
         """Answer the last request."""
         write_message(self._folder / f"{self._number:08d}.answer", answer, arrays or {})
         self._number += 1

@@ -25,9 +25,9 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
+from agentflow.learner._exchange import TrainerRequest, TrainerResponse
 from agentflow.learner._rows import Row
 from agentflow.learner.losses import merge_figures
-from agentflow.learner.verl._exchange import VerlRequest, VerlResponse
 from agentflow.learner.verl._inside._losses import LARGEST, MEANS, OURS, RowLoss, VerlObject
 
 REFERENCE = "reference"
@@ -107,17 +107,19 @@ class RequestTrainer(PPOTrainer):
                 self.actor_rollout_wg.set_loss_fn(RowLoss(request.loss))
                 return super().prepare_step()
             if request.kind == "close":
-                manager.answer(VerlResponse())
+                manager.answer(TrainerResponse())
                 raise Finished
             try:
                 arrays = self._do(request, rows)
             # boundary: any error of verl is returned as the response.
             except Exception as error:
-                manager.answer(VerlResponse(error=f"{type(error).__name__}: {error}".splitlines()[0][:300]))
+                manager.answer(
+                    TrainerResponse(error=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+                )
             else:
-                manager.answer(VerlResponse(), arrays)
+                manager.answer(TrainerResponse(), arrays)
 
-    def _do(self, request: VerlRequest, rows: list[Row]) -> dict[str, Any]:
+    def _do(self, request: TrainerRequest, rows: list[Row]) -> dict[str, Any]:
         match request.kind:
             case "log_probs":
                 self._at_temperature(rows)
@@ -191,7 +193,7 @@ class RequestTrainer(PPOTrainer):
         self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int
     ) -> KVBatchMeta:
         batch = super()._step_once(metrics, timing_raw, sample_batch_size)
-        self.agent_loop_manager.answer(VerlResponse(figures=_figures(metrics)))
+        self.agent_loop_manager.answer(TrainerResponse(figures=_figures(metrics)))
         return batch
 
     def on_step_end(self) -> None: ...

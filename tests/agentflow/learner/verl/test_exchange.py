@@ -8,19 +8,19 @@ import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner._config import TrainConfig
-from agentflow.learner._policy import LoraSettings, OptimizerSettings, PolicySettings
-from agentflow.learner._rows import Row
-from agentflow.learner._run import make_backbone
-from agentflow.learner.losses import LossSettings
-from agentflow.learner.verl import VerlBackbone, VerlFailure, VerlSettings
-from agentflow.learner.verl._exchange import (
-    VerlRequest,
-    VerlResponse,
+from agentflow.learner._exchange import (
+    TrainerRequest,
+    TrainerResponse,
     pack_rows,
     read_message,
     unpack_rows,
     write_message,
 )
+from agentflow.learner._policy import LoraSettings, OptimizerSettings, PolicySettings
+from agentflow.learner._rows import Row
+from agentflow.learner._run import make_backbone
+from agentflow.learner.losses import LossSettings
+from agentflow.learner.verl import VerlBackbone, VerlFailure, VerlSettings
 from agentflow.learner.verl._settings import command_arguments
 from tests._verl import verl_python
 
@@ -52,9 +52,9 @@ def tiny_folder(folder: Path) -> Path:
 def test_rows_are_restored_exactly(tmp_path: Path, number: int) -> None:
     random = np.random.default_rng(number)
     rows = [random_row(random) for _ in range(number)]
-    order = VerlRequest(kind="step", loss=LossSettings().model_dump(mode="json"))
+    order = TrainerRequest(kind="step", loss=LossSettings().model_dump(mode="json"))
     write_message(tmp_path / "0.order", order, pack_rows(rows))
-    found, arrays = read_message(tmp_path / "0.order", VerlRequest)
+    found, arrays = read_message(tmp_path / "0.order", TrainerRequest)
     assert found == order
     back = unpack_rows(arrays)
     assert len(back) == number
@@ -69,8 +69,11 @@ def test_a_message_appears_atomically(tmp_path: Path) -> None:
     (tmp_path / "0.answer.unfinished").mkdir()
     (tmp_path / "0.answer.unfinished" / "message.json").write_text("{")
     assert not (tmp_path / "0.answer").exists()
-    write_message(tmp_path / "0.answer", VerlResponse(figures={"step/loss": 0.1}), {})
-    assert read_message(tmp_path / "0.answer", VerlResponse) == (VerlResponse(figures={"step/loss": 0.1}), {})
+    write_message(tmp_path / "0.answer", TrainerResponse(figures={"step/loss": 0.1}), {})
+    assert read_message(tmp_path / "0.answer", TrainerResponse) == (
+        TrainerResponse(figures={"step/loss": 0.1}),
+        {},
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["0.answer"]
 
 

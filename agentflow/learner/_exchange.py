@@ -1,4 +1,4 @@
-"""Messages between AgentFlow and verl: requests and responses, each a folder that appears atomically."""
+"""Messages between AgentFlow and a trainer in another environment, each a folder that appears atomically."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ _MESSAGE = "message.json"
 _ARRAYS = "arrays.npz"
 
 
-class VerlRequest(Struct, frozen=True, kw_only=True):
-    """Request to verl; rows are sent beside it."""
+class TrainerRequest(Struct, frozen=True, kw_only=True):
+    """Request to a trainer; rows are sent beside it."""
 
     kind: Literal["step", "log_probs", "export", "save", "load", "close"]
     """Operation."""
@@ -36,7 +36,7 @@ class VerlRequest(Struct, frozen=True, kw_only=True):
     """Compute log-probabilities under the initial weights."""
 
 
-class VerlResponse(Struct, frozen=True, kw_only=True):
+class TrainerResponse(Struct, frozen=True, kw_only=True):
     """Response to a request; log-probabilities are sent beside it."""
 
     figures: dict[str, float] = field(default_factory=dict[str, float])
@@ -45,10 +45,10 @@ class VerlResponse(Struct, frozen=True, kw_only=True):
     """Error, one line; empty: success."""
 
 
-_T = TypeVar("_T", VerlRequest, VerlResponse)
+_T = TypeVar("_T", TrainerRequest, TrainerResponse)
 
 
-def write_message(folder: Path, message: VerlRequest | VerlResponse, arrays: Arrays) -> None:
+def write_message(folder: Path, message: TrainerRequest | TrainerResponse, arrays: Arrays) -> None:
     """Write a message; readers see all of it or nothing."""
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
