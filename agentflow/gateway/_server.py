@@ -4,7 +4,16 @@ import logging
 import math
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
@@ -73,10 +82,10 @@ class EpisodeCalls(Protocol):
         """Return the number of tokens of the prompt."""
         ...
 
-    def delivered(self, answers: Sequence[str], ok: bool) -> None:
+    def delivered(self, ids: Sequence[str], ok: bool) -> None:
         """Note if the client received the answers that `complete` returned, or left before.
 
-        :param answers: their ids.
+        :param ids: ids of the answers.
         """
         ...
 
@@ -316,17 +325,22 @@ class _Exchange:
         return self._response
 
 
-def gateway_app(server: ModelServer, host: str = "127.0.0.1") -> web.Application:
+def gateway_app(server: ModelServer, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> web.Application:
     """Return the application with the routes of the model APIs and errors in their formats.
 
-    :param host: address that it will listen on. On a loopback address, requests for another host are refused: they come
-        from a web page whose name was made to resolve to this machine.
+    :param host: address that it will listen on. Requests for another host are refused: they come from a web page whose name
+        was made to resolve to this machine. If it listens on all addresses, it does not know its names: it accepts every
+        host unless `hosts` are given.
+    :param hosts: further names, with or without a port.
     """
+    own = _LOOPBACK if host in _LOOPBACK else {host}
+    known = frozenset(name.lower() for name in hosts) | own
+    any_host = host in ("0.0.0.0", "::") and not hosts
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if host in _LOOPBACK and _host_of(request) not in _LOOPBACK:
+            if not any_host and known.isdisjoint(_hosts_of(request)):
                 raise GatewayError(
                     403, "the Host header names another machine; use 127.0.0.1", code="wrong_host"
                 )
@@ -443,11 +457,13 @@ def _unexpected(error: Exception) -> GatewayError:
     )
 
 
-def _host_of(request: web.Request) -> str:
+def _hosts_of(request: web.Request) -> tuple[str, str]:
+    """Return the host of a request with and without its port."""
+    given = request.headers.get("Host", "").lower()
     try:
-        return URL(f"http://{request.headers.get('Host', '')}").host or ""
+        return given, URL(f"http://{given}").host or ""
     except ValueError:
-        return ""
+        return given, ""
 
 
 async def _alive(request: web.Request) -> web.Response:

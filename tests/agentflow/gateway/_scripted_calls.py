@@ -83,8 +83,8 @@ class ScriptedCalls:
         self.calls.append(call)
         return 42
 
-    def delivered(self, answers: Sequence[str], ok: bool) -> None:
-        (self.received if ok else self.lost).extend(answers)
+    def delivered(self, ids: Sequence[str], ok: bool) -> None:
+        (self.received if ok else self.lost).extend(ids)
 
 
 def answer(number: int = 0, text: str = "", *calls: ToolCall, **more: Any) -> GatewayAnswer:  # noqa: ANN401 - any field
