@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         token_tree,
         trained_tokens,
     )
+    from agentflow.gateway._process import Gateway, run_gateway
     from agentflow.gateway._settings import AgentSettings, EpisodeLimits, GatewaySettings, UpstreamSettings
     from agentflow.gateway._store import EpisodeStore
     from agentflow.gateway._swarm_routes import add_swarm_routes
@@ -56,6 +57,7 @@ __all__ = [
     "EpisodeState",
     "EpisodeStore",
     "ExactAnswerer",
+    "Gateway",
     "GatewayAnswer",
     "GatewayCall",
     "GatewayClient",
@@ -72,6 +74,7 @@ __all__ = [
     "add_swarm_routes",
     "full_tokens",
     "rewards_of",
+    "run_gateway",
     "token_tree",
     "trained_tokens",
 ]
@@ -85,6 +88,7 @@ __getattr__ = lazy_exports(
         "._episodes": ["EpisodeRegistry"],
         "._live": ["LiveEpisode"],
         "._memory": ["EpisodeMemory", "PromptMatch", "full_tokens", "token_tree", "trained_tokens"],
+        "._process": ["Gateway", "run_gateway"],
         "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
         "._store": ["EpisodeStore"],
         "._swarm_routes": ["add_swarm_routes"],

@@ -40,6 +40,7 @@ from agentflow.gateway._types import (
     GatewayError,
     GatewayStatus,
     RecordedCall,
+    check_finite,
 )
 from agentflow.trajectory import Task
 
@@ -139,6 +140,7 @@ class GatewayClient:
         :param end_id: name of this end: with the same one, the same end gets the same receipt; empty: a random one.
         :raises GatewayError: if the attempt is over (410), has ended otherwise (409), or the outcome can't be used (400).
         """
+        check_finite(outcome)
         end_id = end_id or secrets.token_urlsafe(12)
         request = EndRequest(attempt=begun.attempt, end_id=end_id, **structs.asdict(outcome))
         return await self._ask("POST", _path(begun.episode, "end"), EpisodeReceipt, request)
@@ -163,6 +165,7 @@ class GatewayClient:
 
         :raises GatewayError: if it has not ended or was used (409).
         """
+        check_finite(EpisodeOutcome(reward=reward))
         request = RewardRequest(attempt=episode.attempt, reward=reward)
         await self._ask("PUT", _path(_episode_id(episode), "reward"), dict[str, str], request)
 
@@ -205,6 +208,7 @@ class GatewayClient:
 
         :raises GatewayError: if it has not ended or was used (409).
         """
+        check_finite(outcome)
         request = ScoreRequest(attempt=attempt, outcome=outcome)
         await self._ask("POST", _path(episode, "score"), dict[str, str], request)
 

@@ -13,9 +13,10 @@ from msgspec import structs
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import unwrap_group
+from agentflow.gateway._answers import Answerer
 from agentflow.gateway._collector import EpisodeCollector
 from agentflow.gateway._keys import ClientIds, Identity, Role, agent_of, digest_of, new_key, page_of, same
-from agentflow.gateway._live import AgentModel, CallMemory, LiveEpisode, ended_error
+from agentflow.gateway._live import LiveEpisode, ended_error
 from agentflow.gateway._places import PageBegin, PageEnd, Place, PlaceBook, check_outcome
 from agentflow.gateway._settings import GatewaySettings
 from agentflow.gateway._store import EpisodeStore, PageRow, begin_page, end_page, put_meta
@@ -48,23 +49,20 @@ class EpisodeRegistry:
         self,
         settings: GatewaySettings,
         store: EpisodeStore,
-        models: Mapping[str, AgentModel],
+        models: Mapping[str, Answerer],
         *,
-        memory: Callable[[str, bool], CallMemory],
         base_url: Callable[[], str],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Make a registry.
 
         :param models: the model of each agent.
-        :param memory: makes the memory of an agent in an episode, from its name and whether it is trained.
         :param base_url: returns the address that episodes are told.
         """
         self._settings = settings
         self._store = store
         self._agents = settings.agents_or_one()
         self._models = models
-        self._memory = memory
         self._base_url = base_url
         self._clock = clock
         self._book = PlaceBook()
@@ -334,7 +332,6 @@ class EpisodeRegistry:
             digests=digests,
             models=self._models,
             trained=[name for name, agent in self._agents.items() if agent.trained],
-            memory=self._memory,
             temperature=self._settings.temperature,
             limits=self._settings.limits,
             clock=self._clock,

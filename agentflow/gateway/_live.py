@@ -2,15 +2,16 @@
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import anyio
 import anyio.abc
 import msgspec
-from msgspec import structs
 
 from agentflow.actors import Clock
 from agentflow.errors import ModelFailure, RunStopped, error_line
+from agentflow.gateway._answers import Answerer
+from agentflow.gateway._memory import EpisodeMemory
 from agentflow.gateway._settings import EpisodeLimits
 from agentflow.gateway._types import (
     EpisodeOffer,
@@ -31,47 +32,6 @@ _REMEMBERED = 64
 _RETRY_SECONDS = 1.0
 _log = get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class CallMemory(Protocol):
-    """Memory of an agent's calls in one episode: `EpisodeMemory`."""
-
-    def conversation(self, call: str) -> tuple[Message, ...] | None:
-        """Return the messages of a call with its answer; `None` if it is unknown."""
-        ...
-
-
-class AgentModel(Protocol):
-    """Model of one agent: answers its calls, and records them. See docs/gateway.md."""
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Accepted names of the model; the first is the default."""
-        ...
-
-    def overrides(self, call: GatewayCall, temperature: float) -> tuple[str, ...]:
-        """Return the sampling parameters of the request that the run replaces."""
-        ...
-
-    async def count(self, call: GatewayCall) -> int:
-        """Return the number of tokens of the prompt."""
-        ...
-
-    async def answer(
-        self,
-        call: GatewayCall,
-        memory: CallMemory,
-        ids: Sequence[str],
-        *,
-        seed: str,
-        temperature: float,
-        on_text: Callable[[str], None] | None,
-    ) -> list[tuple[GatewayAnswer, RecordedCall]]:
-        """Answer a call.
-
-        :raises GatewayError: if the request can't be answered.
-        """
-        ...
 
 
 class _RunningCall:
@@ -113,9 +73,8 @@ class LiveEpisode:
         attempt: int,
         page: int,
         digests: Mapping[str, bytes],
-        models: Mapping[str, AgentModel],
+        models: Mapping[str, Answerer],
         trained: Collection[str],
-        memory: Callable[[str, bool], CallMemory],
         temperature: float,
         limits: EpisodeLimits,
         clock: Clock,
@@ -140,7 +99,7 @@ class LiveEpisode:
         """Number of recorded tokens."""
         self._models = models
         self._trained = frozenset(trained)
-        self._memories = {agent: memory(agent, agent in self._trained) for agent in digests}
+        self._memories = {agent: EpisodeMemory(agent, trained=agent in self._trained) for agent in digests}
         self._temperature = temperature if offer.temperature is None else offer.temperature
         self._limits = limits
         self._clock = clock
@@ -168,12 +127,19 @@ class LiveEpisode:
         self.last_seen = self._clock.now()
 
     def models(self, agent: str) -> tuple[str, ...]:
-        """Return the accepted names of an agent's model; the first is the default."""
-        return self._models[agent].models
+        """Return the accepted names of an agent's model; the first is the default.
+
+        Names of the other agents' models are accepted too: many programs use one name for all their agents.
+        """
+        every = (
+            *self._models[agent].models,
+            *(name for model in self._models.values() for name in model.models),
+        )
+        return tuple(dict.fromkeys(every))
 
     def overrides(self, agent: str, call: GatewayCall) -> tuple[str, ...]:
         """Return the sampling parameters of a request that the run replaces."""
-        return self._models[agent].overrides(call, self._temperature)
+        return self._models[agent].overrides(call, self._temperature_of(agent))
 
     def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
         """Return the messages of a recorded call with its answer; `None` if the agent made no such call."""
@@ -276,6 +242,9 @@ class LiveEpisode:
         """Return true if an answer with this id is recorded."""
         return id in self._of_answer
 
+    def _temperature_of(self, agent: str) -> float | None:
+        return self._temperature if agent in self._trained else None
+
     def _check_open(self) -> None:
         if self.sealed:
             raise ended_error()
@@ -335,7 +304,7 @@ class LiveEpisode:
                     self._memories[agent],
                     ids,
                     seed=f"{self.offer.seed}/{agent}",
-                    temperature=self._temperature,
+                    temperature=self._temperature_of(agent),
                     on_text=on_text,
                 )
                 await self._keep(running, found)
@@ -359,14 +328,13 @@ class LiveEpisode:
     async def _keep(self, running: _RunningCall, found: Sequence[tuple[GatewayAnswer, RecordedCall]]) -> None:
         with anyio.CancelScope(shield=True):
             for _, record in found:
-                trained = running.agent in self._trained
-                body = _encode(structs.replace(record, agent=running.agent, trained=trained))
+                body = _encode(record)
                 self.recorded += 1
                 self._bytes += len(body)
                 await self._record(self.page, self.recorded, body)
                 if record.tokens is not None:
                     self.tokens += len(record.tokens.prompt) + len(record.tokens.sampled)
-                    running.trainable += len(record.tokens.sampled) if trained else 0
+                    running.trainable += len(record.tokens.sampled) if record.trained else 0
                 self._of_answer[record.id] = running
         running.origins = tuple(record.origin.value for _, record in found)
         running.answers = [answer for answer, _ in found]

@@ -1,6 +1,5 @@
 """Places of episodes: in memory until a step used them, with their order, and their form in the journal."""
 
-import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from agentflow.gateway._types import (
     EpisodeReceipt,
     EpisodeState,
     GatewayError,
+    check_finite,
 )
 from agentflow.trajectory import Task
 
@@ -284,12 +284,8 @@ def check_outcome(outcome: EpisodeOutcome, agents: Mapping[str, object]) -> None
 
     :raises GatewayError: 400.
     """
+    check_finite(outcome)
     rewards = outcome.reward if isinstance(outcome.reward, dict) else {}
-    numbers = [*rewards.values(), *outcome.turn_rewards.values(), *outcome.metrics.values()]
-    if isinstance(outcome.reward, int | float):
-        numbers.append(outcome.reward)
-    if not all(map(math.isfinite, numbers)):
-        raise GatewayError(400, "reward: not a finite number; write one, or a failure", code="bad_reward")
     if unknown := sorted(rewards.keys() - agents.keys()):
         known = ", ".join(map(repr, agents))
         told = f"reward: there is no agent {unknown[0]!r}; there is {known}"

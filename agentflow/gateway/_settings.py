@@ -116,6 +116,11 @@ class GatewaySettings(Section):
             raise ConfigurationError(
                 f"host: {self.host!r} is reachable from other machines; set token, or host=127.0.0.1"
             )
+        trained = any(agent.trained for agent in self.agents_or_one().values())
+        if trained and not (self.upstream.base_url and self.upstream.model):
+            raise ConfigurationError(
+                "upstream: a trained agent needs a model; set upstream.base_url and upstream.model"
+            )
 
     def tokens(self) -> dict[str, str]:
         """Return the tokens by the names of their settings; empty ones are not set."""

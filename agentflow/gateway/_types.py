@@ -1,5 +1,6 @@
 """Types of the gateway: a call in canonical form, its answers, its record, and an episode with its outcome."""
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
@@ -277,6 +278,16 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     """Calls wait while weights change."""
     finished: bool
     """The run is over."""
+
+
+def check_finite(outcome: EpisodeOutcome) -> None:
+    """Refuse an outcome with a number that is not finite, which JSON can't carry. See docs/gateway.md.
+
+    :raises GatewayError: 400.
+    """
+    rewards = outcome.reward.values() if isinstance(outcome.reward, dict) else (outcome.reward or 0.0,)
+    if not all(map(math.isfinite, (*rewards, *outcome.turn_rewards.values(), *outcome.metrics.values()))):
+        raise GatewayError(400, "reward: not a finite number; write one, or a failure", code="bad_reward")
 
 
 def rewards_of(outcome: EpisodeOutcome, agents: Mapping[str, object]) -> dict[str, float]:

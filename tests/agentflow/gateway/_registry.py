@@ -8,6 +8,7 @@ import anyio
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.gateway import (
+    EpisodeMemory,
     EpisodeOffer,
     EpisodeRegistry,
     EpisodeStore,
@@ -27,14 +28,6 @@ OWNER = Identity(Role.OWNER)
 WORKER = Identity(Role.WORKER)
 
 
-class EchoMemory:
-    """Memory that keeps nothing."""
-
-    def conversation(self, call: str) -> tuple[Message, ...] | None:
-        """Know no call."""
-        return None
-
-
 class EchoModel:
     """Answers with the question's length as a token. It waits while `gate` is closed."""
 
@@ -47,7 +40,7 @@ class EchoModel:
         self.seeds: list[str] = []
         self.fails: Exception | None = None
 
-    def overrides(self, call: GatewayCall, temperature: float) -> tuple[str, ...]:
+    def overrides(self, call: GatewayCall, temperature: float | None) -> tuple[str, ...]:
         """Replace nothing."""
         return ()
 
@@ -58,12 +51,12 @@ class EchoModel:
     async def answer(
         self,
         call: GatewayCall,
-        memory: object,
+        memory: EpisodeMemory,
         ids: Sequence[str],
         *,
         seed: str,
-        temperature: float,
-        on_text: Callable[[str], None] | None,
+        temperature: float | None,
+        on_text: Callable[[str], None] | None = None,
     ) -> list[tuple[GatewayAnswer, RecordedCall]]:
         """Answer once the gate is open."""
         asked = text_of(call)
@@ -74,18 +67,20 @@ class EchoModel:
             raise self.fails
         if on_text is not None:
             on_text(f"to {asked}")
-        return [self._answer(id, call, asked) for id in ids]
+        return [self._answer(id, call, asked, memory) for id in ids]
 
-    def _answer(self, id: str, call: GatewayCall, asked: str) -> tuple[GatewayAnswer, RecordedCall]:
+    def _answer(
+        self, id: str, call: GatewayCall, asked: str, memory: EpisodeMemory
+    ) -> tuple[GatewayAnswer, RecordedCall]:
         text = f"to {asked}"
         tokens = (
             Tokens(prompt=(1, 2), sampled=(len(asked), 3), logprobs=(-0.5, -0.25)) if self.trained else None
         )
         record = RecordedCall(
             id=id,
-            agent="",
+            agent=memory.agent,
             dialect=call.dialect,
-            trained=self.trained,
+            trained=memory.trained,
             delivered=True,
             origin=PromptOrigin.OPENING,
             tokens=tokens,
@@ -138,7 +133,6 @@ async def registry_at(
             settings,
             store,
             models,
-            memory=lambda _agent, _trained: EchoMemory(),
             base_url=lambda: "http://127.0.0.1:1/v1",
             clock=clock,
         ) as registry,

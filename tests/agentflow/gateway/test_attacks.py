@@ -246,6 +246,7 @@ async def test_only_digests_of_secrets_are_on_disk_and_other_users_read_nothing(
         ({"host": "0.0.0.0"}, "host: '0.0.0.0' is reachable from other machines; set token"),
         ({"token": "a" * 20, "worker_token": "a" * 20}, "token: two roles have the same token"),
         ({"viewer_token": "short"}, "viewer_token: shorter than 16 characters"),
+        ({}, "upstream: a trained agent needs a model"),
         ({"agents": {"wolf": {}}}, "write trained: true, or the model"),
         ({"limits": {"calls": 0}}, "limits.calls"),
     ],

@@ -112,7 +112,10 @@ async def test_each_attempt_and_each_agent_has_its_own_key_and_an_old_one_answer
         first = await begun(registry)
         assert {registry.find(key)[1] for key in first.keys.values()} == {"wolf", "villager"}
         wolf, villager = (registry.find(first.keys[agent])[0] for agent in ("wolf", "villager"))
-        assert (wolf.models("wolf"), villager.models("villager")) == (("policy",), ("frozen",))
+        assert (wolf.models("wolf"), villager.models("villager")) == (
+            ("policy", "frozen"),
+            ("frozen", "policy"),
+        )
         wolf.delivered([answer.id for answer in await wolf.complete("wolf", ask("a"), "")])
         villager.delivered([answer.id for answer in await villager.complete("villager", ask("b"), "")])
         assert [(call.agent, call.trained) for call in await registry.calls(OWNER, "1/0", 1)] == [

@@ -1,0 +1,29 @@
+"""`python -m agentflow.gateway`: a gateway whose settings are a JSON object on stdin. See docs/gateway.md."""
+
+import sys
+
+import anyio
+
+from agentflow.errors import exit_report
+from agentflow.gateway._process import run_gateway
+from agentflow.gateway._settings import GatewaySettings
+from agentflow.settings import parse_json
+from agentflow.telemetry import Level, configure_logging
+
+
+def main() -> int:
+    """Run it; return the exit status."""
+    configure_logging(Level.WARNING)
+    try:
+        settings = GatewaySettings.model_validate(parse_json(sys.stdin.read(), "stdin"))
+        anyio.run(run_gateway, settings)
+    except BaseException as error:  # boundary of the program: every error is one line and a status
+        report = exit_report(error, what="the gateway")
+        if report.message:
+            sys.stderr.write(f"{report.message}\n")
+        return report.status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
