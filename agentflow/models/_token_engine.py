@@ -30,8 +30,10 @@ _STAND_IN: Final = (_ASKED, Message("assistant", (TextPart("-"),)))
 _CLOSED: Final = (403, 404, 405)
 _OF_REQUESTS: Final = ("cache_salt", "priority", "request_id")
 _SEED_IDS: Final = 8
-_NO_TEMPLATE = "its chat template has no tools; serve a model whose template has, or set `chat-template` in `serving.options`"
-_NO_PARSER = "it was started without a parser of tool calls; set `serving.tool_parser`, such as `hermes`"
+_NO_TEMPLATE = "its chat template has no tools; serve a model whose template has, or start vLLM with another `chat-template`"
+_NO_PARSER = (
+    "it was started without a parser of tool calls; set `tool_parser` of its server, such as `hermes`"
+)
 
 
 class _Tokenized(Struct):

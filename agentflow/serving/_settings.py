@@ -19,6 +19,19 @@ from agentflow.settings import Settings
 _CPU_CONTEXT = 8192
 """Maximum number of tokens that a CPU can handle."""
 
+_TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
+_PARSERS = (
+    ("<function=", "qwen3_xml"),
+    ("<arg_key>", "glm45"),
+    ("<tool_call>", "hermes"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<|python_tag|>", "llama3_json"),
+    ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("<minimax:tool_call>", "minimax_m2"),
+    ("<|tool▁calls▁begin|>", "deepseek_v3"),
+)
+"""Texts in chat templates with tools, and the parser of each; the first one that is found counts."""
+
 Device: TypeAlias = Literal["auto", "cpu", "gpu"]
 """Device to compute on; `auto` takes a GPU if the environment's vLLM was built for one."""
 
@@ -52,6 +65,10 @@ class ServingSettings(Settings):
     """Memory for the KV cache on a CPU, in GiB."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Fraction of the GPU memory that vLLM uses."""
+    tool_parser: str = "auto"
+    """Parser of tool calls, by vLLM's name; `auto`: the one that fits the chat template of a model on disk; empty: none."""
+    reasoning_parser: str = ""
+    """Parser of reasoning, by vLLM's name; empty: reasoning is recognised in the text."""
     trains: bool = False
     """Let clients change the weights at runtime. Anyone who reaches the port can do so, so it listens on loopback only."""
     start_seconds: float = Field(default=600.0, gt=0)
@@ -100,6 +117,10 @@ def command_of(
     if settings.trains:
         # This API alone returns the weights version of each token.
         options["enable-scale-out"] = True
+    if parser := tool_parser_of(settings):
+        options |= {"enable-auto-tool-choice": True, "tool-call-parser": parser}
+    if settings.reasoning_parser:
+        options["reasoning-parser"] = settings.reasoning_parser
     context = settings.max_model_len or (_cpu_context(settings.model) if cpu else None)
     if context is not None:
         options["max-model-len"] = context
@@ -117,6 +138,21 @@ def command_of(
         elif value is not False and value is not None:
             words += [f"--{name}", str(value)]
     return [str(settings.interpreter()), "-m", "vllm.entrypoints.openai.api_server", *words]
+
+
+def tool_parser_of(settings: ServingSettings) -> str:
+    """Return the parser of tool calls; empty if the model has none, or its chat template is not on disk."""
+    if settings.tool_parser != "auto":
+        return settings.tool_parser
+    template = _template_of(settings)
+    return next((parser for mark, parser in _PARSERS if mark in template), "") if "tools" in template else ""
+
+
+def _template_of(settings: ServingSettings) -> str:
+    """Return the text that holds a model's chat template; empty if there is none on disk."""
+    given = settings.options.get("chat-template")
+    files = [Path(str(given))] if given else [Path(settings.model, name) for name in _TEMPLATES]
+    return "".join(file.read_text(errors="replace") for file in files if file.is_file())
 
 
 class _ModelConfig(Struct):

@@ -13,10 +13,17 @@ from pathlib import Path
 from typing import Any
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if tools %}<|im_start|>system\n{% if messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}<tools>\n"
+    "{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}</tools><|im_end|>\n{% endif %}"
+    "{% for message in messages %}{% if message.role == 'tool' %}<|im_start|>user\n"
+    "<tool_response>\n{{ message.content }}\n</tool_response><|im_end|>\n"
+    "{% elif not (tools and loop.first and message.role == 'system') %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content or '' }}{% for call in message.tool_calls or [] %}"
+    "{{ '\n' if message.content or not loop.first }}<tool_call>\n"
+    "{{ {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}\n</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Chat template: the text of a conversation is a prefix of the text of any continuation."""
+"""Chat template with tools: the text of a conversation is a prefix of the text of any continuation."""
 
 HEADS = 2
 HEAD_SIZE = 64

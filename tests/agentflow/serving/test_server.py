@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -89,3 +90,36 @@ def test_only_formats_without_code_are_loaded_unless_another_is_named(
     settings = ServingSettings(model=model, max_model_len=64, options=options)
     words = command_of(settings, 1, cpu=True)
     assert [words[place + 1] for place, word in enumerate(words) if word == "--load-format"] == formats
+
+
+@pytest.mark.promise("serving:tools")
+@pytest.mark.parametrize(
+    ("template", "more", "words"),
+    [
+        ("{{ messages }}", {}, []),
+        ("{% if tools %}<tool_call>", {}, ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]),
+        (
+            "{{ tools }}<tool_call><function=",
+            {},
+            ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_xml"],
+        ),
+        ("{{ tools }}[TOOL_CALLS]", {}, ["--enable-auto-tool-choice", "--tool-call-parser", "mistral"]),
+        ("{{ tools }}<tool_call>", {"tool_parser": ""}, []),
+        ("", {"tool_parser": "olmo3"}, ["--enable-auto-tool-choice", "--tool-call-parser", "olmo3"]),
+        ("", {"reasoning_parser": "qwen3"}, ["--reasoning-parser", "qwen3"]),
+    ],
+)
+def test_tool_calls_are_parsed_as_the_chat_template_writes_them(
+    tmp_path: Path, template: str, more: dict[str, Any], words: list[str]
+) -> None:
+    (tmp_path / "chat_template.jinja").write_text(template, encoding="utf-8")
+    found = command_of(ServingSettings(model=str(tmp_path), max_model_len=64, **more), 1, cpu=True)
+    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser")
+    kept = [
+        word for place, word in enumerate(found) if word in flags or (place and found[place - 1] in flags[1:])
+    ]
+    assert kept == words
+    given = tmp_path / "given.jinja"
+    given.write_text("{{ tools }}<|python_tag|>", encoding="utf-8")
+    other = ServingSettings(model=str(tmp_path), max_model_len=64, options={"chat-template": str(given)})
+    assert "llama3_json" in command_of(other, 1, cpu=True)

@@ -1,0 +1,119 @@
+"""Conversations with tools on a real vLLM: training uses exactly the tokens that it saw, with the trainer's probabilities."""
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+from agentflow.gateway import (
+    EpisodeMemory,
+    ExactAnswerer,
+    GatewayAnswer,
+    GatewayCall,
+    PromptOrigin,
+    RecordedCall,
+    full_tokens,
+    token_tree,
+)
+from agentflow.learner._rows import scoring_row
+from agentflow.learner.local import LocalBackbone, PolicySettings
+from agentflow.models import Message, ModelConnection, ModelSettings, Sampling, TextPart, ToolCall, ToolSpec
+from agentflow.serving import ModelServer
+from agentflow.tokens import ForkReason
+from tests._vllm import model_folder
+from tests.agentflow.gateway._conversations import replies, said, user
+from tests.agentflow.tokens._recorded import recorded
+
+pytestmark = pytest.mark.timeout(900)
+
+LOOK = ToolSpec(
+    "look",
+    "Look it up.",
+    {
+        "type": "object",
+        "properties": {"q": {"type": "string", "enum": ["red", "größer"]}},
+        "required": ["q"],
+        "additionalProperties": False,
+    },
+)
+FREE = ("c1", "c4", "c6")
+"""Calls that no grammar constrains."""
+
+
+async def talk(answerer: ExactAnswerer, number: int) -> list[RecordedCall]:
+    """Play an episode with tool calls, free text, a retry and several answers."""
+    random, memory, records = Random(number), EpisodeMemory(), list[RecordedCall]()
+
+    async def ask(*messages: Message, choice: str, answers: int = 1) -> GatewayAnswer:
+        call = GatewayCall(
+            dialect="chat",
+            messages=messages,
+            tools=(LOOK,),
+            tool_choice=choice,
+            answers=answers,
+            sampling=Sampling(max_tokens=60 if choice == "required" else 12),
+        )
+        ids = [f"c{len(records)}.{place}" for place in range(answers)]
+        done = await answerer.answer(call, memory, ids, seed=str(number), temperature=1.0)
+        records.extend(record for _, record in done)
+        return random.choice(done)[0]
+
+    messages = [Message("system", (TextPart("You look things up."),)), user(f"Task {number % 2}: how many?")]
+    for turn in range(4):
+        answer = await ask(*messages, choice="required" if turn % 2 == 0 else "auto", answers=1 + turn % 2)
+        messages += [said(answer), replies(answer, random)]
+    await ask(*messages, choice="auto")
+    return records
+
+
+@pytest.mark.promise("gateway:exact:vllm")
+async def test_conversations_with_tools_have_the_tokens_and_probabilities_of_the_engine(
+    vllm: ModelServer,
+) -> None:
+    async with recorded(vllm.address) as recorder:
+        settings = ModelSettings.model_validate(
+            {"name": vllm.model, "base_url": recorder.url, "api_key": vllm.key, "tokens": True}
+        )
+        async with ModelConnection(settings) as connection:
+            answerer = ExactAnswerer(connection.engine)
+            episodes = [await talk(answerer, number) for number in range(4)]
+        folder = await model_folder(vllm)
+    records = [record for episode in episodes for record in episode]
+    assert {record.origin for record in records} == {PromptOrigin.OPENING, PromptOrigin.APPENDED}
+    called = [
+        part
+        for record in records
+        for part in record.answer.parts
+        if isinstance(part, ToolCall) and part.arguments
+    ]
+    assert called, "the engine's parser reads what the grammar enforces"
+    found = [tokens for episode in episodes for _, tokens in full_tokens(episode)]
+    told = [
+        (
+            answer.prompt_token_ids,
+            choice.token_ids,
+            tuple(chance.logprob for chance in choice.logprobs.content),
+        )
+        for answer in recorder.answers
+        for choice in answer.choices
+    ]
+    assert Counter((one.prompt, one.sampled, one.logprobs) for one in found) == Counter(told)
+    for episode in episodes:
+        reasons = {fork.reason for fork in token_tree(episode).forks()}
+        assert not reasons & {ForkReason.DRIFT, ForkReason.REWRITTEN, ForkReason.TRUNCATED}
+    # A grammar renormalises probabilities, which the trainer does not: answers that it constrains are not compared.
+    free = [
+        tokens
+        for episode in episodes
+        for record, tokens in full_tokens(episode)
+        if record.id.partition(".")[0] in FREE
+    ]
+    assert len(free) == 4 * 5
+    backbone = LocalBackbone(
+        PolicySettings.model_validate({"model": str(folder), "dtype": "float32", "threads": 1})
+    )
+    rows = [scoring_row(tokens.prompt + tokens.sampled) for tokens in free]
+    for tokens, values in zip(free, backbone.log_probs(rows), strict=True):
+        apart = np.abs(values[-len(tokens.sampled) :] - np.array(tokens.logprobs))
+        assert float(apart.max()) <= 1e-5
