@@ -2,7 +2,7 @@
 
 from agentflow.rollout.benchmarks._benchmark import Benchmark, Category, reorder_options
 from agentflow.rollout.benchmarks._readers import references
-from agentflow.rollout.benchmarks._registry import benchmark_names, find_benchmark, load_tasks
+from agentflow.rollout.benchmarks._registry import benchmark_names, find_benchmark, load_tasks, read_plain
 from agentflow.rollout.benchmarks._rows import BenchmarkRow, read_rows
 from agentflow.rollout.benchmarks._sources import HUB, find_data, published_files
 
@@ -16,6 +16,7 @@ __all__ = [
     "find_data",
     "load_tasks",
     "published_files",
+    "read_plain",
     "read_rows",
     "references",
     "reorder_options",

@@ -275,9 +275,13 @@ _VERIFIED: Final = frozenset({"setup", "gold", "verifier", "wrong"})
 """Fields of a verified task that a rollout keeps together."""
 
 
-def read_plain(row: BenchmarkRow, fields: Fields) -> Task:
-    """Convert a row of a file of tasks; fields that are not known become metadata."""
-    row = _prepared(row)
+def read_plain(row: BenchmarkRow, fields: "Fields | None" = None) -> Task:
+    """Convert a row of a file of tasks; fields that are not known become metadata. See docs/benchmarks.md.
+
+    :param fields: names of its fields; `None`: the usual ones.
+    :raises ConfigurationError: with line and field, if something is missing or has the wrong type.
+    """
+    row, fields = _prepared(row), fields or Fields()
     id = (fields.id,) if fields.id else _ID
     question = (fields.question,) if fields.question else _QUESTION
     answer = (fields.answer,) if fields.answer else _ANSWER

@@ -2,7 +2,6 @@
 
 import csv
 import importlib
-import io
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from agentflow.settings import report_read_errors
 _ARRAYS: Final = ("data", "examples", "questions", "rows", "tasks")
 """Keys under which a JSON object has its rows."""
 _DECODER: Final = json.JSONDecoder()
+_LONGEST_LINE: Final = 64 << 20
+"""Maximum length of a line of JSONL, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +99,22 @@ def read_rows(path: Path, form: str = "", fields: Collection[str] = ()) -> Itera
 
 
 def _lines(path: Path) -> Iterator[BenchmarkRow]:
-    # Only line feeds end lines: JSON strings may contain other separators.
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
-        if line.strip():
+    with path.open("rb") as file:
+        number = 0
+        # One line at a time: a file may be larger than the memory.
+        while line := file.readline(_LONGEST_LINE + 1):
+            number += 1
             place = f"{path}:{number}"
+            if len(line) > _LONGEST_LINE:
+                raise ConfigurationError(f"{place}: is longer than {_LONGEST_LINE >> 20} MiB; split it")
             try:
-                read: object = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if text.strip():
+                    yield _row(place, json.loads(text))
+            except UnicodeDecodeError:
+                raise ConfigurationError(f"{place}: not UTF-8 text; save the file as UTF-8") from None
+            except (ValueError, RecursionError) as error:
                 raise ConfigurationError(f"{place}: not JSON: {_why(error)}") from None
-            yield _row(place, read)
 
 
 def _json(path: Path) -> Iterator[BenchmarkRow]:
@@ -157,8 +165,11 @@ def _skip(text: str, place: int) -> int:
 
 
 def _table(path: Path, delimiter: str = ",") -> Iterator[BenchmarkRow]:
-    lines = io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")
-    reader = csv.DictReader(lines, restkey="", delimiter=delimiter)
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        yield from _cells(path, csv.DictReader(lines, restkey="", delimiter=delimiter))
+
+
+def _cells(path: Path, reader: "csv.DictReader[str]") -> Iterator[BenchmarkRow]:
     while True:
         begin = 1
         try:

@@ -1,0 +1,61 @@
+"""Readers of tasks: any source as a lazy iterator of tasks with unique ids. See docs/readers.md."""
+
+from typing import TYPE_CHECKING
+
+from agentflow.readers._settings import AugmentSettings, ReaderSettings, names_reader
+from runtimes._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from agentflow.readers._environment_server import EnvironmentType, HostedEnvironment, serve_environments
+    from agentflow.readers._environments import (
+        EnvironmentFailure,
+        EnvironmentInstance,
+        EnvironmentService,
+        EnvironmentState,
+    )
+    from agentflow.readers._reading import TaskRecord, TaskSource, read_tasks, reader_settings, task_record
+    from agentflow.readers._reasoning_gym import score_reasoning_gym
+    from agentflow.readers._replies import KeptReplies, cache_folder
+    from agentflow.readers._textarena import GameFailure, TextGame, open_text_game
+
+__all__ = [
+    "AugmentSettings",
+    "EnvironmentFailure",
+    "EnvironmentInstance",
+    "EnvironmentService",
+    "EnvironmentState",
+    "EnvironmentType",
+    "GameFailure",
+    "HostedEnvironment",
+    "KeptReplies",
+    "ReaderSettings",
+    "TaskRecord",
+    "TaskSource",
+    "TextGame",
+    "cache_folder",
+    "names_reader",
+    "open_text_game",
+    "read_tasks",
+    "reader_settings",
+    "score_reasoning_gym",
+    "serve_environments",
+    "task_record",
+]
+
+# Settings name readers without loading them.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._environment_server": ["EnvironmentType", "HostedEnvironment", "serve_environments"],
+        "._environments": [
+            "EnvironmentFailure",
+            "EnvironmentInstance",
+            "EnvironmentService",
+            "EnvironmentState",
+        ],
+        "._reading": ["TaskRecord", "TaskSource", "read_tasks", "reader_settings", "task_record"],
+        "._reasoning_gym": ["score_reasoning_gym"],
+        "._replies": ["KeptReplies", "cache_folder"],
+        "._textarena": ["GameFailure", "TextGame", "open_text_game"],
+    },
+)

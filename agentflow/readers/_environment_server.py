@@ -1,0 +1,233 @@
+"""Environment service of our own: any environment in Python behind the six operations."""
+
+import hmac
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, Protocol
+
+import anyio
+import msgspec
+from aiohttp import web
+from anyio import to_thread
+from msgspec import Struct, field
+
+from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.errors import error_line
+from agentflow.readers._environments import EnvironmentState
+
+_LARGEST: Final = 4 << 20
+"""Maximum size of a request, in bytes."""
+_SHUTDOWN_SECONDS: Final = 5.0
+"""Time for running requests at the end."""
+
+
+class HostedEnvironment(Protocol):
+    """A task that is being played. Its methods run in threads, one call at a time."""
+
+    def start(self) -> EnvironmentState:
+        """Return the first observation."""
+        ...
+
+    def step(self, action: Mapping[str, Any]) -> EnvironmentState:
+        """Take an action and return the observation."""
+        ...
+
+    def info(self) -> object:
+        """Return facts about the environment, such as its tools."""
+        ...
+
+    def evaluate(self) -> float:
+        """Return the reward."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+class EnvironmentType(Struct, frozen=True, kw_only=True):
+    """A type of environment that a service offers."""
+
+    tasks: Callable[[str], Sequence[str]]
+    """Returns the ids of the tasks of a split."""
+    make: Callable[[str], HostedEnvironment]
+    """Makes the environment of a task."""
+
+
+class _Request(Struct, frozen=True):
+    env_type: str = "default"
+    task_id: str | None = None
+    instance_id: str | None = None
+    messages: dict[str, Any] | list[Any] = field(default_factory=dict[str, Any])
+    params: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class _Instance:
+    def __init__(self, hosted: HostedEnvironment, first: EnvironmentState) -> None:
+        self.hosted = hosted
+        self.first = first
+        self.lock = anyio.Lock()
+        self.used = 0.0
+
+
+class _Refused(Exception):
+    """A request can't be answered; status and reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class _Service:
+    def __init__(
+        self,
+        types: Mapping[str, EnvironmentType],
+        *,
+        token: str,
+        most: int,
+        idle_seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._types = types
+        self._token = token.encode()
+        self._most = most
+        self._idle = idle_seconds
+        self._clock = clock
+        self._instances: dict[str, _Instance] = {}
+
+    async def answer(self, operation: str, request: web.Request) -> web.Response:
+        try:
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+            if self._token and not hmac.compare_digest(given, self._token):
+                raise _Refused(401, "the token is missing or wrong")
+            try:
+                asked = msgspec.json.decode(await request.read(), type=_Request)
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+                raise _Refused(400, error_line(error)) from None
+            data = await getattr(self, f"_{operation}")(asked)
+            return web.json_response({"success": True, "data": data})
+        except _Refused as error:
+            return web.json_response({"success": False, "error": str(error)}, status=error.status)
+        except Exception as error:  # boundary: an environment may raise anything
+            return web.json_response({"success": False, "error": error_line(error)}, status=500)
+
+    async def close(self) -> None:
+        """End all instances."""
+        for id in list(self._instances):
+            await self._end(id)
+
+    async def _get_env_profile(self, asked: _Request) -> list[str]:
+        return list(
+            await to_thread.run_sync(self._type(asked).tasks, str(asked.params.get("split", "train")))
+        )
+
+    async def _create(self, asked: _Request) -> dict[str, Any]:
+        kind = self._type(asked)
+        if not asked.task_id or not asked.instance_id:
+            raise _Refused(400, "task_id and instance_id are needed")
+        if known := self._instances.get(asked.instance_id):
+            # The answer to the first request was lost.
+            return _described(known.first, asked.instance_id)
+        await self._expire()
+        if len(self._instances) >= self._most:
+            raise _Refused(503, f"{self._most} instances are open; release one")
+        hosted = await to_thread.run_sync(kind.make, asked.task_id)
+        instance = _Instance(hosted, await to_thread.run_sync(hosted.start))
+        instance.used = self._clock.now()
+        self._instances[asked.instance_id] = instance
+        return _described(instance.first, asked.instance_id)
+
+    async def _get_info(self, asked: _Request) -> object:
+        instance = self._instance(asked)
+        async with instance.lock:
+            return await to_thread.run_sync(instance.hosted.info)
+
+    async def _step(self, asked: _Request) -> dict[str, Any]:
+        instance = self._instance(asked)
+        if not isinstance(asked.messages, dict):
+            raise _Refused(400, "messages: write the action as one message")
+        async with instance.lock:
+            state = await to_thread.run_sync(instance.hosted.step, asked.messages)
+        return _described(state, asked.instance_id or "")
+
+    async def _evaluate(self, asked: _Request) -> float:
+        instance = self._instance(asked)
+        async with instance.lock:
+            reward = await to_thread.run_sync(instance.hosted.evaluate)
+        if not math.isfinite(reward):
+            raise _Refused(500, f"the environment gave {reward} as a reward")
+        return float(reward)
+
+    async def _release(self, asked: _Request) -> bool:
+        await self._end(asked.instance_id or "")
+        return True
+
+    async def _end(self, id: str) -> None:
+        instance = self._instances.pop(id, None)
+        if instance is not None:
+            async with instance.lock:
+                await to_thread.run_sync(instance.hosted.close)
+
+    async def _expire(self) -> None:
+        before = self._clock.now() - self._idle
+        for id in [id for id, instance in self._instances.items() if instance.used < before]:
+            await self._end(id)
+
+    def _type(self, asked: _Request) -> EnvironmentType:
+        if asked.env_type not in self._types:
+            raise _Refused(
+                404, f"there is no environment {asked.env_type}; known here: {', '.join(self._types)}"
+            )
+        return self._types[asked.env_type]
+
+    def _instance(self, asked: _Request) -> _Instance:
+        instance = self._instances.get(asked.instance_id or "")
+        if instance is None:
+            raise _Refused(404, f"there is no instance {asked.instance_id}; it was released or expired")
+        instance.used = self._clock.now()
+        return instance
+
+
+@asynccontextmanager
+async def serve_environments(
+    types: Mapping[str, EnvironmentType],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str = "",
+    max_instances: int = 256,
+    idle_seconds: float = 3600.0,
+    clock: Clock = SYSTEM_CLOCK,
+) -> AsyncGenerator[str]:
+    """Serve environments and yield the address. See docs/readers.md.
+
+    :param types: environments by the name that a client gives as `env_type`.
+    :param token: bearer token that clients must send; empty: none.
+    :param max_instances: maximum number of open instances.
+    :param idle_seconds: time after which an unused instance may be ended.
+    """
+    service = _Service(types, token=token, most=max_instances, idle_seconds=idle_seconds, clock=clock)
+    app = web.Application(client_max_size=_LARGEST)
+    for operation in ("get_env_profile", "get_info", "create", "step", "evaluate", "release"):
+        app.router.add_post(f"/{operation}", partial(service.answer, operation))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        yield f"http://{host}:{runner.addresses[0][1]}"
+    finally:
+        with anyio.CancelScope(shield=True):
+            await service.close()
+            await runner.cleanup()
+
+
+def _described(state: EnvironmentState, instance: str) -> dict[str, Any]:
+    return {
+        "state": list(state.messages),
+        "reward": state.reward,
+        "is_terminated": state.done,
+        "info": {**state.info, "instance_id": instance},
+    }
