@@ -1,7 +1,7 @@
 """Run the Python snippets of one page in order, in one namespace and one event loop: `python _run_snippets.py PAGE`.
 
-Without a page, pages are read from standard input with their directories, one JSON list a line. Each runs in a fork, which
-has the heavy libraries loaded; the reply is a line with what the fork printed, if it failed.
+With `--load MODULE…`, pages are read from standard input with their directories, one JSON list a line. Each runs in a fork,
+which has these modules loaded; the reply is a line with what the fork printed, if it failed.
 """
 
 import ast
@@ -13,6 +13,7 @@ import json
 import linecache
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NoReturn
@@ -38,10 +39,10 @@ def main(page: Path) -> None:
     asyncio.run(run(str(page), snippets(page, "python")))
 
 
-def serve() -> None:
+def serve(modules: Sequence[str]) -> None:
     """Run a page in a fork for each line of standard input."""
-    importlib.import_module("agentflow.synthesis.pipeline")
-    importlib.import_module("agentflow.rollout")
+    for module in modules:
+        importlib.import_module(module)
     gc.freeze()
     for line in sys.stdin:
         page, folder = json.loads(line)
@@ -69,7 +70,7 @@ def _work(page: Path, folder: str, output: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        main(Path(sys.argv[1]))
+    if sys.argv[1] == "--load":
+        serve(sys.argv[2:])
     else:
-        serve()
+        main(Path(sys.argv[1]))

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from subprocess import PIPE
 
@@ -56,32 +56,57 @@ def run_python(*arguments: str, cwd: Path, core: bool = True) -> str:
     return run.stdout + run.stderr if run.returncode else ""
 
 
+CORE = ("agentflow.synthesis.pipeline", "agentflow.rollout")
+TRAIN = (*CORE, "agentflow.learner.local")
+
+
+class PageRunner:
+    """Runs pages in forks of one program, which loads the libraries once."""
+
+    def __init__(self, python: str | Path, modules: Sequence[str]) -> None:
+        self._command = [python, "-W", "error", "-m", "tests.behaviour._run_snippets", "--load", *modules]
+        self._program: subprocess.Popen[str] | None = None
+
+    def run(self, page: Path, folder: Path) -> str:
+        """Return the output of a page that failed."""
+        if self._program is None:
+            environment = core_environment() | {"PYTHONPATH": str(ROOT)}
+            self._program = subprocess.Popen(
+                self._command, cwd="/", env=environment, stdin=PIPE, stdout=PIPE, encoding="utf-8"
+            )
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._program.stdin.write(f"{json.dumps([str(page), str(folder)])}\n")
+        self._program.stdin.flush()
+        return json.loads(self._program.stdout.readline())
+
+    def close(self) -> None:
+        """End the program."""
+        if self._program is not None:
+            with self._program:
+                self._program.kill()
+
+
 @pytest.fixture(scope="module")
-def core_pages() -> Iterator[subprocess.Popen[str]]:
-    """Run pages in forks of one program of the core installation, which loads the libraries once."""
-    command = [core_python(), "-W", "error", "-m", "tests.behaviour._run_snippets"]
-    environment = core_environment() | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, cwd="/", env=environment, stdin=PIPE, stdout=PIPE, encoding="utf-8"
-    ) as server:
-        yield server
-        server.kill()
+def page_runners() -> Iterator[dict[str, PageRunner]]:
+    """Return the runners of pages by the extra that they need; empty: none."""
+    runners = {"": PageRunner(core_python(), CORE), "train": PageRunner(sys.executable, TRAIN)}
+    yield runners
+    for runner in runners.values():
+        runner.close()
 
 
 @pytest.mark.timeout(600)  # Heavy libraries take a minute to import on a busy machine.
 @pytest.mark.promise("docs:snippets")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_every_python_snippet_of_a_page_runs(
-    page: Path, tmp_path: Path, core_pages: subprocess.Popen[str]
+    page: Path, tmp_path: Path, page_runners: dict[str, PageRunner]
 ) -> None:
-    if name(page) in NEED_EXTRAS:
-        failed = run_python("-m", "tests.behaviour._run_snippets", str(page), cwd=tmp_path, core=False)
+    extra = NEED_EXTRAS.get(name(page), "")
+    if extra in page_runners:
+        failed = page_runners[extra].run(page, tmp_path)
     else:
-        assert core_pages.stdin is not None
-        assert core_pages.stdout is not None
-        core_pages.stdin.write(f"{json.dumps([str(page), str(tmp_path)])}\n")
-        core_pages.stdin.flush()
-        failed = json.loads(core_pages.stdout.readline())
+        failed = run_python("-m", "tests.behaviour._run_snippets", str(page), cwd=tmp_path, core=False)
     assert failed == ""
 
 
