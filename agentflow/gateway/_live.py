@@ -183,13 +183,13 @@ class LiveEpisode:
         self._sending.add(running)
         return running.answers
 
-    def delivered(self, answers: Sequence[str], ok: bool = True) -> None:
+    def delivered(self, ids: Sequence[str], ok: bool = True) -> None:
         """Report the end of the sending of some answers.
 
-        :param answers: their ids.
+        :param ids: ids of the answers.
         :param ok: the client has received them.
         """
-        for running in {self._of_answer[id] for id in answers if id in self._of_answer}:
+        for running in {self._of_answer[id] for id in ids if id in self._of_answer}:
             running.delivered |= ok
             running.sending -= 1
             if running.sending <= 0:
