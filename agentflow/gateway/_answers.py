@@ -1,10 +1,12 @@
 """Answers to calls: by exact tokens from vLLM, by its chat API with recorded tokens, or by any endpoint without tokens."""
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import together
@@ -20,6 +22,7 @@ from agentflow.models import (
     TextPart,
     TokenEngine,
     ToolCall,
+    ToolSpec,
     engine_sampling,
     escaped_message,
     escaped_tool,
@@ -32,6 +35,8 @@ Answered = tuple[GatewayAnswer, RecordedCall]
 _UNMODIFIED: Final = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 _IDS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_SIZE = 9
+_MOST_TOOLS = 64
+_ENCODER = msgspec.msgpack.Encoder()
 _THOUGHT = "<think>"
 
 
@@ -90,6 +95,7 @@ class ExactAnswerer:
         self.models = (engine.model,)
         """Accepted names of models."""
         self._thinks: dict[str, bool] = {}
+        self._escaped: dict[bytes, tuple[ToolSpec, ...]] = {}
 
     def overrides(self, call: GatewayCall, temperature: float | None) -> tuple[str, ...]:
         """Return the names of the call's sampling parameters that the run replaces."""
@@ -119,19 +125,21 @@ class ExactAnswerer:
         """
         with model_failures():
             match, prompt = await self._prompt(call, memory)
-            sampling = _sampling_of(call, memory, temperature, _seed(seed, prompt, memory))
+            name = memory.draw(prompt.tobytes())
+            sampling = _sampling_of(call, memory, temperature, _number_of(f"{seed}/{name}".encode()))
             structured = await self._structure(call)
             if on_text is not None and (call.tools or call.schema is not None or await self._opens(call)):
                 # The text is known only once it is parsed.
                 on_text = None
             sampled = await self._engine.generate(
-                prompt,
+                prompt.tolist(),
                 {**engine_sampling(sampling, structured), **sampling.extra},
                 answers=len(ids),
+                # The prompt is known. Only in a stream it marks the beginning of an answer.
+                fields={"return_token_ids": on_text is not None},
                 on_text=None if on_text is None else _until_thought(on_text),
             )
-            options = _template(call)
-            tools = tuple(map(escaped_tool, call.tools))
+            options, tools = _template(call), self._tools(call)
             parsed = await self._engine.read(sampled, tools, choice=call.tool_choice, template=options)
         done: list[Answered] = []
         changed = replaced_by(call.sampling, temperature)
@@ -139,27 +147,26 @@ class ExactAnswerer:
             done.append(_recorded(call, memory, match, id, _found(answer, found), seed, changed))
         return done
 
-    async def _prompt(self, call: GatewayCall, memory: EpisodeMemory) -> tuple[PromptMatch, list[int]]:
+    async def _prompt(self, call: GatewayCall, memory: EpisodeMemory) -> tuple[PromptMatch, "array[int]"]:
         """Return the known part of the prompt, and all its tokens."""
         if call.prompt is not None:
-            return PromptMatch(PromptOrigin.OPENING), await self._rendered(call)
+            return PromptMatch(PromptOrigin.OPENING), array("i", await self._rendered(call))
         match = memory.match(call)
         if match.parent:
             messages = tuple(map(escaped_message, call.messages[match.count - 1 :]))
-            tools = tuple(map(escaped_tool, call.tools[:1]))
+            tools = self._tools(call)
             tail = await self._engine.tail(messages[0], messages[1:], tools, template=_template(call))
             if tail is not None:
-                return match, joined(match.ids, tail)
+                return match, match.ids + array("i", joined(match.ids[-1:], tail)[1:])
             match = PromptMatch(PromptOrigin.TEMPLATE)
-        return match, await self._rendered(call)
+        return match, array("i", await self._rendered(call))
 
     async def _rendered(self, call: GatewayCall) -> list[int]:
         if call.prompt is not None:
             text = call.prompt
             return await self._engine.tokenize(text) if isinstance(text, str) else list(text)
         messages = tuple(map(escaped_message, call.messages))
-        tools = tuple(map(escaped_tool, call.tools))
-        return await self._engine.render(messages, tools, template=_template(call))
+        return await self._engine.render(messages, self._tools(call), template=_template(call))
 
     async def _structure(self, call: GatewayCall) -> Mapping[str, Any] | None:
         if call.schema is not None:
@@ -168,6 +175,17 @@ class ExactAnswerer:
         return (
             await self._engine.grammar(tools, call.tool_choice, template=_template(call)) if tools else None
         )
+
+    def _tools(self, call: GatewayCall) -> tuple[ToolSpec, ...]:
+        """Return the call's tools without special tokens; an agent lists the same ones in each call."""
+        if not call.tools:
+            return ()
+        key = _ENCODER.encode(call.tools)
+        if key not in self._escaped:
+            if len(self._escaped) >= _MOST_TOOLS:
+                self._escaped.clear()
+            self._escaped[key] = tuple(map(escaped_tool, call.tools))
+        return self._escaped[key]
 
     async def _opens(self, call: GatewayCall) -> bool:
         """Return true if the template begins the reasoning of an answer, so that its text shows no beginning."""
@@ -210,14 +228,14 @@ class _ChatAnswerer:
         if call.prompt is not None:
             messages = (Message("user", (TextPart(_as_text(call.prompt)),)),)
         match = memory.match(call)
-        number = memory.repeats([ord(letter) for letter in repr((messages, call.tools))])
+        name = memory.draw(_ENCODER.encode((messages, call.tools)))
 
         async def ask(place: int) -> ApiAnswer:
             return await self._connection.ask(
                 messages if self._tokens else [replace(message, reasoning="") for message in messages],
                 tools=call.tools,
                 may_call=call.tool_choice != "none",
-                sampling=self._sampling(call, memory, temperature, f"{seed}/{number}/{place}"),
+                sampling=self._sampling(call, memory, temperature, f"{seed}/{name}/{place}"),
                 schema=call.schema,
                 tokens=self._tokens,
             )
@@ -259,7 +277,7 @@ class _ChatAnswerer:
         temperature: float | None,
     ) -> Answered:
         if answer.tokens is not None:
-            proven = list(answer.tokens.prompt[: len(match.ids)]) == list(match.ids) and match.parent
+            proven = match.parent and answer.tokens.prompt[: len(match.ids)] == tuple(match.ids)
             match = (
                 replace(match, origin=PromptOrigin.RECORDED) if proven else PromptMatch(PromptOrigin.RECORDED)
             )
@@ -385,12 +403,6 @@ def _recorded(
 
 def _template(call: GatewayCall) -> dict[str, Any]:
     return {"chat_template_kwargs": call.template} if call.template else {}
-
-
-def _seed(seed: str, prompt: Sequence[int], memory: EpisodeMemory) -> int:
-    """Return the seed of a call: it does not depend on the order of calls with other prompts."""
-    digest = blake2b(repr(prompt).encode(), digest_size=16).hexdigest()
-    return _number_of(f"{seed}/{digest}/{memory.repeats(prompt)}".encode())
 
 
 def _number_of(data: bytes) -> int:

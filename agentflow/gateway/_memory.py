@@ -34,7 +34,7 @@ class PromptMatch(Struct, frozen=True):
     """Id of the call that it continues; empty: none."""
     count: int = 0
     """Number of messages up to the answer of that call."""
-    ids: Sequence[int] = ()
+    ids: "array[int]" = array("i")
     """Tokens of these messages."""
 
 
@@ -127,8 +127,8 @@ class EpisodeMemory:
         self._said.update(part.id for part in record.answer.parts if isinstance(part, ToolCall))
         # Several answers to one call are one prompt.
         if restored and record.id.rpartition(".")[2] in ("0", record.id) and record.tokens is not None:
-            before = () if parent is None else _ids(parent)
-            self.repeats([*before, *record.tokens.prompt])
+            before = array("i") if parent is None else _ids(parent)
+            self.draw(before.tobytes() + array("i", record.tokens.prompt).tobytes())
 
     def match(self, call: GatewayCall) -> PromptMatch:
         """Return the known beginning of a call's prompt."""
@@ -140,11 +140,11 @@ class EpisodeMemory:
             return PromptMatch(origin)
         return PromptMatch(origin, walk.node.record.id, walk.count, _ids(walk.node))
 
-    def repeats(self, ids: Sequence[int]) -> int:
-        """Return the number of earlier calls with this prompt, and count one more."""
-        digest = blake2b(array("i", ids).tobytes(), digest_size=_SIZE).digest()
+    def draw(self, prompt: bytes) -> str:
+        """Return a name for a call with this prompt: its digest, and the number of earlier calls with it."""
+        digest = blake2b(prompt, digest_size=_SIZE).digest()
         self._prompts[digest] += 1
-        return self._prompts[digest] - 1
+        return f"{digest.hex()}/{self._prompts[digest] - 1}"
 
     def conversation(self, id: str) -> tuple[Message, ...] | None:
         """Return the messages of a recorded call with its answer; `None` if there is no such call."""
@@ -248,8 +248,11 @@ def _recognised(message: Message, answers: Sequence[_Node]) -> _Node | None:
     return same
 
 
-def _ids(node: _Node) -> list[int]:
-    return [id for each in _chain(node) for id in each.ids]
+def _ids(node: _Node) -> "array[int]":
+    ids = array("i")
+    for each in _chain(node):
+        ids.extend(each.ids)
+    return ids
 
 
 def full_tokens(calls: Iterable[RecordedCall]) -> Iterator[tuple[RecordedCall, Tokens]]:

@@ -30,6 +30,7 @@ _STAND_IN: Final = (_ASKED, Message("assistant", (TextPart("-"),)))
 _CLOSED: Final = (403, 404, 405)
 _OF_REQUESTS: Final = ("cache_salt", "priority", "request_id")
 _SEED_IDS: Final = 8
+_MARK_IDS: Final = 64
 _NO_TEMPLATE = "its chat template has no tools; serve a model whose template has, or start vLLM with another `chat-template`"
 _NO_PARSER = (
     "it was started without a parser of tool calls; set `tool_parser` of its server, such as `hermes`"
@@ -470,7 +471,8 @@ class _AnswerStream:
 
 def joined(known: Sequence[int], tail: Sequence[int]) -> list[int]:
     """Return the tokens of a conversation and the tail after its last answer, which has a closing token unless it was cut."""
-    return [*known, *tail[int(bool(tail) and known[-1:] == tail[:1]) :]]
+    closed = bool(known) and bool(tail) and known[-1] == tail[0]
+    return [*known, *tail[int(closed) :]]
 
 
 def _after_equal(whole: list[int], other: list[int], closing: int, count: int) -> list[int] | None:
@@ -515,7 +517,9 @@ def _parsed(message: _Derendered, answer: SampledAnswer) -> ParsedAnswer:
         text = text[: text.rindex(answer.stop)]
     found = separate_reasoning(text)
     reasoning = "\n\n".join(part for part in (message.reasoning or "", found.reasoning) if part)
-    mark = answer.tokens.mark.encode()
+    # An answer with the same calls at another place has other ids.
+    tokens = answer.tokens
+    mark = _ENCODER.encode((len(tokens.prompt), tokens.prompt[-_MARK_IDS:], tokens.sampled))
     calls = tuple(
         parse_call(call_id(mark, number), one.function.name, one.function.arguments)
         for number, one in enumerate(message.tool_calls or ())
