@@ -15,7 +15,16 @@ from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import unwrap_group
 from agentflow.gateway._answers import Answerer
 from agentflow.gateway._collector import EpisodeCollector
-from agentflow.gateway._keys import ClientIds, Identity, Role, agent_of, digest_of, new_key, page_of, same
+from agentflow.gateway._keys import (
+    ClientIdentity,
+    ClientIds,
+    ClientRole,
+    agent_of,
+    digest_of,
+    new_key,
+    page_of,
+    same,
+)
 from agentflow.gateway._live import LiveEpisode, ended_error
 from agentflow.gateway._places import PageBegin, PageEnd, Place, PlaceBook, check_outcome
 from agentflow.gateway._settings import GatewaySettings
@@ -118,7 +127,7 @@ class EpisodeRegistry:
 
     async def begin(
         self,
-        who: Identity,
+        who: ClientIdentity,
         *,
         task: Task | None = None,
         mode: EpisodeMode | None = None,
@@ -147,7 +156,7 @@ class EpisodeRegistry:
         return None if place is None else await self._begin(place, who, tuple(agents) or tuple(self._agents))
 
     async def end(
-        self, who: Identity, id: str, attempt: int, outcome: EpisodeOutcome, end_id: str = ""
+        self, who: ClientIdentity, id: str, attempt: int, outcome: EpisodeOutcome, end_id: str = ""
     ) -> EpisodeReceipt:
         """End an episode; return once its record is on disk. The same end again returns the same receipt.
 
@@ -169,7 +178,9 @@ class EpisodeRegistry:
             raise GatewayError(409, f"episode {id!r} has ended with another result", code="ended_otherwise")
         return end.receipt
 
-    async def abort(self, who: Identity, id: str, attempt: int, why: str = "", *, blame: bool = True) -> None:
+    async def abort(
+        self, who: ClientIdentity, id: str, attempt: int, why: str = "", *, blame: bool = True
+    ) -> None:
         """Give an episode up: its place is offered again.
 
         :param blame: count it as a failed attempt.
@@ -186,7 +197,7 @@ class EpisodeRegistry:
         if end.state != EpisodeState.ABORTED:
             raise _gone(id, end)
 
-    async def alive(self, who: Identity, id: str, attempt: int) -> float:
+    async def alive(self, who: ClientIdentity, id: str, attempt: int) -> float:
         """Count as activity; return the seconds after which the episode expires.
 
         :raises GatewayError: 403 for another client, 410 if it has ended.
@@ -200,7 +211,7 @@ class EpisodeRegistry:
         return min(limits.idle_seconds, live.began + limits.total_seconds - self._clock.now())
 
     async def put_reward(
-        self, who: Identity, id: str, attempt: int, reward: float | dict[str, float]
+        self, who: ClientIdentity, id: str, attempt: int, reward: float | dict[str, float]
     ) -> None:
         """Set or replace the reward of an ended episode, until a step uses it.
 
@@ -209,7 +220,7 @@ class EpisodeRegistry:
         await self._end_of(who, id, attempt)
         await self.collector.put_reward(id, attempt, reward)
 
-    async def calls(self, who: Identity, id: str, attempt: int) -> list[RecordedCall]:
+    async def calls(self, who: ClientIdentity, id: str, attempt: int) -> list[RecordedCall]:
         """Return the record of an attempt.
 
         :raises GatewayError: 403 for a worker that did not begin it; 404 if there is no such attempt.
@@ -318,7 +329,7 @@ class EpisodeRegistry:
             self._book.set_free(place)
         await self._store.commit(*[place.change() for place in fresh])
 
-    async def _begin(self, place: Place, who: Identity, agents: Sequence[str]) -> BegunEpisode:
+    async def _begin(self, place: Place, who: ClientIdentity, agents: Sequence[str]) -> BegunEpisode:
         client = who.client or self.clients.issue()
         page, self._next_page = self._next_page, self._next_page + 1
         keys = {agent: new_key(page) for agent in agents}
@@ -355,14 +366,14 @@ class EpisodeRegistry:
             client=client,
         )
 
-    def _live(self, place: Place, who: Identity, attempt: int) -> LiveEpisode | None:
+    def _live(self, place: Place, who: ClientIdentity, attempt: int) -> LiveEpisode | None:
         """Return the open attempt; `None`: that attempt has ended.
 
         :raises GatewayError: 403 for another client.
         """
         if place.live is None or attempt != place.attempt or place.live.sealed:
             return None
-        if who.role is not Role.OWNER and not same(place.client, who.digest):
+        if who.role is not ClientRole.OWNER and not same(place.client, who.digest):
             raise _not_yours(place.offer.id)
         return place.live
 
@@ -413,17 +424,17 @@ class EpisodeRegistry:
         if len(self._old_keys) > _OLD_KEYS:
             self._old_keys.popitem(last=False)
 
-    async def _page(self, who: Identity, id: str, attempt: int) -> PageRow:
+    async def _page(self, who: ClientIdentity, id: str, attempt: int) -> PageRow:
         page = await self._store.page_of(id, attempt)
         if page is None:
             told = f"there is no attempt {attempt} of episode {id!r}"
             raise GatewayError(404, told, code="unknown_episode")
         begin = msgspec.msgpack.decode(page.begin, type=PageBegin)
-        if who.role is Role.WORKER and not same(begin.client, who.digest):
+        if who.role is ClientRole.WORKER and not same(begin.client, who.digest):
             raise _not_yours(id)
         return page
 
-    async def _end_of(self, who: Identity, id: str, attempt: int) -> PageEnd:
+    async def _end_of(self, who: ClientIdentity, id: str, attempt: int) -> PageEnd:
         """Return the end of an attempt that is not open.
 
         :raises GatewayError: 403 for another client, 404 if there is no such attempt, 409 if it is open.

@@ -15,7 +15,7 @@ _KEY = re.compile(r"af_([0-9]{1,15})_([A-Za-z0-9_-]{43})", re.ASCII)
 _CLIENT = re.compile(r"c_[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}", re.ASCII)
 
 
-class Role(IntEnum):
+class ClientRole(IntEnum):
     """Rights of a token; each role has those of the roles below it."""
 
     VIEWER = 1
@@ -26,10 +26,10 @@ class Role(IntEnum):
     """Offers, scores and uses episodes: the trainer."""
 
 
-class Identity(NamedTuple):
+class ClientIdentity(NamedTuple):
     """Sender of a request."""
 
-    role: Role
+    role: ClientRole
     """Its role."""
     client: str = ""
     """Its id as a client; empty if the request has none."""
@@ -104,10 +104,10 @@ class ClientIds:
 class RoleTokens:
     """Tokens of the roles."""
 
-    def __init__(self, tokens: Mapping[Role, str]) -> None:
+    def __init__(self, tokens: Mapping[ClientRole, str]) -> None:
         self._digests = {role: digest_of(token) for role, token in tokens.items() if token}
 
-    def role(self, authorization: str | None) -> Role:
+    def role(self, authorization: str | None) -> ClientRole:
         """Return the role of an `Authorization` header.
 
         :raises GatewayError: 401 without a valid token.

@@ -27,14 +27,14 @@ from agentflow.gateway._bodies import (
     WithdrawRequest,
 )
 from agentflow.gateway._episodes import EpisodeRegistry
-from agentflow.gateway._keys import Identity, Role, RoleTokens
+from agentflow.gateway._keys import ClientIdentity, ClientRole, RoleTokens
 from agentflow.gateway._settings import GatewaySettings
 from agentflow.gateway._types import GatewayError
 from agentflow.telemetry import get_logger
 from runtimes import FrameError, JsonLimits, decode_untrusted
 
 T = TypeVar("T")
-Handler = Callable[[web.Request, Identity], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request, ClientIdentity], Awaitable[web.StreamResponse]]
 
 MSGPACK = "application/msgpack"
 _WORKER_BYTES = 1 << 20
@@ -48,9 +48,9 @@ def add_swarm_routes(app: web.Application, registry: EpisodeRegistry, settings: 
     tokens = settings.tokens()
     roles = RoleTokens(
         {
-            Role.VIEWER: tokens["viewer_token"],
-            Role.WORKER: tokens["worker_token"],
-            Role.OWNER: tokens["token"],
+            ClientRole.VIEWER: tokens["viewer_token"],
+            ClientRole.WORKER: tokens["worker_token"],
+            ClientRole.OWNER: tokens["token"],
         }
     )
     _SwarmRoutes(registry, roles, settings.body_bytes).add_to(app)
@@ -66,7 +66,7 @@ class _SwarmRoutes:
 
     def add_to(self, app: web.Application) -> None:
         """Add all routes."""
-        worker, owner, viewer = Role.WORKER, Role.OWNER, Role.VIEWER
+        worker, owner, viewer = ClientRole.WORKER, ClientRole.OWNER, ClientRole.VIEWER
         for method, path, role, handler in (
             ("POST", "/swarm/episodes", worker, self._begin),
             ("POST", "/swarm/episodes/{id}/end", worker, self._end),
@@ -88,7 +88,7 @@ class _SwarmRoutes:
             app.router.add_route(method, path, self._guarded(role, handler))
 
     def _guarded(
-        self, role: Role, handler: Handler
+        self, role: ClientRole, handler: Handler
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """Return a handler that checks the token and answers errors as JSON."""
 
@@ -100,7 +100,7 @@ class _SwarmRoutes:
                         403, f"Authorization: this needs the role {role.name.lower()}", code="role"
                     )
                 sent = request.headers.get(CLIENT_HEADER, "")
-                who = Identity(own, self._registry.clients.check(sent) if sent else "")
+                who = ClientIdentity(own, self._registry.clients.check(sent) if sent else "")
                 return await handler(request, who)
             except GatewayError as error:
                 return _refusal(error)
@@ -109,7 +109,7 @@ class _SwarmRoutes:
 
         return handle
 
-    async def _begin(self, request: web.Request, who: Identity) -> web.StreamResponse:
+    async def _begin(self, request: web.Request, who: ClientIdentity) -> web.StreamResponse:
         body = await self._read(request, BeginRequest, who)
         begun = await self._registry.begin(
             who,
@@ -127,89 +127,89 @@ class _SwarmRoutes:
         except BaseException:
             # The client left: without its keys nobody can play.
             with anyio.CancelScope(shield=True):
-                giver = Identity(who.role, begun.client)
+                giver = ClientIdentity(who.role, begun.client)
                 await self._registry.abort(
                     giver, begun.episode, begun.attempt, "its client left", blame=False
                 )
             raise
         return response
 
-    async def _end(self, request: web.Request, who: Identity) -> web.Response:
+    async def _end(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, EndRequest, who)
         return _answer(await self._registry.end(who, _id(request), body.attempt, body.outcome(), body.end_id))
 
-    async def _abort(self, request: web.Request, who: Identity) -> web.Response:
+    async def _abort(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, AttemptRequest, who)
         await self._registry.abort(who, _id(request), body.attempt, body.why)
         return _answer({})
 
-    async def _alive(self, request: web.Request, who: Identity) -> web.Response:
+    async def _alive(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, AttemptRequest, who)
         return _answer(AliveAnswer(expires=await self._registry.alive(who, _id(request), body.attempt)))
 
-    async def _reward(self, request: web.Request, who: Identity) -> web.Response:
+    async def _reward(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, RewardRequest, who)
         await self._registry.put_reward(who, _id(request), body.attempt, body.reward)
         return _answer({})
 
-    async def _tokens(self, request: web.Request, who: Identity) -> web.Response:
+    async def _tokens(self, request: web.Request, who: ClientIdentity) -> web.Response:
         attempt = _number(request, "attempt")
         calls = await self._registry.calls(who, _id(request), attempt)
         return _answer({"episode": _id(request), "attempt": attempt, "calls": calls})
 
-    async def _status(self, request: web.Request, who: Identity) -> web.Response:
+    async def _status(self, request: web.Request, who: ClientIdentity) -> web.Response:
         return _answer(self._registry.status())
 
-    async def _offer(self, request: web.Request, who: Identity) -> web.Response:
+    async def _offer(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, OffersRequest, who)
         await self._registry.finish(False)
         await self._collector.offer(body.offers, only=body.only)
         return _answer({})
 
-    async def _ended(self, request: web.Request, who: Identity) -> web.Response:
+    async def _ended(self, request: web.Request, who: ClientIdentity) -> web.Response:
         wait = float(_number(request, "wait", 0))
         return _answer(await self._collector.ended(_number(request, "after", 0), _wait(wait)))
 
-    async def _calls(self, request: web.Request, who: Identity) -> web.Response:
+    async def _calls(self, request: web.Request, who: ClientIdentity) -> web.Response:
         calls = await self._registry.calls(who, _id(request), _number(request, "attempt"))
         return web.Response(body=msgspec.msgpack.encode(calls), content_type=MSGPACK)
 
-    async def _score(self, request: web.Request, who: Identity) -> web.Response:
+    async def _score(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, ScoreRequest, who)
         await self._collector.score(_id(request), body.attempt, body.outcome)
         return _answer({})
 
-    async def _use(self, request: web.Request, who: Identity) -> web.Response:
+    async def _use(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, UseRequest, who)
         await self._collector.use(body.ids, body.step)
         return _answer({})
 
-    async def _withdraw(self, request: web.Request, who: Identity) -> web.Response:
+    async def _withdraw(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, WithdrawRequest, who)
         await self._collector.withdraw(body.ids, body.why)
         return _answer({})
 
-    async def _version(self, request: web.Request, who: Identity) -> web.Response:
+    async def _version(self, request: web.Request, who: ClientIdentity) -> web.Response:
         await self._registry.set_version((await self._read(request, VersionRequest, who)).version)
         return _answer({})
 
-    async def _hold(self, request: web.Request, who: Identity) -> web.Response:
+    async def _hold(self, request: web.Request, who: ClientIdentity) -> web.Response:
         if (await self._read(request, HoldRequest, who)).held:
             self._registry.hold()
         else:
             self._registry.go_on()
         return _answer({})
 
-    async def _finish(self, request: web.Request, who: Identity) -> web.Response:
+    async def _finish(self, request: web.Request, who: ClientIdentity) -> web.Response:
         await self._registry.finish()
         return _answer({})
 
-    async def _read(self, request: web.Request, kind: type[T], who: Identity) -> T:
+    async def _read(self, request: web.Request, kind: type[T], who: ClientIdentity) -> T:
         """Return the body of a request.
 
         :raises GatewayError: 400 if it isn't of that kind, 413 if it is too large.
         """
-        limits = self._owner_limits if who.role is Role.OWNER else self._worker_limits
+        limits = self._owner_limits if who.role is ClientRole.OWNER else self._worker_limits
         too_large = GatewayError(
             413, f"body: larger than {limits.max_bytes} bytes; send less", code="too_large"
         )

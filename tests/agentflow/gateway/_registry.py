@@ -19,13 +19,13 @@ from agentflow.gateway import (
     RecordedCall,
     add_swarm_routes,
 )
-from agentflow.gateway._keys import Identity, Role
+from agentflow.gateway._keys import ClientIdentity, ClientRole
 from agentflow.gateway._server import ModelServer, gateway_app, serving
 from agentflow.models import Message, TextPart
 from agentflow.trajectory import Task, Tokens
 
-OWNER = Identity(Role.OWNER)
-WORKER = Identity(Role.WORKER)
+OWNER = ClientIdentity(ClientRole.OWNER)
+WORKER = ClientIdentity(ClientRole.WORKER)
 
 
 class EchoModel:
@@ -119,6 +119,7 @@ async def registry_at(
     settings: GatewaySettings | None = None,
     model: EchoModel | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    base_url: Callable[[], str] = lambda: "http://127.0.0.1:1/v1",
 ) -> AsyncGenerator[EpisodeRegistry]:
     """Open the registry of a folder."""
     settings = settings or GatewaySettings()
@@ -133,7 +134,7 @@ async def registry_at(
             settings,
             store,
             models,
-            base_url=lambda: "http://127.0.0.1:1/v1",
+            base_url=base_url,
             clock=clock,
         ) as registry,
     ):

@@ -75,7 +75,7 @@ ATTACKS = [
     Attack("another's reward", 403, "/swarm/episodes/{other_ended}/reward", {"attempt": 1, "reward": 9}, "PUT"),
     Attack("another's tokens", 403, "/swarm/episodes/{other}/tokens?attempt=1", None, "GET"),
     Attack("an end without a client", 403, "/swarm/episodes/{open}/end", end(), client=""),
-    Attack("a client's id of one's own", 401, "/swarm/episodes", {}, client="c_" + "A" * 22 + "." + "B" * 43),
+    Attack("a made-up id of a client", 401, "/swarm/episodes", {}, client="c_" + "A" * 22 + "." + "B" * 43),
     Attack("another's id with a wrong code", 401, "/swarm/episodes/{other}/end", end(), client="{forged}"),
     Attack("an id that injects", 401, "/swarm/episodes", {}, client="' OR 1=1 --"),
     Attack("an end again with another reward", 409, "/swarm/episodes/{ended}/end", end(reward=5.0)),

@@ -15,7 +15,7 @@ from agentflow.gateway import (
     GatewayError,
     GatewaySettings,
 )
-from agentflow.gateway._keys import Identity, Role
+from agentflow.gateway._keys import ClientIdentity, ClientRole
 from agentflow.models import ModelSettings, TextPart
 from agentflow.testing import VirtualClock
 from agentflow.trajectory import Task
@@ -37,9 +37,9 @@ async def pass_time(registry: EpisodeRegistry, clock: VirtualClock, seconds: flo
     await registry.expire()
 
 
-def owner_of(episode: BegunEpisode) -> Identity:
+def owner_of(episode: BegunEpisode) -> ClientIdentity:
     """Return the client that began an episode."""
-    return Identity(Role.WORKER, episode.client)
+    return ClientIdentity(ClientRole.WORKER, episode.client)
 
 
 async def say(registry: EpisodeRegistry, episode: BegunEpisode, text: str, retry: str = "") -> str:

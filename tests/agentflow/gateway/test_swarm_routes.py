@@ -1,5 +1,8 @@
 """The swarm API over HTTP, with its client."""
 
+import json
+import re
+import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -7,6 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from aiohttp import web
 from pydantic import SecretStr
 
 from agentflow.errors import RunStopped
@@ -17,6 +21,7 @@ from agentflow.gateway import (
     GatewayClient,
     GatewayError,
     GatewaySettings,
+    add_swarm_routes,
 )
 from tests.agentflow.gateway._registry import ask, offers, registry_at, served, task
 
@@ -34,8 +39,11 @@ SETTINGS = GatewaySettings(
 @asynccontextmanager
 async def gateway(folder: Path) -> AsyncGenerator[tuple[EpisodeRegistry, str]]:
     """Serve a registry."""
-    async with registry_at(folder, SETTINGS) as registry, served(registry, SETTINGS) as url:
-        yield registry, url
+    async with (
+        registry_at(folder, SETTINGS, base_url=lambda: f"{address}/v1") as registry,
+        served(registry, SETTINGS) as address,
+    ):
+        yield registry, address
 
 
 @pytest.mark.promise("gateway:swarm:protocol")
@@ -104,3 +112,45 @@ async def test_a_client_waits_for_an_absent_gateway_and_then_stops_with_one_line
             RunStopped, match=r"http://127.0.0.1:9 gives no answer for 0 s \(.*start the gateway"
         ):
             await worker.begin()
+
+
+@pytest.mark.promise("gateway:swarm:curl")
+async def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/swarm.md").read_text(encoding="utf-8")
+    commands = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    async with gateway(tmp_path / "gateway") as (registry, url):
+        await registry.collector.offer([EpisodeOffer(id="12/3", group="12", task=task(), seed="s")])
+        environment = {"GATEWAY": url, "TOKEN": WORKER_TOKEN, "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        script = "set -e\ncurl() { command curl -f -w '\\n' \"$@\"; }\n" + "\n".join(commands)
+        ran = await anyio.run_process(
+            ["sh", "-c", script], cwd=tmp_path, env=environment, stderr=subprocess.STDOUT
+        )
+        said, alive, receipt, again, reward, tokens, aborted = ran.stdout.decode().splitlines()
+        assert "to 1 + 1?" in said
+        assert alive == '{"expires":600.0}'
+        assert receipt == again
+        shown = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+        assert json.loads(receipt).keys() == json.loads(shown[1]).keys()
+        begun = json.loads((tmp_path / "begun.json").read_bytes())
+        assert begun.keys() == json.loads(shown[0]).keys()
+        assert (reward, aborted) == ("{}", "{}")
+        assert [call["id"] for call in json.loads(tokens)["calls"]] == ["c1"]
+        (ended,) = await registry.collector.ended()
+        assert ended.outcome.reward == 2.5
+        states = registry.status().states
+        assert (states["offered"], states["scored"]) == (2, 1)
+
+
+@pytest.mark.promise("gateway:swarm:curl")
+async def test_the_page_names_every_request(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/swarm.md").read_text(encoding="utf-8")
+    app = web.Application()
+    async with registry_at(tmp_path, SETTINGS) as registry:
+        add_swarm_routes(app, registry, SETTINGS)
+    routes = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
+    missing = [
+        (method, path)
+        for method, path in routes
+        if method != "HEAD" and f"{method} {path.replace('{id}', 'ID')}" not in page
+    ]
+    assert missing == []
