@@ -226,7 +226,8 @@ class TokenEngine:
             closing = await self._closing(some, options)
             render_closed = partial(self._render, stand, some, options, ending="closed")
             whole, closed = await together([render_whole, render_closed])
-            if closing and closed[-len(closing) :] == closing and whole[: len(closed)] == closed:
+            ends = closing is not None and closed[len(closed) - len(closing) :] == closing
+            if closing is not None and ends and whole[: len(closed)] == closed:
                 return closing + whole[len(closed) :]
         else:
             begin = await self._open(some, options)
@@ -404,11 +405,11 @@ class TokenEngine:
             cache[key] = await self._render(_STAND_IN, tools, options, ending=ending)
         return cache[key]
 
-    async def _closing(self, tools: Sequence[ToolSpec], options: Mapping[str, Any]) -> list[int]:
-        """Return the tokens that close an answer; none if they can't be determined."""
+    async def _closing(self, tools: Sequence[ToolSpec], options: Mapping[str, Any]) -> list[int] | None:
+        """Return the tokens that close an answer, which some templates do not have; `None` if they can't be determined."""
         begin = await self._open(tools, options)
         closed = await self._stand_in(tools, options, "closed")
-        return closed[len(begin) :] if closed[: len(begin)] == begin else []
+        return closed[len(begin) :] if closed[: len(begin)] == begin else None
 
     async def _send(self, path: str, body: Mapping[str, Any]) -> bytes:
         return await self._post(EncodedRequest(f"{self._server}{path}", _ENCODER.encode(body)))

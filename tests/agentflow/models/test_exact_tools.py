@@ -9,7 +9,18 @@ import pytest
 from aiohttp import web
 
 from agentflow.errors import RunStopped
-from agentflow.models import Call, Completion, Message, TextPart, ToolReply, ToolSpec
+from agentflow.models import (
+    Call,
+    Completion,
+    Message,
+    TextPart,
+    TokenEngine,
+    ToolCall,
+    ToolReply,
+    ToolSpec,
+    joined,
+)
+from agentflow.models._apis import EncodedRequest
 from agentflow.testing.endpoint._prompt import PromptBody
 from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
 from agentflow.testing.endpoint._token_apis import CLOSE, decoded, encoded, rendered_ids
@@ -122,3 +133,65 @@ async def test_a_last_answer_without_tools_is_read_as_text() -> None:
     assert done.text.startswith("<tool_call>"), "the fake model wants to call one all the same"
     assert not any(path.endswith("/derender") for path, _ in engine.asked)
     assert encoded(done.text) == list(done.tokens.sampled[:-1]) if done.tokens else False
+
+
+class Templates:
+    """Renders messages with a template of its own: letters are tokens, capitals open and close messages."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.engine = TokenEngine("m", "http://letters/v1", self.post)
+
+    async def post(self, request: EncodedRequest) -> bytes:
+        body = msgspec.json.decode(request.body, type=dict[str, Any])
+        text = ""
+        for place, message in enumerate(body["messages"]):
+            last = place == len(body["messages"]) - 1
+            calls = "".join(f"({call['function']['name']})" for call in message.get("tool_calls") or ())
+            if message["role"] != "assistant":
+                text += f"{'T' if message['role'] == 'tool' else 'U'}{message['content']}E"
+            elif self._kind == "forgets" and not last:
+                continue
+            else:
+                thought = "h" if self._kind == "thinks" and last else ""
+                closing = "" if self._kind == "unclosed" or (self._kind == "joins" and calls) else "E"
+                text += f"A{thought}{message['content'] or ''}{calls}{closing}"
+        if body["continue_final_message"]:
+            text = text.removesuffix("E")
+        ids = [ord(letter) for letter in text + ("A" if body["add_generation_prompt"] else "")]
+        return msgspec.json.encode({"tokens": ids, "token_ids": ids})
+
+    async def tail(self, answer: Message, *after: Message) -> str | None:
+        """Return the tail after an answer as text."""
+        found = await self.engine.tail(answer, after, (LOOK,))
+        return None if found is None else "".join(map(chr, found))
+
+
+@pytest.mark.promise("models:exact_tools")
+@pytest.mark.parametrize(
+    ("kind", "after_text", "after_call"),
+    [
+        ("plain", "EUmoreEA", "ETfoundEA"),
+        ("thinks", "EUmoreEA", "ETfoundEA"),
+        ("unclosed", "UmoreEA", "TfoundEA"),
+        ("joins", "EUmoreEA", None),
+        ("forgets", None, None),
+    ],
+)
+async def test_what_follows_an_answer_is_proven_or_refused(
+    kind: str, after_text: str | None, after_call: str | None
+) -> None:
+    template = Templates(kind)
+    call = ToolCall("c1", "look", {"q": "a"})
+    reply = Message("user", (ToolReply("c1", "look", (TextPart("found"),)),))
+    for _ in range(2):
+        assert await template.tail(Message("assistant", (TextPart("yes"),)), user("more")) == after_text
+        assert await template.tail(Message("assistant", (call,)), reply) == after_call
+
+
+@pytest.mark.promise("models:exact_tools")
+def test_a_closing_token_that_was_sampled_is_not_repeated() -> None:
+    assert joined([1, 2, 9], [9, 5]) == [1, 2, 9, 5]
+    assert joined([1, 2], [9, 5]) == [1, 2, 9, 5]
+    assert joined([], [9]) == [9]
+    assert joined([1], []) == [1]
