@@ -9,7 +9,7 @@ import anyio.abc
 import msgspec
 
 from agentflow.actors import Clock
-from agentflow.errors import ModelFailure, RunStopped, error_line
+from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, error_line
 from agentflow.gateway._answers import Answerer
 from agentflow.gateway._memory import EpisodeMemory
 from agentflow.gateway._settings import EpisodeLimits
@@ -311,7 +311,7 @@ class LiveEpisode:
         except GatewayError as error:
             running.error = error
         except ModelFailure as failure:
-            running.error = GatewayError(502, f"the model gave no answer: {failure}", code=failure.kind)
+            running.error = _model_error(failure)
         except RunStopped as stop:
             running.error = GatewayError(503, str(stop), code="unavailable", retry_after=_RETRY_SECONDS)
         except Exception as error:  # boundary: the client is told, and the other episodes continue
@@ -343,3 +343,10 @@ class LiveEpisode:
 def ended_error() -> GatewayError:
     """Return the refusal of a key whose episode has ended."""
     return GatewayError(410, "this episode has ended; begin another one", code="episode_ended")
+
+
+def _model_error(failure: ModelFailure) -> GatewayError:
+    """Return the error of a failed model call; clients repeat only temporary ones."""
+    status = 400 if failure.kind in (ModelFailureKind.BAD_REQUEST, ModelFailureKind.TOO_LONG) else 502
+    wait = _RETRY_SECONDS if failure.kind.is_temporary else None
+    return GatewayError(status, f"the model gave no answer: {failure}", code=failure.kind, retry_after=wait)

@@ -436,7 +436,9 @@ def _model(name: str, request: web.Request) -> dict[str, object]:
 
 def _refuse(request: web.Request, error: GatewayError) -> web.Response:
     api: ModelApi = MessagesApi() if _is_anthropic(request) else ChatApi()
-    wait = {} if error.retry_after is None else {"Retry-After": str(math.ceil(error.retry_after))}
+    # Clients repeat these statuses on their own, for minutes, unless they are told not to.
+    final = {"X-Should-Retry": "false"} if error.status in (408, 409, 429) or error.status >= 500 else {}
+    wait = final if error.retry_after is None else {"Retry-After": str(math.ceil(error.retry_after))}
     return web.Response(status=error.status, body=api.failure(error), headers={**_JSON, **wait})
 
 

@@ -30,6 +30,15 @@ PYTHON = {
     "pydantic-ai": ["pydantic-ai-slim[mcp]==2.68.0"],
     "mcp-use": ["mcp-use==1.7.1"],
     "smolagents": ["smolagents[mcp]==1.26.0", "mcp<2", "websockets"],
+    "model-clients": [
+        "openai==3.54.0",
+        "openai-agents==0.24.0",
+        "langgraph==1.2.22",
+        "langchain-openai==1.7.3",
+        "pydantic-ai-slim[openai]==2.68.0",
+        "anthropic==2.12.0",
+    ],
+    "agentscope": ["agentscope==2.0.10"],
 }
 """Packages of each Python environment."""
 

@@ -15,6 +15,10 @@ from tests._vllm import NAME, PYTHON, make_environment, make_tiny_model
 from tests.clients._environments import DRIVERS
 
 TEMPLATE = """\
+{%- if tools -%}
+<|im_start|>system
+{% for tool in tools %}{{ tool['function']['name'] }} {% endfor %}<|im_end|>
+{% endif -%}
 {%- for message in messages -%}
 <|im_start|>{{ message['role'] }}
 {{ message['content'] or '' }}
@@ -27,7 +31,7 @@ TEMPLATE = """\
 {% endfor -%}
 {%- if add_generation_prompt -%}<|im_start|>assistant
 {% endif -%}"""
-"""Chat template with tool calls. It leaves out the tools: a script knows them, and descriptions of coding agents are long."""
+"""Chat template with tool calls. It names the tools only: a script knows them, and descriptions of coding agents are long."""
 CONTEXT = 32768
 
 

@@ -146,6 +146,10 @@ async def test_an_error_has_the_format_of_its_api() -> None:
             response = await client.post(path, json=body)
             expected = {"message": "why", "type": openai, "param": None, "code": "c"}
             assert (response.status_code, response.json()) == (status, {"error": expected})
+            # OpenAI's and Anthropic's clients repeat these statuses unless they are told not to.
+            assert (response.headers.get("x-should-retry") == "false") is (
+                status in (409, 429) or status >= 500
+            )
             path, body = MESSAGES
             response = await client.post(path, json=body)
             assert response.json() == {"type": "error", "error": {"type": anthropic, "message": "why"}}

@@ -1,0 +1,276 @@
+"""Unchanged clients play episodes through the gateway: each is told only an address, a key and a model."""
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+
+from agentflow.gateway import (
+    BegunEpisode,
+    EpisodeOffer,
+    EpisodeOutcome,
+    EpisodeReceipt,
+    Gateway,
+    GatewayClient,
+    GatewaySettings,
+    PromptOrigin,
+    RecordedCall,
+)
+from agentflow.serving import ModelServer
+from agentflow.testing.endpoint import fake_endpoint
+from agentflow.trajectory import Task
+from tests.clients._environments import DEVELOPMENT, DRIVERS, node_folder, python_of, run
+from tests.clients._scripted_vllm import scripted_vllm, tool_line
+
+WEATHER = "Rome: sunny, 21 degrees. Oslo: snow, -5 degrees."
+SCRIPTS = {
+    "weather": [tool_line("weather", city="Rome"), tool_line("weather", city="Oslo"), WEATHER],
+    "claude": [
+        tool_line("Read", file_path="numbers.txt"),
+        tool_line("Write", file_path="sum.txt", content="42"),
+        "The sum is in sum.txt.",
+    ],
+    "codex": [
+        tool_line("exec_command", cmd="cat numbers.txt"),
+        tool_line("exec_command", cmd="printf 42 > sum.txt"),
+        "The sum is in sum.txt.",
+    ],
+}
+PYTHON = {
+    name: DEVELOPMENT if name in ("openai", "openai-stream", "raw-http") else environment
+    for environment, names in {
+        "model-clients": [
+            "openai", "openai-async", "openai-stream", "openai-agents-chat", "openai-agents-responses",
+            "openai-agents-stream", "langgraph", "langgraph-responses", "langgraph-stream", "pydantic-ai", "anthropic",
+            "anthropic-stream", "raw-http",
+        ],
+        "agentscope": ["agentscope"],
+    }.items()
+    for name in names
+}  # fmt: skip
+"""Environment of each client."""
+
+
+@asynccontextmanager
+async def gateway(url: str, model: str, key: str = "") -> AsyncGenerator[GatewayClient]:
+    """Start a gateway whose engine is at that address, and yield a client of its owner."""
+    upstream = {"base_url": url, "model": model, "api_key": key}
+    settings = GatewaySettings.model_validate({"upstream": upstream})
+    async with Gateway(settings) as process, GatewayClient(process.url, process.token) as client:
+        yield client
+
+
+async def begin(client: GatewayClient, number: int = 0) -> BegunEpisode:
+    task = Task(index=0, id="1", question="Weather?")
+    await client.offer([EpisodeOffer(id=f"1/{number}", group="1", task=task)])
+    begun = await client.begin(wait=10)
+    assert begun is not None
+    return begun
+
+
+async def finish(client: GatewayClient, begun: BegunEpisode) -> tuple[EpisodeReceipt, list[RecordedCall]]:
+    receipt = await client.end(begun, EpisodeOutcome(reward=1.0))
+    return receipt, await client.calls(begun.episode, begun.attempt)
+
+
+async def play(name: str, begun: BegunEpisode, folder: Path, question: str) -> str:
+    """Let a client play, and return its answer."""
+    environment = {
+        "BASE_URL": begun.base_url,
+        "API_KEY": begun.keys[""],
+        "MODEL": begun.model,
+        "TASK": question,
+    }
+    command = [python_of(PYTHON[name]), str(DRIVERS / "model_clients.py"), name]
+    status, output, errors = await run(command, folder, environment)
+    assert status == 0, errors[-2000:]
+    return output.strip()
+
+
+def check(receipt: EpisodeReceipt, calls: list[RecordedCall], number: int) -> None:
+    """Check that all calls were delivered and each continued the tokens of the one before it."""
+    assert receipt.calls == len(calls) == number
+    assert [call.origin for call in calls] == [PromptOrigin.OPENING] + [PromptOrigin.APPENDED] * (number - 1)
+    assert [call.parent for call in calls] == ["", *(call.id for call in calls[:-1])]
+    assert all(call.delivered and call.trained and call.tokens is not None for call in calls)
+    assert receipt.tokens == sum(len(call.tokens.sampled) for call in calls if call.tokens is not None)
+
+
+@pytest.mark.promise("gateway:clients")
+async def test_clients_play_tool_episodes_whose_tokens_are_appended(tmp_path: Path) -> None:
+    async with fake_endpoint(tool_turns=2) as url, gateway(url, "fake") as client:
+        for number, name in enumerate(("openai", "openai-stream", "raw-http")):
+            begun = await begin(client, number)
+            answer = await play(name, begun, tmp_path, "Weather in Rome and Oslo?")
+            check(*await finish(client, begun), 3)
+            assert answer
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Generator[ModelServer]:
+    """Return a real vLLM that follows the scripts."""
+    with scripted_vllm(SCRIPTS) as server:
+        yield server
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.promise("gateway:clients")
+@pytest.mark.parametrize("name", PYTHON)
+async def test_a_client_plays_a_tool_episode_on_vllm(
+    name: str, scripted: ModelServer, tmp_path: Path
+) -> None:
+    async with gateway(scripted.url, scripted.model, scripted.key) as client:
+        begun = await begin(client)
+        answer = await play(name, begun, tmp_path, "Weather in Rome and Oslo? [[script weather]]")
+        check(*await finish(client, begun), 3)
+    assert answer == WEATHER
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.promise("gateway:agents:real")
+@pytest.mark.parametrize("name", ["claude", "codex"])
+async def test_a_command_line_agent_finishes_a_task_with_two_files_on_vllm(
+    name: str, scripted: ModelServer, tmp_path: Path
+) -> None:
+    (tmp_path / "numbers.txt").write_text("40\n2\n", encoding="utf-8")
+    async with gateway(scripted.url, scripted.model, scripted.key) as client:
+        begun = await begin(client)
+        command, environment = (claude_code if name == "claude" else codex)(tmp_path, begun)
+        prompt = f"Write the sum of the numbers in numbers.txt to sum.txt. [[script {name}]]"
+        path = str(node_folder() / "node_modules/.bin" / command[0])
+        with anyio.fail_after(500):
+            status, output, errors = await run([path, *command[1:], prompt], tmp_path, environment)
+        assert status == 0, output[-2000:] + errors[-2000:]
+        check(*await finish(client, begun), 3)
+    assert (tmp_path / "sum.txt").read_text(encoding="utf-8") == "42"
+    assert "The sum is in sum.txt." in output
+
+
+def claude_code(folder: Path, begun: BegunEpisode) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment of Claude Code, as docs/gateway.md describes it."""
+    options = ["--output-format", "json", "--dangerously-skip-permissions", "--model", begun.model]
+    return ["claude", *options, "-p"], {
+        "ANTHROPIC_BASE_URL": begun.base_url.removesuffix("/v1"),
+        "ANTHROPIC_AUTH_TOKEN": begun.keys[""],
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "1000",
+        "IS_SANDBOX": "1",
+    }
+
+
+def codex(folder: Path, begun: BegunEpisode) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment of Codex, as docs/gateway.md describes it."""
+    provider = f'name = "g"\nbase_url = "{begun.base_url}"\nenv_key = "GATEWAY_KEY"\nwire_api = "responses"\n'
+    (folder / ".codex").mkdir()
+    settings = f'model = "{begun.model}"\nmodel_provider = "g"\n\n[model_providers.g]\n{provider}'
+    (folder / ".codex/config.toml").write_text(settings, encoding="utf-8")
+    options = ["--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox"]
+    return ["codex", "exec", *options], {"GATEWAY_KEY": begun.keys[""]}
+
+
+CALL = '{"city": "Rome"}'
+HISTORY = {
+    "/v1/chat/completions": {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]},
+            {
+                "role": "assistant",
+                "content": "Let me look.",
+                "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "weather", "arguments": CALL}},
+                    {"id": "b", "type": "function", "function": {"name": "weather", "arguments": CALL}},
+                ],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+            {"role": "tool", "tool_call_id": "b", "content": "cloudy"},
+            {"role": "user", "content": "So? [[script weather]]"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}],
+        "max_tokens": 50,
+    },
+    "/v1/responses": {
+        "instructions": "Be brief.",
+        "input": [
+            {
+                "role": "user",
+                "content": [{"type": "input_text", "text": "One."}, {"type": "input_text", "text": "Two."}],
+            },
+            {
+                "type": "message",
+                "id": "msg_1",
+                "role": "assistant",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": "Let me look.", "annotations": []}],
+            },
+            {"type": "function_call", "call_id": "a", "name": "weather", "arguments": CALL},
+            {"type": "function_call", "call_id": "b", "name": "weather", "arguments": CALL},
+            {"type": "function_call_output", "call_id": "a", "output": "sunny"},
+            {"type": "function_call_output", "call_id": "b", "output": "cloudy"},
+            {"role": "user", "content": "So? [[script weather]]"},
+        ],
+        "tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}],
+        "max_output_tokens": 50,
+    },
+    "/v1/messages": {
+        "system": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "Let me look."},
+                    {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Rome"}},
+                    {"type": "tool_use", "id": "b", "name": "weather", "input": {"city": "Rome"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "a", "content": "sunny"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "b",
+                        "content": [{"type": "text", "text": "cloudy"}],
+                    },
+                    {"type": "text", "text": "So? [[script weather]]"},
+                ],
+            },
+        ],
+        "tools": [{"name": "weather", "input_schema": {"type": "object"}}],
+        "max_tokens": 50,
+    },
+}
+"""The same conversation in three APIs, with answers that the gateway has not seen."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.promise("gateway:apis:tokens")
+async def test_prompts_have_the_tokens_of_vllm_s_own_rendering_in_each_api(scripted: ModelServer) -> None:
+    prompts: set[tuple[int, ...]] = set()
+    async with (
+        gateway(scripted.url, scripted.model, scripted.key) as client,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
+        for number, (path, body) in enumerate(HISTORY.items()):
+            begun = await begin(client, number)
+            asked = {**body, "model": begun.model}
+            key = {"Authorization": f"Bearer {begun.keys['']}"}
+            answered = await http.post(begun.base_url.removesuffix("/v1") + path, json=asked, headers=key)
+            assert answered.status_code == 200, answered.text
+            _, (call,) = await finish(client, begun)
+            assert call.tokens is not None
+            key = {"Authorization": f"Bearer {scripted.key}"}
+            rendered = await http.post(
+                f"{scripted.url.removesuffix('/v1')}{path}/render", json=asked, headers=key
+            )
+            assert rendered.status_code == 200, rendered.text
+            assert list(call.tokens.prompt) == rendered.json()["token_ids"], path
+            prompts.add(call.tokens.prompt)
+    assert len(prompts) == 1
