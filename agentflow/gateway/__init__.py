@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from agentflow.gateway._episodes import EpisodeRegistry
     from agentflow.gateway._live import LiveEpisode
     from agentflow.gateway._memory import (
-        EpisodeMemory,
         PromptMatch,
+        PromptMemory,
         full_tokens,
         token_tree,
         trained_tokens,
@@ -48,7 +48,6 @@ __all__ = [
     "Dialect",
     "EndedEpisode",
     "EpisodeLimits",
-    "EpisodeMemory",
     "EpisodeMode",
     "EpisodeOffer",
     "EpisodeOutcome",
@@ -67,6 +66,7 @@ __all__ = [
     "LiveEpisode",
     "PlainAnswerer",
     "PromptMatch",
+    "PromptMemory",
     "PromptOrigin",
     "RecordedCall",
     "RecordingAnswerer",
@@ -87,7 +87,7 @@ __getattr__ = lazy_exports(
         "._client": ["GatewayClient"],
         "._episodes": ["EpisodeRegistry"],
         "._live": ["LiveEpisode"],
-        "._memory": ["EpisodeMemory", "PromptMatch", "full_tokens", "token_tree", "trained_tokens"],
+        "._memory": ["PromptMemory", "PromptMatch", "full_tokens", "token_tree", "trained_tokens"],
         "._process": ["Gateway", "run_gateway"],
         "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
         "._store": ["EpisodeStore"],

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import together
-from agentflow.gateway._memory import EpisodeMemory, PromptMatch
+from agentflow.gateway._memory import PromptMatch, PromptMemory
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, PromptOrigin, RecordedCall
 from agentflow.models import (
     ApiAnswer,
@@ -65,7 +65,7 @@ class Answerer(Protocol):
     async def answer(
         self,
         call: GatewayCall,
-        memory: EpisodeMemory,
+        memory: PromptMemory,
         ids: Sequence[str],
         *,
         seed: str,
@@ -112,7 +112,7 @@ class ExactAnswerer:
     async def answer(
         self,
         call: GatewayCall,
-        memory: EpisodeMemory,
+        memory: PromptMemory,
         ids: Sequence[str],
         *,
         seed: str,
@@ -147,7 +147,7 @@ class ExactAnswerer:
             done.append(_recorded(call, memory, match, id, _found(answer, found), seed, changed))
         return done
 
-    async def _prompt(self, call: GatewayCall, memory: EpisodeMemory) -> tuple[PromptMatch, "array[int]"]:
+    async def _prompt(self, call: GatewayCall, memory: PromptMemory) -> tuple[PromptMatch, "array[int]"]:
         """Return the known part of the prompt, and all its tokens."""
         if call.prompt is not None:
             return PromptMatch(PromptOrigin.OPENING), array("i", await self._rendered(call))
@@ -213,7 +213,7 @@ class _ChatAnswerer:
     async def answer(
         self,
         call: GatewayCall,
-        memory: EpisodeMemory,
+        memory: PromptMemory,
         ids: Sequence[str],
         *,
         seed: str,
@@ -254,7 +254,7 @@ class _ChatAnswerer:
         return replaced_by(call.sampling, temperature) if self._tokens else ()
 
     def _sampling(
-        self, call: GatewayCall, memory: EpisodeMemory, temperature: float | None, seed: str
+        self, call: GatewayCall, memory: PromptMemory, temperature: float | None, seed: str
     ) -> Sampling:
         sampling = call.sampling
         if self._tokens:
@@ -269,7 +269,7 @@ class _ChatAnswerer:
     def _done(
         self,
         call: GatewayCall,
-        memory: EpisodeMemory,
+        memory: PromptMemory,
         match: PromptMatch,
         id: str,
         answer: ApiAnswer,
@@ -326,7 +326,7 @@ def replaced_by(sampling: Sampling, temperature: float | None) -> tuple[str, ...
     return (*named, *(name for name in sampling.extra if sampling.extra[name] != _UNMODIFIED.get(name)))
 
 
-def _sampling_of(call: GatewayCall, memory: EpisodeMemory, temperature: float | None, seed: int) -> Sampling:
+def _sampling_of(call: GatewayCall, memory: PromptMemory, temperature: float | None, seed: int) -> Sampling:
     """Return the sampling of a call; that of a trained agent is the unmodified distribution at the run's temperature."""
     asked = call.sampling
     if not memory.trained:
@@ -361,7 +361,7 @@ def _finish(finish: str, calls: Sequence[ToolCall]) -> Literal["stop", "length",
 
 def _recorded(
     call: GatewayCall,
-    memory: EpisodeMemory,
+    memory: PromptMemory,
     match: PromptMatch,
     id: str,
     found: GatewayAnswer,

@@ -11,7 +11,7 @@ import msgspec
 from agentflow.actors import Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, error_line
 from agentflow.gateway._answers import Answerer
-from agentflow.gateway._memory import EpisodeMemory
+from agentflow.gateway._memory import PromptMemory
 from agentflow.gateway._settings import EpisodeLimits
 from agentflow.gateway._types import (
     EpisodeOffer,
@@ -99,7 +99,7 @@ class LiveEpisode:
         """Number of recorded tokens."""
         self._models = models
         self._trained = frozenset(trained)
-        self._memories = {agent: EpisodeMemory(agent, trained=agent in self._trained) for agent in digests}
+        self._memories = {agent: PromptMemory(agent, trained=agent in self._trained) for agent in digests}
         self._temperature = temperature if offer.temperature is None else offer.temperature
         self._limits = limits
         self._clock = clock

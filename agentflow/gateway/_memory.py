@@ -85,7 +85,7 @@ class _Walk(Struct):
     """Index of the first unknown answer after it; -1: none."""
 
 
-class EpisodeMemory:
+class PromptMemory:
     """Calls of one agent in one attempt at an episode. See docs/gateway.md.
 
     Nothing is awaited while it is read or changed, so parallel calls are independent.

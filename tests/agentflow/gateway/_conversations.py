@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
-from agentflow.gateway import EpisodeMemory, ExactAnswerer, GatewayAnswer, GatewayCall, RecordedCall
+from agentflow.gateway import ExactAnswerer, GatewayAnswer, GatewayCall, PromptMemory, RecordedCall
 from agentflow.models import Message, Sampling, TextPart, ToolCall, ToolReply, ToolSpec
 
 LOOK = ToolSpec("look", "Look it up.", {"type": "object", "properties": {"q": {"type": "string"}}})
@@ -44,7 +44,7 @@ class Conversation:
     answerer: ExactAnswerer
     only_appends: bool = False
     """Nothing is rewritten, shortened or added that was not sampled."""
-    memory: EpisodeMemory = field(default_factory=EpisodeMemory)
+    memory: PromptMemory = field(default_factory=PromptMemory)
     records: list[RecordedCall] = field(default_factory=list[RecordedCall])
     calls: list[GatewayCall] = field(default_factory=list[GatewayCall])
     count: int = 0

@@ -8,13 +8,13 @@ import anyio
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.gateway import (
-    EpisodeMemory,
     EpisodeOffer,
     EpisodeRegistry,
     EpisodeStore,
     GatewayAnswer,
     GatewayCall,
     GatewaySettings,
+    PromptMemory,
     PromptOrigin,
     RecordedCall,
     add_swarm_routes,
@@ -51,7 +51,7 @@ class EchoModel:
     async def answer(
         self,
         call: GatewayCall,
-        memory: EpisodeMemory,
+        memory: PromptMemory,
         ids: Sequence[str],
         *,
         seed: str,
@@ -70,7 +70,7 @@ class EchoModel:
         return [self._answer(id, call, asked, memory) for id in ids]
 
     def _answer(
-        self, id: str, call: GatewayCall, asked: str, memory: EpisodeMemory
+        self, id: str, call: GatewayCall, asked: str, memory: PromptMemory
     ) -> tuple[GatewayAnswer, RecordedCall]:
         text = f"to {asked}"
         tokens = (

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.gateway import (
-    EpisodeMemory,
     ExactAnswerer,
     GatewayAnswer,
     GatewayCall,
     PlainAnswerer,
+    PromptMemory,
     PromptOrigin,
     RecordedCall,
     RecordingAnswerer,
@@ -36,7 +36,7 @@ class Answering:
 
     def __init__(self, answerer: Any) -> None:  # noqa: ANN401
         self.answerer = answerer
-        self.memory = EpisodeMemory()
+        self.memory = PromptMemory()
         self.records: list[RecordedCall] = []
 
     async def ask(self, *messages: Message, id: str = "", **more: Any) -> GatewayAnswer:  # noqa: ANN401

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from agentflow.gateway import (
-    EpisodeMemory,
     ExactAnswerer,
+    PromptMemory,
     PromptOrigin,
     full_tokens,
     token_tree,
@@ -56,7 +56,7 @@ async def check_conversations(count: int) -> None:
             assert {record.origin for record in one.records} <= {PromptOrigin.OPENING, PromptOrigin.APPENDED}
             assert not {fork.reason.value for fork in tree.forks()} & {"drift", "rewritten", "truncated"}
         # A memory that is rebuilt from the journal continues the same calls.
-        again = EpisodeMemory()
+        again = PromptMemory()
         for record in one.records:
             again.add(record, restored=True)
         for call in one.calls:

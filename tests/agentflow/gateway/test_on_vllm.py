@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from agentflow.gateway import (
-    EpisodeMemory,
     ExactAnswerer,
     GatewayAnswer,
     GatewayCall,
+    PromptMemory,
     PromptOrigin,
     RecordedCall,
     full_tokens,
@@ -43,7 +43,7 @@ FREE = ("c1", "c4", "c6")
 
 async def talk(answerer: ExactAnswerer, number: int) -> list[RecordedCall]:
     """Play an episode with tool calls, free text, a retry and several answers."""
-    random, memory, records = Random(number), EpisodeMemory(), list[RecordedCall]()
+    random, memory, records = Random(number), PromptMemory(), list[RecordedCall]()
 
     async def ask(*messages: Message, choice: str, answers: int = 1) -> GatewayAnswer:
         call = GatewayCall(
