@@ -13,6 +13,13 @@ if TYPE_CHECKING:
         EnvironmentService,
         EnvironmentState,
     )
+    from agentflow.readers._filters import (
+        FilterSpec,
+        NearDuplicateSettings,
+        PassRateSettings,
+        TaskFilter,
+    )
+    from agentflow.readers._preparing import PreparedTasks, aprepare_tasks, prepare_tasks
     from agentflow.readers._reading import TaskRecord, TaskSource, read_tasks, reader_settings, task_record
     from agentflow.readers._reasoning_gym import score_reasoning_gym
     from agentflow.readers._replies import KeptReplies, cache_folder
@@ -25,16 +32,23 @@ __all__ = [
     "EnvironmentService",
     "EnvironmentState",
     "EnvironmentType",
+    "FilterSpec",
     "GameFailure",
     "HostedEnvironment",
     "KeptReplies",
+    "NearDuplicateSettings",
+    "PassRateSettings",
+    "PreparedTasks",
     "ReaderSettings",
+    "TaskFilter",
     "TaskRecord",
     "TaskSource",
     "TextGame",
+    "aprepare_tasks",
     "cache_folder",
     "names_reader",
     "open_text_game",
+    "prepare_tasks",
     "read_tasks",
     "reader_settings",
     "score_reasoning_gym",
@@ -53,6 +67,8 @@ __getattr__ = lazy_exports(
             "EnvironmentService",
             "EnvironmentState",
         ],
+        "._filters": ["FilterSpec", "NearDuplicateSettings", "PassRateSettings", "TaskFilter"],
+        "._preparing": ["PreparedTasks", "aprepare_tasks", "prepare_tasks"],
         "._reading": ["TaskRecord", "TaskSource", "read_tasks", "reader_settings", "task_record"],
         "._reasoning_gym": ["score_reasoning_gym"],
         "._replies": ["KeptReplies", "cache_folder"],

@@ -1,8 +1,7 @@
 """Answers of models that are kept in a file, so that nothing is paid for twice."""
 
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -105,16 +104,33 @@ class KeptReplies:
             self._kept[kept.key] = bytes(kept.value)
 
 
-@asynccontextmanager
-async def open_replies(role: RoleModel, cache: str | None, setting: str) -> AsyncGenerator[KeptReplies]:
-    """Open the model of a role with its kept answers.
+class OpenModels(AsyncExitStack):
+    """Models of roles, each opened once."""
 
-    :param cache: folder of the answers; `None`: the user's cache.
-    :param setting: setting that names the model, for error messages.
-    :raises ConfigurationError: one line, if no model is named, or it can't be used.
-    """
-    async with make_model(model_settings(role, setting), Accounts()) as model:
-        yield KeptReplies(model, cache_folder(cache) / "replies.jsonl")
+    def __init__(self, cache: str | None) -> None:
+        """Open none.
+
+        :param cache: folder of kept answers.
+        """
+        super().__init__()
+        self._cache = cache
+        self._open: dict[str, KeptReplies] = {}
+
+    @property
+    def made(self) -> int:
+        """Number of calls that were made."""
+        return sum(replies.made for replies in self._open.values())
+
+    async def opened(self, role: RoleModel, setting: str) -> KeptReplies:
+        """Return the model of a role.
+
+        :raises ConfigurationError: one line, if none is named.
+        """
+        key = role.model_dump_json()
+        if key not in self._open:
+            model = await self.enter_async_context(make_model(model_settings(role, setting), Accounts()))
+            self._open[key] = KeptReplies(model, cache_folder(self._cache) / "replies.jsonl")
+        return self._open[key]
 
 
 def model_settings(role: RoleModel, setting: str) -> ModelSettings:

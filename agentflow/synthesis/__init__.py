@@ -16,6 +16,7 @@ from agentflow.synthesis._trajectory_node import TrajectoryNode
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from agentflow.synthesis._projection import QuestionIndex
     from agentflow.synthesis.api import asynthesize, synthesize
     from agentflow.synthesis.pipeline import SynthesisPipeline
 
@@ -26,6 +27,7 @@ __all__ = [
     "TASKS",
     "TRAJECTORIES",
     "TREES",
+    "QuestionIndex",
     "Report",
     "SeedResult",
     "SynthesisConfig",
@@ -42,5 +44,10 @@ __all__ = [
 
 # The stages alone need no servers.
 __getattr__ = lazy_exports(
-    __name__, {".pipeline": ["SynthesisPipeline"], ".api": ["asynthesize", "synthesize"]}
+    __name__,
+    {
+        "._projection": ["QuestionIndex"],
+        ".pipeline": ["SynthesisPipeline"],
+        ".api": ["asynthesize", "synthesize"],
+    },
 )
