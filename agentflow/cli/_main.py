@@ -54,7 +54,7 @@ def command_parser() -> argparse.ArgumentParser:
             "show the tokens that a training used: mask, log-probabilities, advantages, forks",
             _describe_tokens,
         ),
-        ("data", "prepare training data from published questions", _describe_data),
+        ("data", "prepare training data, read tasks from any source", _describe_data),
         ("serve-model", "serve a model with vLLM until Ctrl-C", _describe_serve_model),
         ("ctl", "watch and control a running synthesis", _describe_ctl),
         ("extras", "list the optional dependencies, or add some", _describe_extras),
@@ -268,6 +268,21 @@ def _describe_data(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, metavar="N", help="seed of order and selection (default: 0)"
     )
     prepare.add_argument("--json", action="store_true", help="print the written files as JSON")
+    what = "read tasks from any source, filter them, and write them as JSONL"
+    read = actions.add_parser("read", help=what, **_described(what))
+    where = "file, benchmark, reader such as reasoning_gym:countdown?size=100, or module:function"
+    read.add_argument("source", metavar="SOURCE", help=where)
+    read.add_argument(
+        "words",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="settings of the reader: columns.question=problem ids=row limit=100 filters=[near_duplicates]",
+    )
+    read.add_argument("-o", "--output", metavar="FILE", help="JSONL file to write (default: none)")
+    read.add_argument(
+        "--show", type=_count, default=3, metavar="N", help="number of tasks to show (default: 3)"
+    )
+    read.add_argument("--json", action="store_true", help="print counts and the first tasks as JSON")
 
 
 def _describe_ctl(parser: argparse.ArgumentParser) -> None:

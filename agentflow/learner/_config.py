@@ -11,6 +11,7 @@ from agentflow.learner.losses import LossSettings
 from agentflow.learner.trackers import TrackerSettings
 from agentflow.learner.trinity import TrinitySettings, unsupported_loss
 from agentflow.learner.verl import VerlSettings
+from agentflow.readers import ReaderSettings, names_reader
 from agentflow.rollout import RolloutConfig
 from agentflow.runs import RoleModel
 from agentflow.serving import ServingSettings
@@ -39,7 +40,10 @@ class TaskSettings(Section):
     aliases: ClassVar[dict[str, str]] = {"evaluation_metric": "metric"}
 
     data_path: str | None = None
-    """File of tasks: JSONL, JSON, CSV or parquet, with a question and its answer on each line."""
+    """File of tasks: JSONL, JSON, CSV or parquet, with a question and its answer on each line; or a reader by name, such as
+    `reasoning_gym:countdown?size=100`."""
+    reader: ReaderSettings | None = None
+    """Reader of tasks, with columns, filters and variants, instead of `data_path`."""
     benchmark_name: str | None = None
     """Name of a benchmark, or a file that describes one: its format, prompt and metric."""
     number_of_tasks: int | None = Field(default=None, ge=1)
@@ -239,7 +243,9 @@ class ValidationSettings(Section):
     renamed: ClassVar[dict[str, str]] = {"every": "eval_steps", "first": "eval_on_start"}
 
     data_path: str | None = None
-    """File of tasks; `None`: no validation."""
+    """File of tasks, or a reader by name; `None`: no validation."""
+    reader: ReaderSettings | None = None
+    """Reader of tasks, instead of `data_path`."""
     number_of_tasks: int | None = Field(default=None, ge=1)
     """Number of tasks to take, from the first; `None`: all."""
     eval_steps: int = Field(default=10, ge=1)
@@ -309,6 +315,9 @@ class TrainConfig(Settings):
             yield problem
         if self.engine.base_url and self.engine.server != OwnEngine():
             yield "engine.server: no server is started because base_url is set; leave out one of them"
+        for name, section in (("tasks", self.tasks), ("validation", self.validation)):
+            if section.reader is not None and (section.data_path or getattr(section, "benchmark_name", None)):
+                yield f"{name}.reader: there is another source; leave out data_path and benchmark_name"
         if self.tasks.data_path and self.tasks.data_path == self.validation.data_path:
             yield "validation.data_path: these are the training tasks; name others"
 
@@ -316,6 +325,14 @@ class TrainConfig(Settings):
     def output(self) -> Path:
         """Folder of all output."""
         return Path(self.output_dir)
+
+    def reader_for(self, kind: Literal["training", "validation"]) -> ReaderSettings | None:
+        """Return the reader of the tasks of one kind; `None`: they are in a file."""
+        section = self.tasks if kind == "training" else self.validation
+        if section.reader is not None:
+            return section.reader
+        named = section.data_path is not None and names_reader(section.data_path)
+        return ReaderSettings(source=section.data_path or "") if named else None
 
     def rules_for(self, kind: Literal["training", "validation"]) -> RolloutConfig:
         """Return the settings of a rollout over the tasks of one kind."""

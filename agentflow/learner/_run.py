@@ -27,7 +27,7 @@ from agentflow.learner._progress import TrainProgress, TrainStatus
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._rows import scoring_row
 from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource
-from agentflow.learner._task_order import TaskOrder
+from agentflow.learner._task_order import TaskOrder, read_tasks_of, rules_for_tasks
 from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
 from agentflow.learner.trackers import Trackers, open_trackers
 from agentflow.models import ModelSettings
@@ -198,9 +198,11 @@ class TrainRun:
 
     async def _run(self) -> TrainOutcome:
         config = self.config
+        self._tasks = await read_tasks_of(config, "training", self._tasks)
+        self._validation = await read_tasks_of(config, "validation", self._validation)
         if config.backbone == "debug":
             self._progress.phase = Phase.GROWING
-            assignment = assign(config.rules_for("training"), self._tasks)
+            assignment = assign(rules_for_tasks(config, "training", self._tasks), self._tasks)
             figures = await self._rollouts.debug(config, assignment, self._say)
             return TrainOutcome(steps=0, version=0, figures=figures, output_dir="", policy="")
         self._check()
@@ -339,10 +341,10 @@ class TrainRun:
         config = self.config
         if config.schedule.replay is not None:
             return Assignment(tasks=[], name="replay", metric=""), []
-        assignment = assign(config.rules_for("training"), self._tasks)
+        assignment = assign(rules_for_tasks(config, "training", self._tasks), self._tasks)
         if self._validation is None and config.validation.data_path is None:
             return assignment, []
-        held_out = assign(config.rules_for("validation"), self._validation)
+        held_out = assign(rules_for_tasks(config, "validation", self._validation), self._validation)
         if same := _shared_task(assignment.tasks, held_out.tasks):
             raise ConfigurationError(
                 f"validation.data_path: {same} is also a training task; hold out tasks that are not in tasks.data_path"

@@ -1,10 +1,15 @@
-"""Order of tasks: shuffled anew in every epoch, determined by the seed."""
+"""Tasks of the readers of a run, and their order: shuffled anew in every epoch, determined by the seed."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Literal
 
 from msgspec import Struct
 
+from agentflow.learner._config import TrainConfig
+from agentflow.readers import REASONING_GYM, REASONING_GYM_METRIC, aprepare_tasks
+from agentflow.rollout import RolloutConfig
+from agentflow.scoring import BY_SOURCE
 from agentflow.trajectory import Task
 
 
@@ -58,3 +63,28 @@ class TaskOrder:
     def __iter__(self) -> Iterator[TaskDraw]:
         while draws := self.take(1):
             yield from draws
+
+
+async def read_tasks_of(
+    config: TrainConfig, kind: Literal["training", "validation"], given: Sequence[Task] | None
+) -> Sequence[Task] | None:
+    """Return the given tasks, or those of a reader; `None`: they are in a file, or the run replays stored rollouts.
+
+    :raises ConfigurationError: one line with the place, if they can't be read.
+    """
+    reader = config.reader_for(kind)
+    if given is not None or reader is None or config.schedule.replay is not None:
+        return given
+    return (await aprepare_tasks(reader)).tasks
+
+
+def rules_for_tasks(
+    config: TrainConfig, kind: Literal["training", "validation"], tasks: Sequence[Task] | None
+) -> RolloutConfig:
+    """Return the settings of a rollout; tasks with scorers of their own are scored by these."""
+    rules = config.rules_for(kind)
+    own = any(task.metadata.get("source") == REASONING_GYM for task in tasks or ())
+    if rules.evaluation_metric or not own:
+        return rules
+    chosen = {"evaluation_metric": BY_SOURCE, "metric_options": {REASONING_GYM: REASONING_GYM_METRIC}}
+    return rules.model_copy(update=chosen)

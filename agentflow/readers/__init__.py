@@ -2,7 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from agentflow.readers._settings import AugmentSettings, ReaderSettings, names_reader
+from agentflow.readers._settings import (
+    REASONING_GYM,
+    REASONING_GYM_METRIC,
+    AugmentSettings,
+    ReaderSettings,
+    names_reader,
+)
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -21,11 +27,13 @@ if TYPE_CHECKING:
     )
     from agentflow.readers._preparing import PreparedTasks, aprepare_tasks, prepare_tasks
     from agentflow.readers._reading import TaskRecord, TaskSource, read_tasks, reader_settings, task_record
-    from agentflow.readers._reasoning_gym import score_reasoning_gym
+    from agentflow.readers._reasoning_gym import ascore_reasoning_gym, score_reasoning_gym
     from agentflow.readers._replies import KeptReplies, cache_folder
     from agentflow.readers._textarena import GameFailure, TextGame, open_text_game
 
 __all__ = [
+    "REASONING_GYM",
+    "REASONING_GYM_METRIC",
     "AugmentSettings",
     "EnvironmentFailure",
     "EnvironmentInstance",
@@ -45,6 +53,7 @@ __all__ = [
     "TaskSource",
     "TextGame",
     "aprepare_tasks",
+    "ascore_reasoning_gym",
     "cache_folder",
     "names_reader",
     "open_text_game",
@@ -70,7 +79,7 @@ __getattr__ = lazy_exports(
         "._filters": ["FilterSpec", "NearDuplicateSettings", "PassRateSettings", "TaskFilter"],
         "._preparing": ["PreparedTasks", "aprepare_tasks", "prepare_tasks"],
         "._reading": ["TaskRecord", "TaskSource", "read_tasks", "reader_settings", "task_record"],
-        "._reasoning_gym": ["score_reasoning_gym"],
+        "._reasoning_gym": ["ascore_reasoning_gym", "score_reasoning_gym"],
         "._replies": ["KeptReplies", "cache_folder"],
         "._textarena": ["GameFailure", "TextGame", "open_text_game"],
     },

@@ -94,7 +94,9 @@ async def make_filter(spec: FilterSpec, open_model: ModelOpener) -> TaskFilter:
     if _is_filter(spec):
         return spec
     if not callable(spec):
-        raise ConfigurationError(f"filters: {spec!r} is no filter; write a name, a function, or module:function")
+        raise ConfigurationError(
+            f"filters: {spec!r} is no filter; write a name, a function, or module:function"
+        )
     return FunctionFilter(spec)
 
 

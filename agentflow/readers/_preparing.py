@@ -64,7 +64,7 @@ async def aprepare_tasks(
     filters: Sequence[FilterSpec] = (),
     **settings: Any,  # noqa: ANN401 - any setting, by its name
 ) -> PreparedTasks:
-    """Read tasks, filter them, and add checked variants. See `prepare_tasks`."""
+    """Read tasks, filter them, and add checked variants; the asynchronous form of `prepare_tasks`. See docs/readers.md."""
     chosen, tasks = _opened(source, settings)
     async with OpenModels(chosen.cache) as models:
 

@@ -20,20 +20,20 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
+from anyio import to_thread
+
 from agentflow._import_path import module_command
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.extras import missing_extra
 from agentflow.readers._reading import Located, plain_value, take_option
-from agentflow.readers._settings import ParsedSource, ReaderSettings
+from agentflow.readers._settings import REASONING_GYM, ParsedSource, ReaderSettings
 from agentflow.scoring import marked_answer
 from agentflow.settings import nearest
 from agentflow.text import without_reasoning
 from agentflow.trajectory import Task
 from runtimes import refuse_changes, restrict_calls, set_limit
 
-SOURCE: Final = "reasoning_gym"
-"""`source` of these tasks, and the field with what their scorer needs."""
 _CPU_SECONDS: Final = 5.0
 _ADDRESS_SPACE: Final = 4 << 30
 _LONGEST: Final = 100_000
@@ -66,8 +66,8 @@ def read_reasoning_gym(source: ParsedSource, settings: ReaderSettings) -> Iterat
                     question=str(entry["question"]),
                     references=() if entry.get("answer") is None else (str(entry["answer"]),),
                     metadata={
-                        "source": SOURCE,
-                        SOURCE: origin,
+                        "source": REASONING_GYM,
+                        REASONING_GYM: origin,
                         "difficulty": plain_value(place, difficulty or {}),
                     },
                 ),
@@ -101,7 +101,7 @@ def score_reasoning_gym(answer: str, task: Task) -> float:
 
     :raises ValueError: if the task is not of reasoning-gym, or its scorer failed.
     """
-    origin: object = task.metadata.get(SOURCE)
+    origin: object = task.metadata.get(REASONING_GYM)
     if not is_object(origin):
         raise ValueError(f"{task.id} is not a task of reasoning_gym; choose another metric for it")
     said = without_reasoning(answer)
@@ -111,6 +111,14 @@ def score_reasoning_gym(answer: str, task: Task) -> float:
     if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
         raise ValueError(f"the scorer of {task.id} failed: {reply.get('error', 'it gave no number')}")
     return float(score)
+
+
+async def ascore_reasoning_gym(answer: str, task: Task) -> float:
+    """Return the score of an answer; the asynchronous form of `score_reasoning_gym`. See docs/readers.md.
+
+    :raises ValueError: if the task is not of reasoning-gym, or its scorer failed.
+    """
+    return await to_thread.run_sync(score_reasoning_gym, answer, task)
 
 
 class _Scorer:

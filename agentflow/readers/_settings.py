@@ -15,6 +15,10 @@ from agentflow.settings import Section
 
 READERS: Final = ("datasets", "environment", "reasoning_gym", "textarena", "traces")
 """Readers with a name; a source without one is a file, a benchmark, `hub:OWNER/NAME` or `module:function`."""
+REASONING_GYM: Final = "reasoning_gym"
+"""Source of tasks with scorers of their own."""
+REASONING_GYM_METRIC: Final = "agentflow.readers:ascore_reasoning_gym"
+"""Metric of these tasks: their own scorers."""
 _FUNCTION: Final = re.compile(r"[\w./-]+:[A-Za-z_][\w.]*")
 
 Columns = dict[str, Annotated[str, Field(min_length=1)]]

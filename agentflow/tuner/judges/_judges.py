@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeGuard
 
-from anyio import to_thread
 from msgspec import structs
 from pydantic import Field
 
@@ -14,7 +13,7 @@ from agentflow._typeguards import is_mapping
 from agentflow.errors import ConfigurationError, RunStopped, error_line
 from agentflow.gateway import EpisodeOutcome
 from agentflow.models import Model
-from agentflow.readers import EnvironmentFailure, EnvironmentService, score_reasoning_gym
+from agentflow.readers import REASONING_GYM, EnvironmentFailure, EnvironmentService, ascore_reasoning_gym
 from agentflow.scoring import BY_SOURCE, Metric, make_metric, metric_of_source, needs_judge
 from agentflow.settings import EndpointUrl, Section, import_object
 from agentflow.telemetry import get_logger
@@ -34,8 +33,6 @@ logger = get_logger(__name__)
 
 WORKFLOW: Final = "workflow"
 """Judge that takes the reward of the workflow."""
-REASONING_GYM: Final = "reasoning_gym"
-"""Source of tasks with scorers of their own, and the judge that asks them."""
 DEFAULT: Final = "default"
 """Judge of the sources without one of their own."""
 _SECTIONS: Final = ("environment", "rubric")
@@ -216,7 +213,7 @@ class _ReasoningGymJudge(_Judge):
     async def judge(self, judged: Judged) -> EpisodeOutcome:
         if judged.reward is not None:
             return judged.outcome
-        score = await to_thread.run_sync(score_reasoning_gym, judged.answer, judged.task)
+        score = await ascore_reasoning_gym(judged.answer, judged.task)
         return EpisodeOutcome(reward=score, answer=judged.answer, success=score >= 1.0)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.readers import PreparedTasks, aprepare_tasks, prepare_tasks
+from agentflow.readers import FilterSpec, PreparedTasks, aprepare_tasks, prepare_tasks
 from agentflow.trajectory import Task
 from tests.agentflow.readers._endpoint import scripted_endpoint
 
@@ -79,7 +79,11 @@ async def test_functions_decide_and_give_reasons(tmp_path: Path, monkeypatch: py
         "def silent(task):\n    pass\n"
     )
     tasks = [task("a", "Who?", source="x"), task("b", "Who was it, then?"), task("c", "When?")]
-    filters = [{"own_filters.py:short": {"most": 8}}, "own_filters.py:sourced", lambda each: True]
+
+    def keep(each: Task) -> bool:
+        return True
+
+    filters: list[FilterSpec] = [{"own_filters.py:short": {"most": 8}}, "own_filters.py:sourced", keep]
     prepared = await aprepare_tasks(tasks, filters=filters)
     assert [each.id for each in prepared.tasks] == ["a"]
     assert prepared.left_out == {"own_filters.py:short: too long": 1, "own_filters.py:sourced": 1}
