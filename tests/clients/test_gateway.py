@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
@@ -174,7 +175,7 @@ def codex(folder: Path, begun: BegunEpisode) -> tuple[list[str], dict[str, str]]
 
 
 CALL = '{"city": "Rome"}'
-HISTORY = {
+HISTORY: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
         "messages": [
             {"role": "system", "content": "Be brief."},
