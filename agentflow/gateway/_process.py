@@ -21,7 +21,7 @@ from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Superviso
 from agentflow.errors import RunStopped, StopCause
 from agentflow.gateway._answers import Answerer, ExactAnswerer, PlainAnswerer, RecordingAnswerer
 from agentflow.gateway._episodes import EpisodeRegistry
-from agentflow.gateway._server import ModelServer, gateway_app, serving
+from agentflow.gateway._server import ModelRoutes, gateway_app, serving
 from agentflow.gateway._settings import AgentSettings, GatewaySettings, UpstreamSettings, url_host
 from agentflow.gateway._store import EpisodeStore
 from agentflow.gateway._swarm_routes import add_swarm_routes
@@ -176,7 +176,7 @@ async def run_gateway(settings: GatewaySettings, started: "anyio.Event | None" =
         registry = await stack.enter_async_context(
             EpisodeRegistry(settings, store, models, base_url=lambda: address)
         )
-        app = gateway_app(ModelServer(registry, max_body=settings.body_bytes), settings.host)
+        app = gateway_app(ModelRoutes(registry, max_body=settings.body_bytes), settings.host, settings.hosts)
         add_swarm_routes(app, registry, settings)
         url = await stack.enter_async_context(serving(app, settings.host, settings.port))
         address = address or f"{url}/v1"

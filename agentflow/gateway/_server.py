@@ -101,7 +101,7 @@ class ModelCalls(Protocol):
         ...
 
 
-class ModelServer:
+class ModelRoutes:
     """Routes of the model APIs."""
 
     def __init__(
@@ -325,7 +325,7 @@ class _Exchange:
         return self._response
 
 
-def gateway_app(server: ModelServer, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> web.Application:
+def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> web.Application:
     """Return the application with the routes of the model APIs and errors in their formats.
 
     :param host: address that it will listen on. Requests for another host are refused: they come from a web page whose name
@@ -356,7 +356,7 @@ def gateway_app(server: ModelServer, host: str = "127.0.0.1", hosts: Collection[
             return _refuse(request, _unexpected(error))
 
     app = web.Application(middlewares=[answer])
-    server.add_routes(app)
+    models.add_routes(app)
     return app
 
 

@@ -20,7 +20,7 @@ from agentflow.gateway import (
     add_swarm_routes,
 )
 from agentflow.gateway._keys import ClientIdentity, ClientRole
-from agentflow.gateway._server import ModelServer, gateway_app, serving
+from agentflow.gateway._server import ModelRoutes, gateway_app, serving
 from agentflow.models import Message, TextPart
 from agentflow.trajectory import Task, Tokens
 
@@ -144,7 +144,7 @@ async def registry_at(
 @asynccontextmanager
 async def served(registry: EpisodeRegistry, settings: GatewaySettings) -> AsyncGenerator[str]:
     """Serve a registry; yield its address."""
-    app = gateway_app(ModelServer(registry))
+    app = gateway_app(ModelRoutes(registry))
     add_swarm_routes(app, registry, settings)
     async with serving(app) as url:
         yield url

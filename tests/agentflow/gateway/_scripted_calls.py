@@ -9,7 +9,7 @@ import anyio
 import httpx2
 
 from agentflow.gateway import GatewayAnswer, GatewayCall, GatewayError
-from agentflow.gateway._server import EpisodeCalls, ModelServer, OnText, gateway_app, serving
+from agentflow.gateway._server import EpisodeCalls, ModelRoutes, OnText, gateway_app, serving
 from agentflow.models import Message, TextPart, ToolCall
 from agentflow.trajectory import Usage
 
@@ -102,7 +102,7 @@ def call(identifier: str, name: str, **arguments: Any) -> ToolCall:  # noqa: ANN
 @asynccontextmanager
 async def scripted_server(calls: ScriptedCalls, **options: Any) -> AsyncGenerator[str]:  # noqa: ANN401 - of the server
     """Serve them, and yield the address."""
-    app = gateway_app(ModelServer(calls, wall=lambda: 1.0, **options))
+    app = gateway_app(ModelRoutes(calls, wall=lambda: 1.0, **options))
     async with serving(app) as url:
         yield url
 
