@@ -38,7 +38,8 @@ from agentflow.models._settings import (
     StructuredOutput,
     TokenMode,
 )
-from agentflow.models._token_engine import ParsedAnswer, SampledAnswer, TokenEngine, joined
+from agentflow.models._token_answers import ParsedAnswer, SampledAnswer
+from agentflow.models._token_engine import TokenEngine, joined
 
 __all__ = [
     "OFFLINE",

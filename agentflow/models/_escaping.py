@@ -12,13 +12,13 @@ from agentflow.text import escape_all_special_tokens, escape_special_tokens
 
 
 def escaped_message(message: Message) -> Message:
-    """Return a message whose texts, calls and results contain no special tokens."""
+    """Return a message whose texts, calls and results contain no special tokens. See docs/models.md."""
     parts = tuple(map(_escaped, message.parts))
     return message if parts == message.parts else structs.replace(message, parts=parts)
 
 
 def escaped_tool(tool: ToolSpec) -> ToolSpec:
-    """Return a tool whose description and schema contain no special tokens."""
+    """Return a tool whose description and schema contain no special tokens. See docs/models.md."""
     schema = escape_all_special_tokens(tool.schema)
     description = escape_special_tokens(tool.description)
     return structs.replace(tool, description=description, schema=schema if is_object(schema) else tool.schema)

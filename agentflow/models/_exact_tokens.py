@@ -161,7 +161,7 @@ def _sampling(ask: PreparedCall) -> dict[str, Any]:
 
 
 def engine_sampling(sampling: Sampling, structured: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return sampling parameters by vLLM's names.
+    """Return sampling parameters by vLLM's names. See docs/tokens.md.
 
     :param structured: constraints of the answer.
     """

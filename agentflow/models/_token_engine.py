@@ -16,12 +16,19 @@ from msgspec.structs import replace
 
 from agentflow.actors import together
 from agentflow.errors import ModelFailureKind
-from agentflow.models._apis import EncodedRequest, separate_reasoning
-from agentflow.models._apis._messages import call_id, function_tool, parse_call, without_none
-from agentflow.models._apis._openai import AnswerLogprobs, AnswerUsage, chat_messages, tokens_of
+from agentflow.models._apis import EncodedRequest
+from agentflow.models._apis._messages import function_tool, without_none
+from agentflow.models._apis._openai import chat_messages
 from agentflow.models._protocol import Message, TextPart, ToolCall, ToolSpec
 from agentflow.models._request_error import RequestError
-from agentflow.trajectory import Tokens
+from agentflow.models._token_answers import (
+    AnswerStream,
+    ParsedAnswer,
+    SampledAnswer,
+    parse_answers,
+    plain_answer,
+    read_answers,
+)
 
 Post: TypeAlias = Callable[[EncodedRequest], Awaitable[bytes]]
 """Function that sends a request and returns the body of the answer."""
@@ -30,7 +37,6 @@ _STAND_IN: Final = (_ASKED, Message("assistant", (TextPart("-"),)))
 _CLOSED: Final = (403, 404, 405)
 _OF_REQUESTS: Final = ("cache_salt", "priority", "request_id")
 _SEED_IDS: Final = 8
-_MARK_IDS: Final = 64
 _NO_TEMPLATE = "its chat template has no tools; serve a model whose template has, or start vLLM with another `chat-template`"
 _NO_PARSER = (
     "it was started without a parser of tool calls; set `tool_parser` of its server, such as `hermes`"
@@ -54,89 +60,10 @@ class _Rendered(Struct):
     sampling_params: _Grammar = _Grammar()
 
 
-class _Span(Struct):
-    version: str
-    start: int
-    end: int
-
-
-class _Choice(Struct):
-    index: int = 0
-    text: str = ""
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    token_ids: list[int] | None = None
-    logprobs: AnswerLogprobs | None = None
-    prompt_token_ids: list[int] | None = None
-    weight_versions: list[_Span] | None = None
-
-
-class _Generated(Struct):
-    choices: list[_Choice]
-    model: str | None = None
-    usage: AnswerUsage | None = None
-    prompt_token_ids: list[int] | None = None
-
-
-class _Function(Struct):
-    name: str = ""
-    arguments: str | dict[str, Any] | None = None
-
-
-class _Called(Struct):
-    function: _Function
-
-
-class _Derendered(Struct):
-    content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[_Called] | None = None
-
-
-class _DerenderedChoice(Struct):
-    message: _Derendered
-
-
-class _Read(Struct):
-    choices: list[_DerenderedChoice]
-
-
-class SampledAnswer(Struct, frozen=True):
-    """An answer as it was sampled."""
-
-    tokens: Tokens
-    """Prompt and sampled tokens."""
-    text: str
-    """Text, without a stop string; tool calls and reasoning are part of it."""
-    stop: int | str | None = None
-    """Stop string or id of the token that ended it; `None`: the end of the message, or the token limit."""
-    model: str = ""
-    """Name of the model, as the engine reports it."""
-
-    @property
-    def content_ids(self) -> tuple[int, ...]:
-        """Sampled tokens without the one that closes the message."""
-        closed = self.tokens.finish == "stop" and not isinstance(self.stop, str)
-        return self.tokens.sampled[:-1] if closed else self.tokens.sampled
-
-
-class ParsedAnswer(Struct, frozen=True):
-    """Content of a sampled answer."""
-
-    text: str = ""
-    """Text, without reasoning."""
-    reasoning: str = ""
-    """Reasoning before it."""
-    calls: tuple[ToolCall, ...] = ()
-    """Tool calls; their ids are a function of the tokens."""
-
-
 _ENCODER = msgspec.json.Encoder()
 _TOKENIZED = msgspec.json.Decoder(_Tokenized)
 _DETOKENIZED = msgspec.json.Decoder(_Detokenized)
 _RENDERED = msgspec.json.Decoder(_Rendered)
-_GENERATED = msgspec.json.Decoder(_Generated)
-_READ = msgspec.json.Decoder(_Read)
 
 
 class EngineFacts:
@@ -269,13 +196,13 @@ class TokenEngine:
             try:
                 if on_text is not None and answers == 1:
                     return [await self._streamed(asked, on_text)]
-                return _answers(await self._send("/inference/v1/generate", asked), ids)
+                return read_answers(await self._send("/inference/v1/generate", asked), ids)
             except RequestError as error:
                 if error.status not in _CLOSED:
                     raise
                 self._facts.generates = False
         request = EncodedRequest("/completions", _ENCODER.encode({"prompt": ids, **body, **params}))
-        return _answers(await self._post(request), ids)
+        return read_answers(await self._post(request), ids)
 
     async def read(
         self,
@@ -292,7 +219,7 @@ class TokenEngine:
         :param parse: use the parsers also without tools, for the engine's parser of reasoning.
         """
         parse = (bool(tools) and choice != "none") if parse is None else parse
-        found = [_plain(answer) for answer in answers]
+        found = [plain_answer(answer) for answer in answers]
         filled = [number for number, answer in enumerate(answers) if answer.content_ids] if parse else []
         if filled:
             chat = {"messages": (), **self._tools(tools, choice), **(template or {})}
@@ -308,9 +235,11 @@ class TokenEngine:
             before = answers[0].tokens.prompt[-_SEED_IDS:]
             given = {"request_id": "read", "choices": choices, "prompt_token_ids": before}
             body = {"model": self.model, "generate_response": given, "chat_request": chat}
-            done = _READ.decode(await self._send("/v1/chat/completions/derender", body)).choices
-            for number, one in zip(filled, done, strict=True):
-                found[number] = _parsed(one.message, answers[number])
+            done = await self._send("/v1/chat/completions/derender", body)
+            for number, one in zip(
+                filled, parse_answers(done, [answers[one] for one in filled]), strict=True
+            ):
+                found[number] = one
         return found
 
     async def grammar(
@@ -415,63 +344,18 @@ class TokenEngine:
         return await self._post(EncodedRequest(f"{self._server}{path}", _ENCODER.encode(body)))
 
     async def _streamed(self, body: Mapping[str, Any], on_text: Callable[[str], None]) -> SampledAnswer:
-        stream = _AnswerStream(on_text)
+        stream = AnswerStream(on_text)
         data = _ENCODER.encode({**body, "stream": True})
         request = EncodedRequest(f"{self._server}/inference/v1/generate", data, on_line=stream.add)
         await self._post(request)
         return stream.answer(body["token_ids"])
 
 
-class _AnswerStream:
-    """One answer that arrives as server-sent events."""
-
-    def __init__(self, on_text: Callable[[str], None]) -> None:
-        self._on_text = on_text
-        self._sent = ""
-        self._text = ""
-        self._failure = ""
-        self._chunks: list[_Choice] = []
-
-    def add(self, line: bytes) -> None:
-        """Add a line."""
-        data = line.removeprefix(b"data:").strip()
-        if not line.startswith(b"data:") or data == b"[DONE]":
-            return
-        if data.startswith(b'{"error"'):
-            self._failure = data.decode(errors="replace")[:300]
-            return
-        chunk = _GENERATED.decode(data)
-        if chunk.prompt_token_ids is not None:
-            # The first one; after a repeated request, text that was passed on is not passed on again.
-            self._text, self._chunks, self._failure = "", [], ""
-        for choice in chunk.choices:
-            self._chunks.append(choice)
-            self._text += choice.text
-        if len(self._text) > len(self._sent):
-            if not self._text.startswith(self._sent):
-                raise RequestError(
-                    ModelFailureKind.UNAVAILABLE, "a repeated answer differs from its beginning"
-                )
-            new, self._sent = self._text[len(self._sent) :], self._text
-            self._on_text(new)
-
-    def answer(self, prompt: Sequence[int]) -> SampledAnswer:
-        """Return the whole answer.
-
-        :raises RequestError: if it is incomplete.
-        """
-        last = self._chunks[-1] if self._chunks else _Choice()
-        if self._failure or last.finish_reason is None:
-            why = self._failure or "the answer ended early"
-            raise RequestError(ModelFailureKind.UNAVAILABLE, why, retry=False)
-        ids = [id for one in self._chunks for id in one.token_ids or ()]
-        values = [value for one in self._chunks for value in (one.logprobs or AnswerLogprobs()).values]
-        whole = replace(last, text=self._text, token_ids=ids, logprobs=AnswerLogprobs(token_logprobs=values))
-        return _answer(whole, prompt, "")
-
-
 def joined(known: Sequence[int], tail: Sequence[int]) -> list[int]:
-    """Return the tokens of a conversation and the tail after its last answer, which has a closing token unless it was cut."""
+    """Return the tokens of a conversation and the tail after its last answer, which has a closing token unless it was cut.
+
+    See docs/tokens.md.
+    """
     closed = bool(known) and bool(tail) and known[-1] == tail[0]
     return [*known, *tail[int(closed) :]]
 
@@ -488,44 +372,6 @@ def _place_of(ids: Sequence[int], wanted: int, count: int) -> int | None:
     """Return the place of the `count`-th occurrence."""
     places = [place for place, id in enumerate(ids) if id == wanted]
     return places[count - 1] if 0 < count <= len(places) else None
-
-
-def _answers(body: bytes, ids: Sequence[int]) -> list[SampledAnswer]:
-    generated = _GENERATED.decode(body)
-    if not generated.choices:
-        raise msgspec.ValidationError("no choices")
-    prompt = generated.prompt_token_ids
-    ordered = sorted(generated.choices, key=lambda choice: choice.index)
-    return [_answer(one, prompt or one.prompt_token_ids or ids, generated.model or "") for one in ordered]
-
-
-def _answer(choice: _Choice, prompt: Sequence[int], model: str) -> SampledAnswer:
-    finish = choice.finish_reason or "stop"
-    spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
-    tokens = tokens_of(prompt, choice.token_ids, choice.logprobs, finish, spans)
-    return SampledAnswer(tokens, choice.text, choice.stop_reason, model)
-
-
-def _plain(answer: SampledAnswer) -> ParsedAnswer:
-    found = separate_reasoning(answer.text)
-    return ParsedAnswer(found.answer, found.reasoning)
-
-
-def _parsed(message: _Derendered, answer: SampledAnswer) -> ParsedAnswer:
-    text = message.content or ""
-    if isinstance(answer.stop, str) and answer.stop in text:
-        # It stays in the tokens.
-        text = text[: text.rindex(answer.stop)]
-    found = separate_reasoning(text)
-    reasoning = "\n\n".join(part for part in (message.reasoning or "", found.reasoning) if part)
-    # An answer with the same calls at another place has other ids.
-    tokens = answer.tokens
-    mark = _ENCODER.encode((len(tokens.prompt), tokens.prompt[-_MARK_IDS:], tokens.sampled))
-    calls = tuple(
-        parse_call(call_id(mark, number), one.function.name, one.function.arguments)
-        for number, one in enumerate(message.tool_calls or ())
-    )
-    return ParsedAnswer(found.answer, reasoning, calls)
 
 
 def request_fields(extra: Mapping[str, Any]) -> dict[str, Any]:

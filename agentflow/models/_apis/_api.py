@@ -55,14 +55,17 @@ class ApiAnswer(Struct, frozen=True):
     """Decoded answer."""
 
     text: str
+    """Text of the answer."""
     finish: str
     """Reason for its end: `stop`, `length`, `tool_calls`, `content_filter`, or the endpoint's own term."""
     refusal: str
     """The model's reason for a refusal; empty if it answered."""
     usage: Usage
+    """Tokens that it cost."""
     model: str
     """Name of the model, as the endpoint reports it."""
     calls: tuple[ToolCall, ...] = ()
+    """Tool calls."""
     tokens: Tokens | None = None
     """Prompt and completion tokens, if the endpoint returns them."""
     reasoning: str = ""

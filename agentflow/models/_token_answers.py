@@ -1,0 +1,204 @@
+"""Answers of vLLM's token APIs: sampled tokens, whole or as events, and the text and tool calls in them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentflow.errors import ModelFailureKind
+from agentflow.models._apis import separate_reasoning
+from agentflow.models._apis._messages import call_id, parse_call
+from agentflow.models._apis._openai import AnswerLogprobs, AnswerUsage, tokens_of
+from agentflow.models._protocol import ToolCall
+from agentflow.models._request_error import RequestError
+from agentflow.trajectory import Tokens
+
+_MARK_IDS: Final = 64
+
+
+class _Span(Struct):
+    version: str
+    start: int
+    end: int
+
+
+class _Choice(Struct):
+    index: int = 0
+    text: str = ""
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+    logprobs: AnswerLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
+    weight_versions: list[_Span] | None = None
+
+
+class _Generated(Struct):
+    choices: list[_Choice]
+    model: str | None = None
+    usage: AnswerUsage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Function(Struct):
+    name: str = ""
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Called(Struct):
+    function: _Function
+
+
+class _DerenderedMessage(Struct):
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Called] | None = None
+
+
+class _DerenderedChoice(Struct):
+    message: _DerenderedMessage
+
+
+class _Read(Struct):
+    choices: list[_DerenderedChoice]
+
+
+class SampledAnswer(Struct, frozen=True):
+    """An answer as it was sampled."""
+
+    tokens: Tokens
+    """Prompt and sampled tokens."""
+    text: str
+    """Text, without a stop string; tool calls and reasoning are part of it."""
+    stop: int | str | None = None
+    """Stop string or id of the token that ended it; `None`: the end of the message, or the token limit."""
+    model: str = ""
+    """Name of the model, as the engine reports it."""
+
+    @property
+    def content_ids(self) -> tuple[int, ...]:
+        """Sampled tokens without the one that closes the message."""
+        closed = self.tokens.finish == "stop" and not isinstance(self.stop, str)
+        return self.tokens.sampled[:-1] if closed else self.tokens.sampled
+
+
+class ParsedAnswer(Struct, frozen=True):
+    """Content of a sampled answer."""
+
+    text: str = ""
+    """Text, without reasoning."""
+    reasoning: str = ""
+    """Reasoning before it."""
+    calls: tuple[ToolCall, ...] = ()
+    """Tool calls; their ids are a function of the tokens."""
+
+
+_ENCODER = msgspec.json.Encoder()
+_GENERATED = msgspec.json.Decoder(_Generated)
+_READ = msgspec.json.Decoder(_Read)
+
+
+class AnswerStream:
+    """One answer that arrives as server-sent events."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text = on_text
+        self._sent = ""
+        self._text = ""
+        self._failure = ""
+        self._chunks: list[_Choice] = []
+
+    def add(self, line: bytes) -> None:
+        """Add a line."""
+        data = line.removeprefix(b"data:").strip()
+        if not line.startswith(b"data:") or data == b"[DONE]":
+            return
+        if data.startswith(b'{"error"'):
+            self._failure = data.decode(errors="replace")[:300]
+            return
+        chunk = _GENERATED.decode(data)
+        if chunk.prompt_token_ids is not None:
+            # The first one; after a repeated request, text that was passed on is not passed on again.
+            self._text, self._chunks, self._failure = "", [], ""
+        for choice in chunk.choices:
+            self._chunks.append(choice)
+            self._text += choice.text
+        if len(self._text) > len(self._sent):
+            if not self._text.startswith(self._sent):
+                raise RequestError(
+                    ModelFailureKind.UNAVAILABLE, "a repeated answer differs from its beginning"
+                )
+            new, self._sent = self._text[len(self._sent) :], self._text
+            self._on_text(new)
+
+    def answer(self, prompt: Sequence[int]) -> SampledAnswer:
+        """Return the whole answer.
+
+        :raises RequestError: if it is incomplete.
+        """
+        last = self._chunks[-1] if self._chunks else _Choice()
+        if self._failure or last.finish_reason is None:
+            why = self._failure or "the answer ended early"
+            raise RequestError(ModelFailureKind.UNAVAILABLE, why, retry=False)
+        ids = [id for one in self._chunks for id in one.token_ids or ()]
+        values = [value for one in self._chunks for value in (one.logprobs or AnswerLogprobs()).values]
+        whole = replace(last, text=self._text, token_ids=ids, logprobs=AnswerLogprobs(token_logprobs=values))
+        return _answer(whole, prompt, "")
+
+
+def read_answers(body: bytes, ids: Sequence[int]) -> list[SampledAnswer]:
+    """Decode sampled answers.
+
+    :param ids: their prompt.
+    :raises msgspec.MsgspecError: if they can't be decoded.
+    """
+    generated = _GENERATED.decode(body)
+    if not generated.choices:
+        raise msgspec.ValidationError("no choices")
+    prompt = generated.prompt_token_ids
+    ordered = sorted(generated.choices, key=lambda choice: choice.index)
+    return [_answer(one, prompt or one.prompt_token_ids or ids, generated.model or "") for one in ordered]
+
+
+def _answer(choice: _Choice, prompt: Sequence[int], model: str) -> SampledAnswer:
+    finish = choice.finish_reason or "stop"
+    spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
+    tokens = tokens_of(prompt, choice.token_ids, choice.logprobs, finish, spans)
+    return SampledAnswer(tokens, choice.text, choice.stop_reason, model)
+
+
+def plain_answer(answer: SampledAnswer) -> ParsedAnswer:
+    """Separate an answer into reasoning and text."""
+    found = separate_reasoning(answer.text)
+    return ParsedAnswer(found.answer, found.reasoning)
+
+
+def _parsed(message: _DerenderedMessage, answer: SampledAnswer) -> ParsedAnswer:
+    text = message.content or ""
+    if isinstance(answer.stop, str) and answer.stop in text:
+        # It stays in the tokens.
+        text = text[: text.rindex(answer.stop)]
+    found = separate_reasoning(text)
+    reasoning = "\n\n".join(part for part in (message.reasoning or "", found.reasoning) if part)
+    # An answer with the same calls at another place has other ids.
+    tokens = answer.tokens
+    mark = _ENCODER.encode((len(tokens.prompt), tokens.prompt[-_MARK_IDS:], tokens.sampled))
+    calls = tuple(
+        parse_call(call_id(mark, number), one.function.name, one.function.arguments)
+        for number, one in enumerate(message.tool_calls or ())
+    )
+    return ParsedAnswer(found.answer, reasoning, calls)
+
+
+def parse_answers(body: bytes, answers: Sequence[SampledAnswer]) -> list[ParsedAnswer]:
+    """Decode the answers of the engine's parsers.
+
+    :param answers: the answers that they parsed, in order.
+    :raises msgspec.MsgspecError: if they can't be decoded.
+    """
+    done = _READ.decode(body).choices
+    if len(done) != len(answers):
+        raise msgspec.ValidationError(f"{len(done)} parsed answers of {len(answers)}")
+    return [_parsed(one.message, answer) for one, answer in zip(done, answers, strict=True)]
