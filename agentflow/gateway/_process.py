@@ -4,25 +4,26 @@ import json
 import os
 import secrets
 import signal
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
 from pydantic import SecretStr
 
+from agentflow._import_path import module_command
 from agentflow._private_files import make_private_folder, open_private
 from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Supervisor
 from agentflow.errors import RunStopped, StopCause
 from agentflow.gateway._answers import Answerer, ExactAnswerer, PlainAnswerer, RecordingAnswerer
 from agentflow.gateway._episodes import EpisodeRegistry
 from agentflow.gateway._server import ModelRoutes, gateway_app, serving
-from agentflow.gateway._settings import AgentSettings, GatewaySettings, UpstreamSettings, url_host
+from agentflow.gateway._settings import AgentSettings, GatewaySettings, UpstreamSettings, own_host, url_host
 from agentflow.gateway._store import EpisodeStore
 from agentflow.gateway._swarm_routes import add_swarm_routes
 from agentflow.models import ModelConnection, ModelSettings
@@ -66,7 +67,7 @@ class Gateway:
     @property
     def url(self) -> str:
         """Address, without `/v1`."""
-        return f"http://{url_host(self._settings.host)}:{self._port}"
+        return f"http://{url_host(own_host(self._settings.host))}:{self._port}"
 
     @property
     def token(self) -> str:
@@ -128,7 +129,7 @@ class Gateway:
         self.starts += 1
         self._given.seek(0)
         self._running = Process(
-            [sys.executable, "-m", "agentflow.gateway"],
+            module_command("agentflow.gateway"),
             stdin=self._given,
             stdout=self._log,
             stderr=self._log,
@@ -172,14 +173,18 @@ async def run_gateway(settings: GatewaySettings, started: "anyio.Event | None" =
         stack.enter_context(lock_output(folder))
         models = await _open_models(settings, stack)
         store = await stack.enter_async_context(EpisodeStore(folder))
-        address = settings.public_url
+        public = settings.public_url.rstrip("/").removesuffix("/v1")
+        address = f"{public}/v1" if public else ""
         registry = await stack.enter_async_context(
             EpisodeRegistry(settings, store, models, base_url=lambda: address)
         )
-        app = gateway_app(ModelRoutes(registry, max_body=settings.body_bytes), settings.host, settings.hosts)
+        own = (urlsplit(public).netloc, "127.0.0.1", "localhost") if public else ()
+        hosts = (*settings.hosts, *own)
+        app = gateway_app(ModelRoutes(registry, max_body=settings.body_bytes), settings.host, hosts)
         add_swarm_routes(app, registry, settings)
         url = await stack.enter_async_context(serving(app, settings.host, settings.port))
-        address = address or f"{url}/v1"
+        port = urlsplit(url).port
+        address = address or f"http://{url_host(own_host(settings.host))}:{port}/v1"
         if started is not None:
             started.set()
         async with anyio.create_task_group() as tasks:

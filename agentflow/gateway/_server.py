@@ -363,7 +363,8 @@ def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[
 @asynccontextmanager
 async def serving(app: web.Application, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str]:
     """Serve an application, and yield its address. A call whose client leaves is cancelled."""
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    # A stop does not wait for requests that wait for something to happen.
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)

@@ -18,6 +18,11 @@ def url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def own_host(host: str) -> str:
+    """Return the host under which this machine reaches a server that listens on a host."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
 class UpstreamSettings(Section):
     """The engine that serves the trained model. See docs/gateway.md."""
 
@@ -78,7 +83,7 @@ class GatewaySettings(Section):
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on; 0: any free port."""
     public_url: EndpointUrl = ""
-    """Address that episodes are told; empty: host and port."""
+    """Address that episodes are told; empty: host and port, or those of the client's request if it listens on all addresses."""
     folder: Path | None = None
     """Folder of the journal; `None`: a temporary one."""
     upstream: UpstreamSettings = UpstreamSettings()

@@ -7,6 +7,7 @@ import anyio
 import msgspec
 from aiohttp import web
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
+from msgspec import structs
 
 from agentflow.errors import RunStopped
 from agentflow.gateway._bodies import (
@@ -28,7 +29,7 @@ from agentflow.gateway._bodies import (
 )
 from agentflow.gateway._episodes import EpisodeRegistry
 from agentflow.gateway._keys import ClientIdentity, ClientRole, RoleTokens
-from agentflow.gateway._settings import GatewaySettings
+from agentflow.gateway._settings import GatewaySettings, own_host
 from agentflow.gateway._types import GatewayError
 from agentflow.telemetry import get_logger
 from runtimes import FrameError, JsonLimits, decode_untrusted
@@ -53,15 +54,16 @@ def add_swarm_routes(app: web.Application, registry: EpisodeRegistry, settings: 
             ClientRole.OWNER: tokens["token"],
         }
     )
-    _SwarmRoutes(registry, roles, settings.body_bytes).add_to(app)
+    _SwarmRoutes(registry, roles, settings).add_to(app)
 
 
 class _SwarmRoutes:
-    def __init__(self, registry: EpisodeRegistry, roles: RoleTokens, body_bytes: int) -> None:
+    def __init__(self, registry: EpisodeRegistry, roles: RoleTokens, settings: GatewaySettings) -> None:
         self._registry = registry
         self._collector = registry.collector
         self._roles = roles
-        self._owner_limits = JsonLimits(max_bytes=body_bytes, max_values=_OWNER_VALUES)
+        self._any_host = own_host(settings.host) != settings.host and not settings.public_url
+        self._owner_limits = JsonLimits(max_bytes=settings.body_bytes, max_values=_OWNER_VALUES)
         self._worker_limits = JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_VALUES)
 
     def add_to(self, app: web.Application) -> None:
@@ -120,6 +122,8 @@ class _SwarmRoutes:
         )
         if begun is None:
             return web.Response(status=204)
+        if self._any_host:
+            begun = structs.replace(begun, base_url=f"http://{request.host}/v1")
         response = _answer(begun)
         try:
             await response.prepare(request)

@@ -5,11 +5,13 @@ import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import anyio
 import msgspec
+import psutil
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 from pydantic import SecretStr
@@ -60,12 +62,13 @@ async def as_process(program: Player | Trainer, emit: Emit) -> bool:
 class Chaos:
     """Runs a swarm, and kills its parts after a random number of events."""
 
-    def __init__(self, gateway: Gateway, seed: int, run: Run) -> None:
+    def __init__(self, gateway: Gateway, seed: int, run: Run, watch: Callable[[int], None]) -> None:
         self.chance = random.Random(seed)
         self.acked: dict[str, tuple[int, int, float]] = {}
         self.ghosts: list[str] = []
         self.kills = {"player": 0, "trainer": 0, "gateway": 0}
         self._gateway = gateway
+        self._watch = watch
         self._wanted = 0
         self._reached = anyio.Event()
         self._run = run
@@ -85,6 +88,7 @@ class Chaos:
                 elif word == "acked":
                     assert rest[0] not in self.acked
                     self.acked[rest[0]] = (int(rest[1]), int(rest[2]), float(rest[3]))
+                    self._watch(len(self.acked))
                     if len(self.acked) >= self._wanted:
                         self._reached.set()
                 elif word == "ghost":
@@ -127,7 +131,14 @@ class Chaos:
 
 
 async def check_swarm(
-    folder: Path, run: Run, *, players: int, groups: int, size: int, kills: tuple[int, int, int]
+    folder: Path,
+    run: Run,
+    *,
+    players: int,
+    groups: int,
+    size: int,
+    kills: tuple[int, int, int],
+    watch: Callable[[Gateway, int], None] = lambda _gateway, _acked: None,
 ) -> None:
     """Run a swarm under kills of its clients, gateway and trainer, and check what the trainer used."""
     async with fake_endpoint() as upstream:
@@ -140,7 +151,7 @@ async def check_swarm(
         steps = folder / "steps"
         steps.mkdir()
         async with Gateway(settings) as gateway:
-            chaos = Chaos(gateway, 1, run)
+            chaos = Chaos(gateway, 1, run, partial(watch, gateway))
             each = [kills[0] // players + (number < kills[0] % players) for number in range(players)]
             async with anyio.create_task_group() as tasks:
                 for number in range(players):
@@ -174,3 +185,17 @@ async def test_no_acknowledged_episode_is_lost_used_twice_or_mixed_up(tmp_path: 
 @pytest.mark.promise("gateway:swarm:kills")
 async def test_a_thousand_episodes_survive_a_hundred_and_twenty_five_kills(tmp_path: Path) -> None:
     await check_swarm(tmp_path, as_process, players=8, groups=250, size=4, kills=(100, 20, 5))
+
+
+@pytest.mark.soak
+@pytest.mark.promise("gateway:swarm:memory")
+async def test_memory_is_flat_over_ten_thousand_episodes(tmp_path: Path) -> None:
+    sizes: dict[int, int] = {}
+
+    def watch(gateway: Gateway, acked: int) -> None:
+        if acked % 1000 == 0:
+            sizes[acked] = psutil.Process(gateway.pid).memory_info().rss >> 10
+
+    await check_swarm(tmp_path, as_task, players=16, groups=2500, size=4, kills=(0, 0, 0), watch=watch)
+    # Keys of the last 4,096 attempts are known as old ones.
+    assert max(sizes[episodes] for episodes in range(6000, 10_001, 1000)) < 1.05 * sizes[5000], sizes

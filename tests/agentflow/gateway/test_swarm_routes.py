@@ -4,9 +4,10 @@ import json
 import re
 import subprocess
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -23,6 +24,7 @@ from agentflow.gateway import (
     GatewaySettings,
     add_swarm_routes,
 )
+from agentflow.gateway._keys import ClientIdentity
 from tests.agentflow.gateway._registry import ask, offers, registry_at, served, task
 
 OWNER_TOKEN = "owner-token-of-this-test"
@@ -103,6 +105,54 @@ async def test_a_client_that_leaves_while_it_begins_costs_no_attempt(tmp_path: P
         await registry.collector.offer(offers(size=1))
         begun = await worker.begin(wait=5)
         assert begun is not None
+
+
+@pytest.mark.promise("gateway:swarm:address")
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (SETTINGS.model_copy(update={"host": "0.0.0.0"}), "localhost"),
+        (
+            SETTINGS.model_copy(update={"host": "0.0.0.0", "public_url": "https://gate.example/v1"}),
+            "registry",
+        ),
+        (SETTINGS, "registry"),
+    ],
+)
+async def test_an_episode_is_told_an_address_that_its_client_reaches(
+    tmp_path: Path, settings: GatewaySettings, name: str
+) -> None:
+    async with (
+        registry_at(tmp_path, settings, base_url=lambda: "http://registry:1/v1") as registry,
+        served(registry, settings) as url,
+        GatewayClient(url.replace("127.0.0.1", "localhost"), WORKER_TOKEN) as worker,
+    ):
+        await registry.collector.offer(offers(size=1))
+        begun = await worker.begin(wait=5)
+        assert begun is not None
+        assert urlsplit(begun.base_url).hostname == name
+
+
+@pytest.mark.promise("gateway:swarm:stop")
+async def test_a_gateway_stops_although_clients_wait_for_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived = anyio.Event()
+
+    async def begin(self: EpisodeRegistry, who: ClientIdentity, **how: object) -> None:
+        arrived.set()
+        await anyio.sleep_forever()
+
+    async def wait_for_episode(url: str) -> None:
+        async with GatewayClient(url, WORKER_TOKEN, patience=0) as worker:
+            with suppress(RunStopped):
+                await worker.begin(wait=60)
+
+    monkeypatch.setattr(EpisodeRegistry, "begin", begin)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks, gateway(tmp_path) as (_, url):
+            tasks.start_soon(wait_for_episode, url)
+            await arrived.wait()
 
 
 @pytest.mark.promise("gateway:swarm:client")
