@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from agentflow.sandbox import Backend, Sandbox, SyncSandbox, register_api_tool
     from agentflow.synthesis import SynthesisPipeline, asynthesize, load_config, load_seeds, synthesize
     from agentflow.team import construct_solver
+    from agentflow.tuner import atune, tune
 
 __version__ = "0.1.0"
 """Version of this distribution; its metadata are built from this line."""
@@ -25,6 +26,7 @@ __all__ = [
     "arollout",
     "asynthesize",
     "atrain",
+    "atune",
     "construct_solver",
     "load_config",
     "load_seeds",
@@ -33,6 +35,7 @@ __all__ = [
     "rollout",
     "synthesize",
     "train",
+    "tune",
 ]
 
 
@@ -51,6 +54,7 @@ _load = lazy_exports(
             "synthesize",
         ],
         "agentflow.team": ["construct_solver"],
+        "agentflow.tuner": ["atune", "tune"],
     },
 )
 

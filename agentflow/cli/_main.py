@@ -45,6 +45,8 @@ def command_parser() -> argparse.ArgumentParser:
         ("rollout", "work on tasks with the team or a single agent and score the answers", _describe_rollout),
         ("eval", "compare models on benchmarks; by default on the bundled samples", _describe_eval),
         ("train", "train a policy on tasks by reinforcement learning", _describe_train),
+        ("tune", "train the model behind any agent on its own calls", _describe_tune),
+        ("swarm", "train on episodes that clients play, or watch such a training", _describe_swarm),
         ("init", "write a minimal settings file and seeds", _describe_init),
         ("check", "try everything that a run needs: tools, seeds, keys, models, reward", _describe_check),
         ("preview", "work on two seeds or tasks and show the result", _describe_preview),
@@ -161,6 +163,22 @@ def _describe_train(parser: argparse.ArgumentParser) -> None:
         help="training backend; debug: print rollouts without training",
     )
     _describe_run(parser, "outcome")
+
+
+def _describe_tune(parser: argparse.ArgumentParser) -> None:
+    _describe_train(parser)
+
+
+def _describe_swarm(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    what = "wait for clients and train on the episodes that they play"
+    _describe_train(actions.add_parser("serve", help=what, **_described(what)))
+    what = "print the state of a training until it is over"
+    watch = actions.add_parser("watch", help=what, **_described(what))
+    watch.add_argument("url", metavar="URL", help="address of its gateway")
+    watch.add_argument("--token", default="", help="token of a client (default: AGENTFLOW_SWARM_TOKEN)")
+    watch.add_argument("--once", action="store_true", help="print it once")
+    watch.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def _describe_eval(parser: argparse.ArgumentParser) -> None:
@@ -329,7 +347,7 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
-_EXTRAS = {"train": "train", "tokens": "train", "data": "data"}
+_EXTRAS = {"train": "train", "tune": "train", "tokens": "train", "data": "data"}
 """Extras that commands need."""
 
 

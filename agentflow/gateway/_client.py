@@ -131,7 +131,8 @@ class GatewayClient:
         if not content:
             return None
         begun = _decode(content, BegunEpisode)
-        self.client = begun.client
+        # Episodes that are begun at once before that have ids of their own.
+        self.client = self.client or begun.client
         return begun
 
     async def end(self, begun: BegunEpisode, outcome: EpisodeOutcome, end_id: str = "") -> EpisodeReceipt:
@@ -143,12 +144,14 @@ class GatewayClient:
         check_finite(outcome)
         end_id = end_id or secrets.token_urlsafe(12)
         request = EndRequest(attempt=begun.attempt, end_id=end_id, **structs.asdict(outcome))
-        return await self._ask("POST", _path(begun.episode, "end"), EpisodeReceipt, request)
+        return await self._ask(
+            "POST", _path(begun.episode, "end"), EpisodeReceipt, request, client=begun.client
+        )
 
     async def abort(self, begun: BegunEpisode, why: str = "") -> None:
         """Give an episode up; another client may begin it again."""
         request = AttemptRequest(attempt=begun.attempt, why=why)
-        await self._ask("POST", _path(begun.episode, "abort"), dict[str, str], request)
+        await self._ask("POST", _path(begun.episode, "abort"), dict[str, str], request, client=begun.client)
 
     async def alive(self, begun: BegunEpisode) -> float:
         """Keep an episode from expiring; return the seconds after which it does.
@@ -156,7 +159,9 @@ class GatewayClient:
         :raises GatewayError: if the attempt is over (410).
         """
         request = AttemptRequest(attempt=begun.attempt)
-        return (await self._ask("POST", _path(begun.episode, "alive"), AliveAnswer, request)).expires
+        return (
+            await self._ask("POST", _path(begun.episode, "alive"), AliveAnswer, request, client=begun.client)
+        ).expires
 
     async def put_reward(
         self, episode: BegunEpisode | EndedEpisode, reward: float | dict[str, float]
@@ -167,12 +172,14 @@ class GatewayClient:
         """
         check_finite(EpisodeOutcome(reward=reward))
         request = RewardRequest(attempt=episode.attempt, reward=reward)
-        await self._ask("PUT", _path(_episode_id(episode), "reward"), dict[str, str], request)
+        await self._ask(
+            "PUT", _path(_episode_id(episode), "reward"), dict[str, str], request, client=_client_of(episode)
+        )
 
     async def tokens(self, episode: BegunEpisode | EndedEpisode) -> list[RecordedCall]:
         """Return the record of an episode so far, with exact tokens."""
         path = f"{_path(_episode_id(episode), 'tokens')}?attempt={episode.attempt}"
-        return (await self._ask("GET", path, _Recorded)).calls
+        return (await self._ask("GET", path, _Recorded, client=_client_of(episode))).calls
 
     async def status(self) -> GatewayStatus:
         """Return figures of the moment."""
@@ -240,13 +247,23 @@ class GatewayClient:
         await self._ask("POST", "/swarm/finish", dict[str, str])
 
     async def _ask(
-        self, method: str, path: str, kind: type[T], body: object | None = None, *, wait: float = 0.0
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: object | None = None,
+        *,
+        wait: float = 0.0,
+        client: str = "",
     ) -> T:
-        return _decode(await self._send(method, path, body, wait=wait), kind)
+        return _decode(await self._send(method, path, body, wait=wait, client=client), kind)
 
-    async def _send(self, method: str, path: str, body: object | None = None, *, wait: float = 0.0) -> bytes:
+    async def _send(
+        self, method: str, path: str, body: object | None = None, *, wait: float = 0.0, client: str = ""
+    ) -> bytes:
         """Send a request until the gateway answers; return the body of the answer."""
-        headers = {CLIENT_HEADER: self.client} if self.client else {}
+        client = client or self.client
+        headers = {CLIENT_HEADER: client} if client else {}
         payload = None if body is None else msgspec.json.encode(body)
         timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS + wait, sock_connect=10)
         since, failures = self._clock.now(), 0
@@ -303,6 +320,10 @@ def _error_of(status: int, content: bytes, retry_after: str | None) -> GatewayEr
 
 def _episode_id(episode: BegunEpisode | EndedEpisode) -> str:
     return episode.episode if isinstance(episode, BegunEpisode) else episode.offer.id
+
+
+def _client_of(episode: BegunEpisode | EndedEpisode) -> str:
+    return episode.client if isinstance(episode, BegunEpisode) else ""
 
 
 def _path(episode: str, action: str) -> str:

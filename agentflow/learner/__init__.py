@@ -7,14 +7,16 @@ See docs/training.md.
 
 from typing import TYPE_CHECKING
 
-from agentflow.learner._groups import Sample
+from agentflow.learner._groups import Sample, sample_of_calls
 from agentflow.learner._rows import Row
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.learner._backbone import Backbone
     from agentflow.learner._checkpoints import Checkpoints
-    from agentflow.learner._config import TrainConfig, load_train_config
+    from agentflow.learner._config import FROZEN, JUDGE, POLICY, TrainConfig, load_train_config
+    from agentflow.learner._debug import debug_counts, models_at_engine, report_step
+    from agentflow.learner._episode_runner import open_sandbox_pool
     from agentflow.learner._group_rollout import PolicyRollout
     from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
     from agentflow.learner._progress import TrainStatus
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from agentflow.learner._token_page import EpisodeTokens, RunTokens, episodes_page
 
 __all__ = [
+    "FROZEN",
+    "JUDGE",
+    "POLICY",
     "Backbone",
     "Batch",
     "Checkpoints",
@@ -46,8 +51,13 @@ __all__ = [
     "TrainRun",
     "TrainStatus",
     "atrain",
+    "debug_counts",
     "episodes_page",
     "load_train_config",
+    "models_at_engine",
+    "open_sandbox_pool",
+    "report_step",
+    "sample_of_calls",
     "train",
 ]
 
@@ -58,7 +68,9 @@ __getattr__ = lazy_exports(
     {
         "._backbone": ["Backbone"],
         "._checkpoints": ["Checkpoints"],
-        "._config": ["TrainConfig", "load_train_config"],
+        "._config": ["FROZEN", "JUDGE", "POLICY", "TrainConfig", "load_train_config"],
+        "._debug": ["debug_counts", "models_at_engine", "report_step"],
+        "._episode_runner": ["open_sandbox_pool"],
         "._group_rollout": ["PolicyRollout"],
         "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group"],
         "._progress": ["TrainStatus"],

@@ -3,7 +3,7 @@
 Everything but the tools runs in the main thread, so breakpoints work in rewards, in tools that await, and here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
 import aiohttp
@@ -47,8 +47,7 @@ async def debug_rollouts(
     :raises ConfigurationError: if a setting can't be used.
     """
     schedule = config.schedule
-    size = _count(schedule.model_fields_set, "episodes_per_task", schedule.episodes_per_task)
-    tasks = _count(schedule.model_fields_set, "tasks_per_step", schedule.tasks_per_step)
+    tasks, size = debug_counts(config)
     figures: dict[str, float] = {}
     rules = config.episodes
     models = await _models(config)
@@ -67,10 +66,19 @@ async def debug_rollouts(
             groups = [await _group(rollout, draw, size, say) for draw in order.take(tasks)]
             if not groups:
                 break
-            figures = _report(
+            figures = report_step(
                 step, [sample for group in groups for sample in group.samples], config.loss, say
             )
     return figures
+
+
+def debug_counts(config: TrainConfig) -> tuple[int, int]:
+    """Return the numbers of tasks per step and of episodes per task: 2, unless they are set. See docs/training.md."""
+    schedule = config.schedule
+    return (
+        _count(schedule.model_fields_set, "tasks_per_step", schedule.tasks_per_step),
+        _count(schedule.model_fields_set, "episodes_per_task", schedule.episodes_per_task),
+    )
 
 
 async def _models(config: TrainConfig) -> dict[str, ModelSettings]:
@@ -81,6 +89,16 @@ async def _models(config: TrainConfig) -> dict[str, ModelSettings]:
         if config.episodes.agent == "single":
             raise ConfigurationError("engine.base_url: a single agent needs a model; name a running server")
         return {role: offline if model.name in (POLICY, FROZEN) else model for role, model in wanted.items()}
+    return await models_at_engine(config, wanted)
+
+
+async def models_at_engine(
+    config: TrainConfig, wanted: Mapping[str, ModelSettings]
+) -> dict[str, ModelSettings]:
+    """Return models, with the policy and its frozen copy at the running server of the settings. See docs/training.md.
+
+    :raises ConfigurationError: if that server does not list its models.
+    """
     name = config.engine.served_model_name or await _only_model(config)
     return {
         role: policy_at(model, config.engine, name) if model.name in (POLICY, FROZEN) else model
@@ -144,10 +162,10 @@ def _call(turn: Turn) -> str:
     return f"{turn.action.tool}({arguments})"
 
 
-def _report(
+def report_step(
     step: int, samples: Sequence[Sample], loss: LossSettings, say: Callable[[str], None]
 ) -> dict[str, float]:
-    """Print the advantages and the loss of a step."""
+    """Print the advantages and the loss of a step, and return its figures. See docs/training.md."""
     if not samples:
         say(f"step {step}: every episode failed")
         return {}

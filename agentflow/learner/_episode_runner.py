@@ -32,7 +32,7 @@ from agentflow.runs import (
     sandbox_settings,
     start_child,
 )
-from agentflow.sandbox import Sandbox, Tool
+from agentflow.sandbox import Backend, Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers
 from agentflow.team import EpisodeSettings, Prepare, Team, model_tools, solve_alone, solve_task
@@ -218,6 +218,28 @@ class SandboxEpisodeRunner:
         return members
 
 
+async def open_sandbox_pool(
+    supervisor: Supervisor, rules: "EpisodeRules", backends: Sequence[Backend] = ()
+) -> tuple[Sandbox, Sequence[Tool], SandboxPool]:
+    """Open the sandbox of the settings as a child of a supervisor, and a pool of its forks. See docs/tuner.md.
+
+    :param backends: further backends.
+    :raises ConfigurationError: if a setting can't be used.
+    """
+    settings, broken = sandbox_settings(rules)
+    given = [*(settings.backend_names or ()), *backends] if backends else None
+    try:
+        sandbox = await open_supervised(supervisor, "servers", partial(Sandbox, settings, backends=given))
+    except ToolFailure as failure:
+        raise ConfigurationError(f"sandbox: {failure.message}") from None
+    tools = (await choose_tools(sandbox, rules, broken)).tools
+    ahead = min(rules.workers, MOST_AHEAD)
+    sandboxes = SandboxPool(sandbox, tools, most=rules.max_sandboxes, ahead=ahead, wanted=_NO_END)
+    spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
+    await start_child(supervisor, spec)
+    return sandbox, tools, sandboxes
+
+
 @asynccontextmanager
 async def open_episode_runner(
     config: "TrainConfig",
@@ -237,20 +259,8 @@ async def open_episode_runner(
             supervisor, models, Accounts(max_tokens=rules.max_total_tokens, max_cost=rules.max_cost)
         )
         scored = metric or _metric(config, assignment, opened.get(JUDGE))
-        settings, broken = sandbox_settings(rules)
         inside = model_tools(**{name: opened[rules.tool_role(name)] for name in rules.model_tools})
-        backends = [*(settings.backend_names or ()), *inside] if inside else None
-        try:
-            sandbox = await open_supervised(
-                supervisor, "servers", partial(Sandbox, settings, backends=backends)
-            )
-        except ToolFailure as failure:
-            raise ConfigurationError(f"sandbox: {failure.message}") from None
-        tools = (await choose_tools(sandbox, rules, broken)).tools
-        ahead = min(rules.workers, MOST_AHEAD)
-        sandboxes = SandboxPool(sandbox, tools, most=rules.max_sandboxes, ahead=ahead, wanted=_NO_END)
-        spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
-        await start_child(supervisor, spec)
+        sandbox, tools, sandboxes = await open_sandbox_pool(supervisor, rules, inside)
         policy = frozenset(role for role, model in models.items() if model.tokens or model.name == POLICY)
         images = {image.hash: data for image, data in assignment.pictures.items()}
         make = partial(_EpisodeTeam, rules, opened, policy, images)

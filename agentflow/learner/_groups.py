@@ -1,7 +1,7 @@
 """Samples, the groups of a task, and the batch of a step."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from math import prod
 from statistics import fmean, pstdev
@@ -139,17 +139,47 @@ def sample_of(
         for tokens in (*exchange.unusable, exchange.tokens)
     )
     turns = episode.turns
-    return Sample(
-        task=group,
+    return sample_of_calls(
+        calls,
+        group=group,
         id=f"{group}/{member}",
         reward=reward,
-        calls=calls,
         temperature=temperature,
+        version=version,
         details={
             "turns": float(len(turns)),
             "tool_calls": float(sum(turn.action is not None for turn in turns)),
             "tool_errors": float(sum(turn.failed for turn in turns)),
             "answered": float(episode.failure is None),
+        },
+    )
+
+
+def sample_of_calls(
+    calls: Sequence[Tokens],
+    *,
+    group: str,
+    id: str,
+    reward: float,
+    temperature: float,
+    version: int = 0,
+    turn_rewards: Sequence[float] = (),
+    details: Mapping[str, float] | None = None,
+) -> Sample:
+    """Return the calls of an agent as a sample, with its version and its number of sampled tokens. See docs/tuner.md.
+
+    :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
+    :param details: further figures.
+    """
+    return Sample(
+        task=group,
+        id=id,
+        reward=reward,
+        calls=tuple(calls),
+        temperature=temperature,
+        turn_rewards=tuple(turn_rewards),
+        details={
+            **(details or {}),
             "version": _version(calls, version),
             "sampled_tokens": float(sum(len(call.sampled) for call in calls)),
         },

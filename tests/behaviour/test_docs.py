@@ -33,6 +33,7 @@ NEED_EXTRAS = {
     "docs/trackers.md": "train",
     "docs/train-data.md": "train",
     "docs/training.md": "train",
+    "docs/tuner.md": "train",
     "docs/web.md": "web",
     "docs/world.md": "world",
 }

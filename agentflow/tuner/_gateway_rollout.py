@@ -1,0 +1,299 @@
+"""Groups of episodes that clients of a gateway play."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from statistics import fmean
+from typing import Protocol
+
+import anyio
+
+from agentflow.gateway import (
+    EndedEpisode,
+    EpisodeMode,
+    EpisodeOffer,
+    EpisodeOutcome,
+    EpisodeState,
+    RecordedCall,
+)
+from agentflow.learner import Batch, EpisodeResult, FailureCause, Group, Sample, TaskDraw
+from agentflow.scoring import Scored, ScoreGuard
+from agentflow.telemetry import get_logger
+from agentflow.trajectory import Failure, Task, digest
+from agentflow.tuner._samples import SEPARATOR, UnusableOutcome, episode_samples
+from agentflow.tuner._workflow import TIME_PREFIX
+from agentflow.tuner.judges import EpisodeJudge, Judged
+
+logger = get_logger(__name__)
+
+WAIT_SECONDS = 20.0
+"""Longest wait of one request for ended episodes."""
+
+
+class TrainerGateway(Protocol):
+    """The gateway as a trainer uses it: `agentflow.gateway.GatewayClient`."""
+
+    async def offer(self, offers: Sequence[EpisodeOffer]) -> None:
+        """Offer places; those that are known and unused are reported again once they have ended."""
+        ...
+
+    async def ended(self, after: int, wait: float) -> list[EndedEpisode]:
+        """Return episodes that ended after a number."""
+        ...
+
+    async def calls(self, episode: str, attempt: int) -> list[RecordedCall]:
+        """Return the recorded calls of an attempt."""
+        ...
+
+    async def score(self, episode: str, attempt: int, outcome: EpisodeOutcome) -> None:
+        """Store the reward of a sealed episode."""
+        ...
+
+    async def use(self, ids: Sequence[str], step: int) -> None:
+        """Mark episodes as used by a step."""
+        ...
+
+    async def withdraw(self, ids: Sequence[str]) -> None:
+        """Drop episodes."""
+        ...
+
+    async def set_version(self, version: int) -> None:
+        """Set the version of the weights."""
+        ...
+
+    async def hold(self) -> None:
+        """Hold new calls, and wait for running ones."""
+        ...
+
+    async def go_on(self) -> None:
+        """Answer held calls."""
+        ...
+
+
+class GatewayRollout:
+    """Offers the places of groups, and returns their episodes once clients have played them. Implements `PolicyRollout`."""
+
+    def __init__(
+        self,
+        gateway: TrainerGateway,
+        judge: EpisodeJudge,
+        *,
+        temperature: float,
+        size: int,
+        seed: int = 0,
+        version: int = 0,
+        engine_ready: Callable[[], Awaitable[None]] | None = None,
+        on_result: Callable[[EpisodeResult], None] | None = None,
+    ) -> None:
+        """Configure it.
+
+        :param judge: gives outcomes without a reward their rewards.
+        :param temperature: sampling temperature of trained agents.
+        :param size: episodes of a group.
+        :param seed: seed of everything that is sampled.
+        :param version: version of the weights that sample now.
+        :param engine_ready: waits until the engine answers.
+        :param on_result: called with the result of each episode.
+        """
+        self.version = version
+        """Version of the weights that sample now."""
+        self._gateway = gateway
+        self._judge = judge
+        self._temperature = temperature
+        self._size = size
+        self._seed = seed
+        self._engine_ready = engine_ready
+        self._on_result = on_result
+        self._guard = ScoreGuard(judge.name)
+        self._waiting: dict[str, anyio.Event] = {}
+        self._arrived: dict[str, EndedEpisode] = {}
+        self._offered: set[int] = set()
+        self._validated: list[str] = []
+        self._step = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Collect ended episodes inside the block."""
+        await self._gateway.set_version(self.version)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._collect)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def group(
+        self, draw: TaskDraw, size: int, results: list[EpisodeResult | None] | None = None
+    ) -> Group:
+        """Offer all places of a draw and wait for their episodes.
+
+        :raises RunStopped: if the run can't continue.
+        """
+        filled: list[EpisodeResult | None] = [None] * size if results is None else results
+        self._offered.add(draw.number)
+        offers = [
+            self._offer(f"{draw.number}/{place}", draw.group, draw.task, (draw.number, place))
+            for place in range(size)
+        ]
+
+        async def member(place: int) -> None:
+            filled[place] = await self._result(offers[place])
+
+        with self._expecting(offers):
+            await self._gateway.offer(offers)
+            async with anyio.create_task_group() as tasks:
+                for place in range(size):
+                    tasks.start_soon(member, place)
+        return self.group_of(draw, filled)
+
+    def group_of(self, draw: TaskDraw, results: Sequence[EpisodeResult | None]) -> Group:
+        """Return the group of a draw so far; an episode without a result was cancelled because it took too long."""
+        cancelled = Failure(FailureCause.STALE, "it did not end before its weights were too old")
+        samples: list[Sample] = []
+        failures: list[Failure] = []
+        for result in results:
+            if result is None or result.failure is not None:
+                failures.append(cancelled if result is None or result.failure is None else result.failure)
+            else:
+                samples += result.samples
+        return Group(number=draw.number, name=draw.group, samples=tuple(samples), failures=tuple(failures))
+
+    async def one(
+        self,
+        task: Task,
+        place: Sequence[object],
+        *,
+        temperature: float | None = None,
+        max_turns: int | None = None,
+    ) -> EpisodeResult:
+        """Run one episode of a validation.
+
+        :param max_turns: not used: the agent decides.
+        :raises RunStopped: if the run can't continue.
+        """
+        del max_turns
+        id = "/".join(map(str, [*place, self._step]))
+        offer = self._offer(id, id, task, place, mode="validate", temperature=temperature)
+        with self._expecting([offer]):
+            await self._gateway.offer([offer])
+            result = await self._result(offer)
+        self._validated.append(id)
+        return result
+
+    async def publish(self, version: int, publish: Callable[[], Awaitable[None]]) -> None:
+        """Publish new weights while calls are held."""
+        await self._gateway.hold()
+        try:
+            await publish()
+            await self._gateway.set_version(version)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._gateway.go_on()
+
+    async def use(self, batch: Batch) -> None:
+        """Mark the episodes of a batch as used, and drop the others of groups that no later step can use."""
+        used = {sample.id.partition(SEPARATOR)[0] for sample in batch.samples}
+        done = {number for number in self._offered if number < batch.taken and number not in batch.pending}
+        places = [f"{number}/{place}" for number in sorted(done) for place in range(self._size)]
+        await self._gateway.use([*sorted(used), *self._validated], batch.step)
+        if others := [id for id in places if id not in used]:
+            await self._gateway.withdraw(others)
+        self._offered -= done
+        self._validated.clear()
+        self._step = batch.step
+
+    def _offer(
+        self,
+        id: str,
+        group: str,
+        task: Task,
+        place: Sequence[object],
+        *,
+        mode: EpisodeMode = "train",
+        temperature: float | None = None,
+    ) -> EpisodeOffer:
+        seed = digest([self._seed, *place])
+        return EpisodeOffer(id=id, group=group, task=task, mode=mode, seed=seed, temperature=temperature)
+
+    @contextmanager
+    def _expecting(self, offers: Iterable[EpisodeOffer]) -> Generator[None]:
+        """Keep what arrives for these places."""
+        ids = [offer.id for offer in offers]
+        self._waiting.update({id: anyio.Event() for id in ids})
+        try:
+            yield
+        finally:
+            for id in ids:
+                self._waiting.pop(id, None)
+                self._arrived.pop(id, None)
+
+    async def _collect(self) -> None:
+        after = 0
+        while True:
+            for ended in await self._gateway.ended(after, WAIT_SECONDS):
+                after = max(after, ended.number)
+                if (waiting := self._waiting.get(ended.offer.id)) is not None:
+                    self._arrived[ended.offer.id] = ended
+                    waiting.set()
+
+    async def _result(self, offer: EpisodeOffer) -> EpisodeResult:
+        await self._waiting[offer.id].wait()
+        ended = self._arrived[offer.id]
+        result = await self._result_of(ended)
+        if self._on_result is not None:
+            self._on_result(result)
+        return result
+
+    async def _result_of(self, ended: EndedEpisode) -> EpisodeResult:
+        """Return an ended episode as a result, scored where its client did not."""
+        outcome = ended.outcome
+        if ended.state in (EpisodeState.ABORTED, EpisodeState.EXPIRED):
+            if self._engine_ready is not None:
+                # Clients fail while the engine is away; further episodes wait for it.
+                await self._engine_ready()
+            return EpisodeResult(failure=_lost(ended), version=ended.version)
+        calls = await self._gateway.calls(ended.offer.id, ended.attempt)
+        if ended.state is EpisodeState.SEALED:
+            outcome = await self._scored(ended, calls)
+            await self._gateway.score(ended.offer.id, ended.attempt, outcome)
+        if outcome.failure:
+            return EpisodeResult(failure=Failure(FailureCause.REWARD, outcome.failure), version=ended.version)
+        offer = ended.offer
+        temperature = self._temperature if offer.temperature is None else offer.temperature
+        try:
+            samples = episode_samples(
+                calls, outcome, group=offer.group, id=offer.id, temperature=temperature, version=ended.version
+            )
+        except UnusableOutcome as error:
+            logger.warning("episode left out", episode=offer.id, task=offer.task.id, problem=str(error))
+            return EpisodeResult(failure=Failure(FailureCause.REWARD, str(error)), version=ended.version)
+        return EpisodeResult(
+            reward=fmean(sample.reward for sample in samples),
+            version=ended.version,
+            success=outcome.success,
+            samples=samples,
+            details=_shared_details(samples),
+        )
+
+    async def _scored(self, ended: EndedEpisode, calls: Sequence[RecordedCall]) -> EpisodeOutcome:
+        offer = ended.offer
+        judged = Judged(task=offer.task, outcome=ended.outcome, calls=tuple(calls), episode=offer.id)
+        outcome = await self._judge.judge(judged)
+        failure = Failure(FailureCause.REWARD, outcome.failure) if outcome.failure else None
+        self._guard.check(Scored(0.0, failure=failure), offer.task.id)
+        return outcome
+
+
+def _lost(ended: EndedEpisode) -> Failure:
+    """Return the reason for leaving out an episode that did not end."""
+    why = ended.outcome.failure or "its client gave it up"
+    if ended.state is EpisodeState.EXPIRED:
+        return Failure(FailureCause.TIME, why)
+    if why.startswith(TIME_PREFIX):
+        return Failure(FailureCause.TIME, why.removeprefix(TIME_PREFIX))
+    return Failure(FailureCause.CRASHED, why)
+
+
+def _shared_details(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return the figures of an episode: sums of counts over its agents, other figures once."""
+    details = dict(samples[0].details)
+    for name in ("calls", "forks", "sampled_tokens"):
+        details[name] = sum(sample.details[name] for sample in samples)
+    return details

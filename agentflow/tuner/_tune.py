@@ -1,0 +1,226 @@
+"""Entry points: train the model behind any agent."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import anyio
+import msgspec
+from msgspec import Struct, structs
+from pydantic import SecretStr
+
+from agentflow._private_files import make_private_folder, write_private
+from agentflow.errors import ConfigurationError
+from agentflow.learner import TrainRun
+from agentflow.runs import Resume, run_sync
+from agentflow.settings import import_object
+from agentflow.trajectory import Task
+from agentflow.tuner._config import TuneConfig, load_tune_config
+from agentflow.tuner._workflow import Solve
+from agentflow.tuner._workflow_rollouts import WorkflowRollouts
+from agentflow.tuner.judges import JudgeSpec
+
+SWARM_PORT: Final = 18900
+"""Default port of a training with clients."""
+SWARM_FILE: Final = "swarm.json"
+"""File with the token of clients, in the output folder."""
+TuneTasks: TypeAlias = str | PathLike[str] | Iterable[Task] | Mapping[str, Any]
+"""A file of tasks, tasks, or that section of the settings."""
+
+
+def tune(
+    solve: Solve | None = None,
+    tasks: TuneTasks | None = None,
+    *,
+    validation: TuneTasks | None = None,
+    reward: JudgeSpec = None,
+    judge: JudgeSpec = None,
+    agents: Mapping[str, Mapping[str, Any]] | None = None,
+    config_path: str | PathLike[str] | None = None,
+    resume: Resume = "auto",
+    overrides: Iterable[str] = (),
+    **settings: Any,  # noqa: ANN401 - any section of the settings, by its name
+) -> dict[str, Any]:
+    """Train the model behind any agent. Run the same command to resume; a finished run does nothing.
+
+    See docs/tuner.md.
+
+    :param solve: `solve(task, policy)`, sync or async; `None`: that of the settings.
+    :param tasks: file of tasks, tasks, or that section of the settings; `None`: as in the file.
+    :param validation: held-out tasks, likewise.
+    :param reward: metric by name, `module:function`, a function of answer and task, or one of them for each source of tasks.
+    :param judge: another name of `reward`.
+    :param agents: agents by name: `{"wolf": {"trained": True}, "villager": {"model_name": "frozen"}}`.
+    :param config_path: settings file, JSON or YAML.
+    :param resume: continue an existing run: `auto`, `always` or `never`.
+    :param overrides: `key=value` settings that override the file.
+    :param settings: sections or single settings that override all others: `policy={"model": "…"}`, `seed=1`.
+    :return: `steps`, `version`, `figures` of the last step, `output_dir`, and `policy`, the folder of the trained model.
+    :raises ConfigurationError: if a setting can't be used; nothing was started.
+    :raises RunStopped: if it ended early; the same command resumes.
+    """
+    work = partial(
+        atune,
+        solve,
+        tasks,
+        validation=validation,
+        reward=reward,
+        judge=judge,
+        agents=agents,
+        config_path=config_path,
+        resume=resume,
+        overrides=overrides,
+        **settings,
+    )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        # In this thread, so that breakpoints work.
+        return anyio.run(work)
+    return run_sync(work)
+
+
+async def atune(
+    solve: Solve | None = None,
+    tasks: TuneTasks | None = None,
+    *,
+    validation: TuneTasks | None = None,
+    reward: JudgeSpec = None,
+    judge: JudgeSpec = None,
+    agents: Mapping[str, Mapping[str, Any]] | None = None,
+    config_path: str | PathLike[str] | None = None,
+    resume: Resume = "auto",
+    overrides: Iterable[str] = (),
+    **settings: Any,  # noqa: ANN401 - any section of the settings, by its name
+) -> dict[str, Any]:
+    """Train the model behind any agent; the asynchronous form of `tune`. See docs/tuner.md."""
+    given: dict[str, Any] = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
+    if agents is not None:
+        given["agents"] = {name: dict(rules) for name, rules in agents.items()}
+    config = load_tune_config(None if config_path is None else fspath(config_path), overrides, given)
+    if reward is not None and judge is not None:
+        raise ConfigurationError("judge: there is a reward as well; leave out one of them")
+    run = tune_run(
+        config,
+        solve,
+        reward=judge if reward is None else reward,
+        tasks=_task_list(tasks),
+        validation=_task_list(validation),
+        resume=resume,
+    )
+    return structs.asdict(await run.run())
+
+
+def tune_run(
+    config: TuneConfig,
+    solve: Solve | None = None,
+    *,
+    reward: JudgeSpec = None,
+    tasks: Sequence[Task] | None = None,
+    validation: Sequence[Task] | None = None,
+    resume: Resume = "auto",
+    say: Callable[[str], None] = print,
+) -> TrainRun:
+    """Return a tuning run, whose `run` trains; see docs/tuner.md.
+
+    :param solve: the agent; `None`: that of the settings.
+    :raises ConfigurationError: if there is no agent.
+    """
+    agent = solve or find_solve(config.solve)
+    rollouts = WorkflowRollouts(config, agent, config.reward if reward is None else reward)
+    return TrainRun(config, tasks=tasks, validation=validation, resume=resume, say=say, rollouts=rollouts)
+
+
+def serve_run(
+    config: TuneConfig,
+    *,
+    reward: JudgeSpec = None,
+    tasks: Sequence[Task] | None = None,
+    validation: Sequence[Task] | None = None,
+    resume: Resume = "auto",
+    say: Callable[[str], None] = print,
+) -> TrainRun:
+    """Return a tuning run whose episodes are played by clients; see docs/swarm.md.
+
+    Without a worker token in the settings, one is made and kept in `OUTPUT_DIR/swarm.json`.
+
+    :param say: receives the address.
+    :raises ConfigurationError: if that file can't be written.
+    """
+    if config.backbone == "debug":
+        raise ConfigurationError(
+            "backbone: debug plays episodes in this process; use agentflow tune, or another backbone"
+        )
+    config = with_client_access(config)
+    rollouts = WorkflowRollouts(config, None, config.reward if reward is None else reward, say=say)
+    return TrainRun(config, tasks=tasks, validation=validation, resume=resume, rollouts=rollouts)
+
+
+def with_client_access(config: TuneConfig) -> TuneConfig:
+    """Return settings with a port and a worker token, which stay the same when the run resumes. See docs/swarm.md.
+
+    :raises ConfigurationError: if the token can't be stored.
+    """
+    gateway = config.gateway
+    changes: dict[str, object] = {} if gateway.port else {"port": SWARM_PORT}
+    if not gateway.worker_token.get_secret_value():
+        changes["worker_token"] = SecretStr(_kept_token(config.output))
+    return config.model_copy(update={"gateway": gateway.model_copy(update=changes)})
+
+
+def _kept_token(folder: Path) -> str:
+    """Return the token of an earlier start, or a new one."""
+    file = folder / SWARM_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Access).worker_token
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(
+            f"{file}: can't be read: {error}; remove it, or set gateway.worker_token"
+        ) from None
+    access = _Access(worker_token=secrets.token_hex(32))
+    try:
+        make_private_folder(folder)
+        write_private(file, msgspec.json.encode(access))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file}: can't be written: {error.strerror}; set gateway.worker_token"
+        ) from None
+    return access.worker_token
+
+
+class _Access(Struct, frozen=True):
+    """Content of the file with the token of clients."""
+
+    worker_token: str
+
+
+def find_solve(reference: str) -> Solve:
+    """Return the agent that `module:function` names. See docs/tuner.md.
+
+    :raises ConfigurationError: if there is none.
+    """
+    if not reference:
+        raise ConfigurationError("solve: there is no agent; write module:function or file.py:function")
+    try:
+        found = import_object(reference)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"solve: {error}") from None
+    if not callable(found):
+        raise ConfigurationError(f"solve: {reference} is not a function; write module:function")
+    return found
+
+
+def _section(name: str, tasks: TuneTasks | None) -> dict[str, object]:
+    if isinstance(tasks, Mapping):
+        return {name: tasks}
+    return {name: {"data_path": fspath(tasks)}} if isinstance(tasks, str | PathLike) else {}
+
+
+def _task_list(tasks: TuneTasks | None) -> Sequence[Task] | None:
+    return None if tasks is None or isinstance(tasks, str | PathLike | Mapping) else list(tasks)

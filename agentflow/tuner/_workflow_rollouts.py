@@ -1,0 +1,249 @@
+"""Rollouts of a tuning run: its gateway, its reward, and the workflow that plays its episodes."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
+from typing import Final
+
+import aiohttp
+import anyio
+
+from agentflow.actors import Supervisor
+from agentflow.errors import ConfigurationError
+from agentflow.gateway import EpisodeState, Gateway, GatewayClient
+from agentflow.learner import (
+    JUDGE,
+    POLICY,
+    EpisodeResult,
+    Group,
+    PolicyRollout,
+    RolloutContext,
+    TaskDraw,
+    TaskOrder,
+    debug_counts,
+    models_at_engine,
+    open_sandbox_pool,
+    report_step,
+)
+from agentflow.models import Accounts, ModelSettings
+from agentflow.rollout import Assignment
+from agentflow.runs import open_models
+from agentflow.tuner._config import TuneConfig
+from agentflow.tuner._gateway_rollout import GatewayRollout
+from agentflow.tuner._workflow import POLL_SECONDS, Solve, WorkflowPlayers
+from agentflow.tuner.judges import EpisodeJudge, JudgeSpec, make_judge, takes_sandbox
+
+_MAX_CHARS: Final = 200
+_LEAVE_SECONDS: Final = 10.0
+_POLL_PAUSE: Final = 0.5
+_DEBUG_SECONDS: Final = 7 * 24 * 3600.0
+"""Limits of an episode with breakpoints."""
+
+
+class WorkflowRollouts:
+    """Opens the gateway of a run, and plays its episodes with a workflow. Implements `RolloutFactory`."""
+
+    def __init__(
+        self,
+        config: TuneConfig,
+        solve: Solve | None,
+        reward: JudgeSpec = None,
+        *,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """Configure it.
+
+        :param solve: the agent; `None`: only clients of a swarm play.
+        :param reward: reward of episodes; `None`: the metric of the tasks.
+        :param say: receives the address of the gateway.
+        """
+        self._say = say
+        self._config = config
+        self._solve = solve
+        self._reward = reward
+
+    def models(self, config: object) -> Mapping[str, ModelSettings]:
+        """Return the policy and the models of agents that are not trained."""
+        del config
+        return self._config.wanted_models()
+
+    @asynccontextmanager
+    async def open(self, context: RolloutContext) -> AsyncGenerator[PolicyRollout]:
+        """Start the gateway, and play what is offered."""
+        config = self._config
+        async with AsyncExitStack() as stack:
+            judge = await self._open_judge(stack, context.assignment, context.models)
+            gateway = await stack.enter_async_context(Gateway(config.gateway_settings(context.models)))
+            client = await stack.enter_async_context(GatewayClient(gateway.url, gateway.token))
+            rollout = GatewayRollout(
+                client,
+                judge,
+                temperature=config.episodes.temperature_in_training,
+                size=config.schedule.episodes_per_task,
+                seed=config.seed,
+                version=context.version,
+                engine_ready=context.engine_ready,
+                on_result=context.on_result,
+            )
+            await stack.enter_async_context(rollout.running())
+            if self._solve is not None:
+                players = await self._players(stack, client, self._solve, judge)
+                await stack.enter_async_context(players.running())
+            if self._say is not None:
+                self._say(f"clients: {gateway.url}; their token is in {config.output / 'swarm.json'}")
+            yield rollout
+            await client.finish()
+            if self._solve is None:
+                await _let_clients_leave(client)
+
+    async def debug(
+        self, config: object, assignment: Assignment, say: Callable[[str], None]
+    ) -> dict[str, float]:
+        """Play one episode after the other and print each; return the figures of the last step.
+
+        Episodes have no time limit, so breakpoints work in the workflow and in rewards.
+        """
+        del config
+        own = self._config
+        if self._solve is None:
+            raise ConfigurationError(
+                "backbone: debug plays episodes in this process; start swarm serve with another one"
+            )
+        if not own.engine.base_url:
+            raise ConfigurationError(
+                "engine.base_url: backbone=debug starts no engine; name a running server"
+            )
+        models = await models_at_engine(own, own.wanted_models())
+        exact = await renders_tokens(models[POLICY])
+        settings = own.gateway_settings(models, tokens=exact)
+        limits = settings.limits.model_copy(
+            update={"attempts": 1, "idle_seconds": _DEBUG_SECONDS, "total_seconds": _DEBUG_SECONDS}
+        )
+        figures: dict[str, float] = {}
+        async with AsyncExitStack() as stack:
+            judge = await self._open_judge(stack, assignment, models)
+            gateway = await stack.enter_async_context(Gateway(settings.model_copy(update={"limits": limits})))
+            client = await stack.enter_async_context(GatewayClient(gateway.url, gateway.token))
+            rollout = GatewayRollout(
+                client,
+                judge,
+                temperature=settings.temperature,
+                size=own.schedule.episodes_per_task,
+                seed=own.seed,
+            )
+            await stack.enter_async_context(rollout.running())
+            players = await self._players(stack, client, self._solve, judge, seconds=inf)
+            tasks, size = debug_counts(own)
+            order = TaskOrder(assignment.tasks, seed=own.seed, epochs=own.schedule.epochs)
+            for step in range(1, (own.schedule.steps or 1) + 1):
+                groups = [
+                    await _debug_group(rollout, client, players, draw, size, say)
+                    for draw in order.take(tasks)
+                ]
+                if not groups:
+                    break
+                figures = report_step(
+                    step, [sample for group in groups for sample in group.samples], own.loss, say
+                )
+        return figures
+
+    async def _players(
+        self,
+        stack: AsyncExitStack,
+        client: GatewayClient,
+        solve: Solve,
+        judge: EpisodeJudge,
+        seconds: float | None = None,
+    ) -> WorkflowPlayers:
+        rules = self._config.episodes
+        seconds = rules.episode_seconds if seconds is None else seconds
+        sandboxes = None
+        if takes_sandbox(solve) or judge.needs_sandbox:
+            supervisor = await stack.enter_async_context(Supervisor(name="sandboxes", intensity=3, period=60))
+            _, _, pool = await open_sandbox_pool(supervisor, rules)
+            sandboxes = pool.fresh
+        return WorkflowPlayers(
+            client,
+            solve,
+            judge=judge,
+            sandbox=sandboxes,
+            at_once=rules.workers,
+            seconds=rules.episode_seconds,
+        )
+
+    async def _open_judge(
+        self, stack: AsyncExitStack, assignment: Assignment, models: Mapping[str, ModelSettings]
+    ) -> EpisodeJudge:
+        """Return the judge of the run, with its model if there is one."""
+        spec = assignment.metric if self._reward is None else self._reward
+        options = assignment.options if self._reward is None else None
+        model = None
+        if JUDGE in models:
+            supervisor = await stack.enter_async_context(Supervisor(name="judge", intensity=3, period=60))
+            model = (await open_models(supervisor, {JUDGE: models[JUDGE]}, Accounts()))[JUDGE]
+        judge = make_judge(spec, options=options, model=model)
+        await judge.prepare(assignment.tasks)
+        return judge
+
+
+async def _let_clients_leave(client: GatewayClient) -> None:
+    """Keep the gateway for a moment, so that clients are told that the run is over."""
+    with anyio.move_on_after(_LEAVE_SECONDS):
+        open_episodes = 1
+        while open_episodes:
+            await anyio.sleep(_POLL_PAUSE)
+            open_episodes = (await client.status()).states.get(EpisodeState.OPEN, 0)
+
+
+async def _debug_group(
+    rollout: GatewayRollout,
+    client: GatewayClient,
+    players: WorkflowPlayers,
+    draw: TaskDraw,
+    size: int,
+    say: Callable[[str], None],
+) -> Group:
+    """Play the episodes of a draw one after the other and print each."""
+    say(f"task {draw.task.id}: {_short(draw.task.question)}")
+    results: list[EpisodeResult | None] = [None] * size
+    groups: list[Group] = []
+
+    async def group() -> None:
+        groups.append(await rollout.group(draw, size, results))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(group)
+        for member in range(size):
+            while (begun := await client.begin(wait=POLL_SECONDS)) is None:
+                pass
+            outcome = await players.play(begun)
+            say(f"  episode {member + 1}:")
+            if outcome is not None and outcome.answer is not None:
+                say(f"    answer: {_short(outcome.answer) or '(none)'}")
+    for result in filter(None, results):
+        if result.failure is not None:
+            say(f"  left out: {result.failure.kind}: {_short(result.failure.message)}")
+    return groups[0]
+
+
+async def renders_tokens(model: ModelSettings) -> bool:
+    """Return true if an engine renders conversations as tokens, as vLLM does if it was started for training.
+
+    See docs/tuner.md.
+    """
+    address = f"{model.base_url.rstrip('/')}/chat/completions/render"
+    body = {"model": model.name, "messages": [{"role": "user", "content": "?"}]}
+    headers = {"Authorization": f"Bearer {model.api_key.get_secret_value()}"}
+    try:
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(address, json=body) as answer,
+        ):
+            return answer.status == 200
+    except (aiohttp.ClientError, OSError):
+        return False
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}…"
