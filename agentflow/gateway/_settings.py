@@ -82,6 +82,8 @@ class GatewaySettings(Section):
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on; 0: any free port."""
+    hosts: tuple[str, ...] = ()
+    """Further names under which clients reach it, with or without a port."""
     public_url: EndpointUrl = ""
     """Address that episodes are told; empty: host and port, or those of the client's request if it listens on all addresses."""
     folder: Path | None = None
