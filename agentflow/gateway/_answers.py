@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from agentflow.actors import together
 from agentflow.gateway._memory import PromptMatch, PromptMemory
-from agentflow.gateway._types import GatewayAnswer, GatewayCall, PromptOrigin, RecordedCall
+from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError, PromptOrigin, RecordedCall
 from agentflow.models import (
     ApiAnswer,
     Message,
     ModelConnection,
     ParsedAnswer,
+    Part,
     SampledAnswer,
     Sampling,
     TextPart,
@@ -36,6 +37,7 @@ _UNMODIFIED: Final = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 _IDS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_SIZE = 9
 _MOST_TOOLS = 64
+_MOST_IDS = 2**31
 _ENCODER = msgspec.msgpack.Encoder()
 _THOUGHT = "<think>"
 
@@ -123,6 +125,7 @@ class ExactAnswerer:
 
         :raises ModelFailure: if the engine fails for good.
         """
+        call = _storable(call)
         with model_failures():
             match, prompt = await self._prompt(call, memory)
             name = memory.draw(prompt.tobytes())
@@ -164,6 +167,8 @@ class ExactAnswerer:
     async def _rendered(self, call: GatewayCall) -> list[int]:
         if call.prompt is not None:
             text = call.prompt
+            if not isinstance(text, str) and not all(0 <= id < _MOST_IDS for id in text):
+                raise GatewayError(400, "prompt: not an id of a token", code="invalid_prompt")
             return await self._engine.tokenize(text) if isinstance(text, str) else list(text)
         messages = tuple(map(escaped_message, call.messages))
         return await self._engine.render(messages, self._tools(call), template=_template(call))
@@ -224,6 +229,7 @@ class _ChatAnswerer:
 
         :raises ModelFailure: if the endpoint fails for good.
         """
+        call = _storable(call)
         messages = call.messages
         if call.prompt is not None:
             messages = (Message("user", (TextPart(_as_text(call.prompt)),)),)
@@ -389,7 +395,7 @@ def _recorded(
         tokens=stored,
         before=match.count,
         messages=call.messages[match.count :],
-        answer=Message("assistant", (*texts, *calls)),
+        answer=Message("assistant", (*texts, *map(_storable_part, calls))),
         reasoning=found.reasoning,
         tools=None if match.parent else call.tools,
         template=None if match.parent else call.template,
@@ -399,6 +405,39 @@ def _recorded(
     )
     memory.add(record)
     return replace(found, id=id, calls=calls), record
+
+
+def _storable(call: GatewayCall) -> GatewayCall:
+    """Return a call whose record can be written: MessagePack has no integers beyond 64 bits, JSON has.
+
+    :raises GatewayError: if a tool or a template option has one.
+    """
+    try:
+        _ENCODER.encode((call.messages, call.tools, call.template, call.prompt))
+    except OverflowError:
+        messages = tuple(
+            replace(message, parts=tuple(map(_storable_part, message.parts))) for message in call.messages
+        )
+        call = replace(call, messages=messages)
+        try:
+            _ENCODER.encode((messages, call.tools, call.template, call.prompt))
+        except OverflowError:
+            raise GatewayError(
+                400, "tools: an integer beyond 64 bits; use a smaller one", code="invalid_number"
+            ) from None
+    return call
+
+
+def _storable_part(part: Part) -> Part:
+    """Return a part with large integers in raw arguments only."""
+    if not isinstance(part, ToolCall):
+        return part
+    try:
+        _ENCODER.encode(part.arguments)
+    except OverflowError:
+        raw = part.raw_arguments or msgspec.json.encode(part.arguments).decode()
+        return replace(part, arguments=None, raw_arguments=raw)
+    return part
 
 
 def _template(call: GatewayCall) -> dict[str, Any]:

@@ -216,7 +216,12 @@ def _calls(message: Message) -> list[ToolCall]:
 
 def _called(call: ToolCall) -> tuple[str, object]:
     """Return the name and the arguments of a call, for comparison."""
-    return call.name, call.raw_arguments if call.arguments is None else call.arguments
+    if call.arguments is not None:
+        return call.name, call.arguments
+    try:
+        return call.name, msgspec.json.decode(call.raw_arguments)
+    except msgspec.MsgspecError:
+        return call.name, call.raw_arguments
 
 
 def _digest(message: Message) -> bytes:
@@ -259,6 +264,7 @@ def full_tokens(calls: Iterable[RecordedCall]) -> Iterator[tuple[RecordedCall, T
     """Yield each recorded call that has tokens, with its whole prompt. See docs/gateway.md.
 
     :param calls: calls of one episode; parents before the calls that continue them.
+    :raises ValueError: if a parent is missing.
     """
     known: dict[str, Tokens] = {}
     for call in calls:
@@ -266,6 +272,8 @@ def full_tokens(calls: Iterable[RecordedCall]) -> Iterator[tuple[RecordedCall, T
         if tokens is None:
             continue
         if call.parent:
+            if call.parent not in known:
+                raise ValueError(f"call {call.id!r} continues {call.parent!r}, which is missing")
             before = known[call.parent]
             tokens = replace(tokens, prompt=(*before.prompt, *before.sampled, *tokens.prompt))
         known[call.id] = tokens

@@ -15,6 +15,7 @@ from agentflow.gateway import (
     ExactAnswerer,
     GatewayAnswer,
     GatewayCall,
+    GatewayError,
     PlainAnswerer,
     PromptMemory,
     PromptOrigin,
@@ -22,7 +23,15 @@ from agentflow.gateway import (
     RecordingAnswerer,
     full_tokens,
 )
-from agentflow.models import Message, ModelConnection, ModelSettings, Sampling, TextPart, ToolReply
+from agentflow.models import (
+    Message,
+    ModelConnection,
+    ModelSettings,
+    Sampling,
+    TextPart,
+    ToolReply,
+    ToolSpec,
+)
 from agentflow.models._apis import EncodedRequest
 from agentflow.testing.endpoint._prompt import PromptBody
 from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
@@ -227,6 +236,27 @@ async def test_an_invalid_call_is_text_and_an_empty_answer_is_empty() -> None:
     assert (empty.text, empty.calls) == ("", ())
     assert one.records[1].tokens is not None
     assert one.records[1].tokens.sampled == (CLOSE,)
+
+
+@pytest.mark.promise("gateway:exact:matching")
+async def test_integers_beyond_64_bits_are_recorded_as_text_and_still_match() -> None:
+    number = 2**70
+    one, _ = scripted(f'<tool_call>\n{{"name": "look", "arguments": {{"q": {number}}}}}\n</tool_call>', "yes")
+    first = await one.ask(user("a"), tools=TOOLS)
+    assert first.calls[0].arguments == {"q": number}
+    await one.ask(user("a"), said(first), replies(first, Random(1)), tools=TOOLS)
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(one.records), type=list[RecordedCall])
+    assert stored == one.records
+    assert one.records[1].parent == "c0"
+    again = PromptMemory()
+    again.add(stored[0], restored=True)
+    messages = (user("a"), said(first), replies(first, Random(1)))
+    assert again.match(GatewayCall(dialect="chat", messages=messages, tools=TOOLS)).parent == "c0"
+    bad = ToolSpec("big", "", {"maximum": number})
+    with pytest.raises(GatewayError, match="beyond 64 bits"):
+        await one.ask(user("a"), tools=(bad,))
+    with pytest.raises(GatewayError, match="not an id of a token"):
+        await one.ask(prompt=(1, number))
 
 
 @asynccontextmanager

@@ -3,15 +3,18 @@
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from agentflow.gateway import (
     ExactAnswerer,
     PromptMemory,
     PromptOrigin,
+    RecordedCall,
     full_tokens,
     token_tree,
     trained_tokens,
 )
+from agentflow.models import Message, TextPart
 from agentflow.tokens import TokenTree
 from agentflow.trajectory import Tokens
 from tests.agentflow.gateway._conversations import Conversation
@@ -79,3 +82,25 @@ async def test_a_hundred_random_conversations_train_exactly_what_was_sampled() -
 @pytest.mark.promise("gateway:exact")
 async def test_a_thousand_random_conversations_train_exactly_what_was_sampled() -> None:
     await check_conversations(1000)
+
+
+@pytest.mark.promise("gateway:exact:origin")
+def test_a_call_without_its_parent_is_an_error() -> None:
+    tokens = Tokens(prompt=(1,), sampled=(2,), logprobs=(-1.0,))
+    answer = Message("assistant", (TextPart("x"),))
+    call = RecordedCall(
+        id="c1",
+        agent="",
+        dialect="chat",
+        trained=True,
+        delivered=True,
+        origin=PromptOrigin.APPENDED,
+        parent="c0",
+        tokens=tokens,
+        answer=answer,
+    )
+    with pytest.raises(ValueError, match="'c1' continues 'c0', which is missing"):
+        trained_tokens([call])
+    assert trained_tokens([replace(call, parent="", delivered=False)]) == {}
+    assert trained_tokens([replace(call, parent="", trained=False)]) == {}
+    assert trained_tokens([replace(call, parent="", tokens=None)]) == {}
