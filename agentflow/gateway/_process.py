@@ -178,8 +178,7 @@ async def run_gateway(settings: GatewaySettings, started: "anyio.Event | None" =
         registry = await stack.enter_async_context(
             EpisodeRegistry(settings, store, models, base_url=lambda: address)
         )
-        own = (urlsplit(public).netloc, "127.0.0.1", "localhost") if public else ()
-        hosts = (*settings.hosts, *own)
+        hosts = (urlsplit(public).netloc, "127.0.0.1", "localhost") if public else ()
         app = gateway_app(ModelRoutes(registry, max_body=settings.body_bytes), settings.host, hosts)
         add_swarm_routes(app, registry, settings)
         url = await stack.enter_async_context(serving(app, settings.host, settings.port))

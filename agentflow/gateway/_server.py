@@ -342,7 +342,9 @@ def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[
         try:
             if not any_host and known.isdisjoint(_hosts_of(request)):
                 raise GatewayError(
-                    403, "the Host header names another machine; use 127.0.0.1", code="wrong_host"
+                    403,
+                    "the Host header names another machine; use its address, or set public_url",
+                    code="wrong_host",
                 )
             return await handler(request)
         except GatewayError as error:
