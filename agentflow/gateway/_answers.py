@@ -413,14 +413,14 @@ def _storable(call: GatewayCall) -> GatewayCall:
     :raises GatewayError: if a tool or a template option has one.
     """
     try:
-        _ENCODER.encode((call.messages, call.tools, call.template, call.prompt))
+        _ENCODER.encode((call.messages, call.tools, call.template))
     except OverflowError:
         messages = tuple(
             replace(message, parts=tuple(map(_storable_part, message.parts))) for message in call.messages
         )
         call = replace(call, messages=messages)
         try:
-            _ENCODER.encode((messages, call.tools, call.template, call.prompt))
+            _ENCODER.encode((messages, call.tools, call.template))
         except OverflowError:
             raise GatewayError(
                 400, "tools: an integer beyond 64 bits; use a smaller one", code="invalid_number"
