@@ -208,15 +208,14 @@ async def read_body(request: web.Request, most: int = MAX_BODY_BYTES) -> bytes:
 
     :raises GatewayError: if it is too large.
     """
-    too_large = GatewayError(413, f"the body is over the limit of {most} bytes; send less", code="too_large")
     if (request.content_length or 0) > most:
-        raise too_large
+        raise _too_large(most)
     pieces: list[bytes] = []
     size = 0
     async for piece in request.content.iter_any():
         size += len(piece)
         if size > most:
-            raise too_large
+            raise _too_large(most)
         pieces.append(piece)
     body = b"".join(pieces)
     try:
@@ -224,6 +223,10 @@ async def read_body(request: web.Request, most: int = MAX_BODY_BYTES) -> bytes:
     except FrameError as error:
         raise GatewayError(413, f"{error}; send less", code="too_large") from None
     return body
+
+
+def _too_large(most: int) -> GatewayError:
+    return GatewayError(413, f"the body is over the limit of {most} bytes; send less", code="too_large")
 
 
 class _Exchange:
