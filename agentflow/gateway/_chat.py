@@ -243,7 +243,8 @@ class ChatApi:
     def parse(self, body: bytes, arrival: Arrival) -> ParsedRequest:
         """Parse the body of a request."""
         given = decode(body, _DECODER, _BODY)
-        ignored = given.ignored()
+        named = any(message.name is not None for message in given.messages)
+        ignored = (*given.ignored(), *(["messages.name"] if named else []))
         if given.modalities not in (None, [], ["text"]):
             raise invalid("modalities: the model writes text only; leave it out")
         choice = given.tool_choice

@@ -255,7 +255,7 @@ class ResponsesApi:
         if given.instructions:
             builder.add_text("system", [given.instructions])
         leading = len(builder.messages)
-        _add_input(builder, given.input)
+        _add_input(builder, given.input, ignored)
         known: dict[str, ResponseTool] = {}
         tools = tuple(_tools(given.tools or [], ignored, known))
         continues, skipped = _continued(given.previous_response_id or "", arrival.tag)
@@ -312,7 +312,9 @@ def no_response(response: str) -> GatewayError:
     return invalid(f"previous_response_id: no response {response}; {where}", "previous_response_not_found")
 
 
-def _add_input(builder: ConversationBuilder, given: str | list[dict[str, Any]] | None) -> None:
+def _add_input(
+    builder: ConversationBuilder, given: str | list[dict[str, Any]] | None, ignored: list[str]
+) -> None:
     if isinstance(given, str):
         return builder.add_text("user", [given])
     reasoning = ""
@@ -322,6 +324,8 @@ def _add_input(builder: ConversationBuilder, given: str | list[dict[str, Any]] |
         match item:
             case _Reasoning():
                 reasoning = "".join(thought.text for thought in item.content or item.summary or ())
+                if item.encrypted_content and "input.encrypted_content" not in ignored:
+                    ignored.append("input.encrypted_content")
                 continue
             case _Message(role="assistant"):
                 builder.add_answer(list(_texts(item.content, f"{place}.content")) or [""], (), reasoning)

@@ -212,11 +212,16 @@ async def read_body(request: web.Request, most: int = MAX_BODY_BYTES) -> bytes:
         raise _too_large(most)
     pieces: list[bytes] = []
     size = 0
-    async for piece in request.content.iter_any():
-        size += len(piece)
-        if size > most:
-            raise _too_large(most)
-        pieces.append(piece)
+    try:
+        async for piece in request.content.iter_any():
+            size += len(piece)
+            if size > most:
+                raise _too_large(most)
+            pieces.append(piece)
+    except web.RequestPayloadError:
+        raise GatewayError(
+            400, "the body does not have the encoding of its headers", code="encoding"
+        ) from None
     body = b"".join(pieces)
     try:
         check_json(body, JsonLimits(max_bytes=most))

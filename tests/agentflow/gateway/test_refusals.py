@@ -1,5 +1,6 @@
 """Requests that the gateway refuses, with the status and the error format of their API."""
 
+import gzip
 import json
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -122,6 +123,22 @@ async def test_a_tool_that_the_provider_would_run_is_left_out_and_named_in_a_hea
     assert [call.tools for call in calls.calls] == [(), ()]
 
 
+@pytest.mark.promise("gateway:fields:ignored")
+async def test_names_of_speakers_and_opaque_reasoning_are_named_in_the_header() -> None:
+    calls = ScriptedCalls([answer() for _ in range(3)])
+    opaque: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
+    redacted = {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}
+    asked: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str]] = [
+        (CHAT, {"messages": [{**HI, "name": "Ann"}]}, "messages.name"),
+        (RESPONSES, {"input": [opaque, opaque, HI]}, "input.encrypted_content"),
+        (MESSAGES, {"messages": [HI, redacted, HI]}, "messages.redacted_thinking"),
+    ]
+    async with scripted_server(calls) as url, raw_client(url) as client:
+        for (path, body), more, name in asked:
+            response = await client.post(path, json={**body, **more})
+            assert response.headers["x-agentflow-ignored"] == name
+
+
 STATUS = [
     (401, "authentication_error", "authentication_error"),
     (403, "permission_error", "permission_error"),
@@ -233,7 +250,12 @@ async def test_a_body_that_is_too_large_or_malformed_is_refused_before_it_is_dec
     async with scripted_server(calls, max_body=250_000) as url, raw_client(url) as client:
         for body, status in bodies:
             assert (await client.post(path, content=body)).status_code == status, body[:40]
-        # Without a length in a header, the limit holds as well.
+        # Compressed or without a length in a header, the limit holds as well.
+        packed = {"Content-Encoding": "gzip"}
+        assert (await client.post(path, content=b"no gzip", headers=packed)).status_code == 400
+        assert (
+            await client.post(path, content=gzip.compress(b" " * 300_000), headers=packed)
+        ).status_code == 413
         assert (await client.post(path, content=pieces(bodies[0][0]))).status_code == 413
     assert calls.calls == []
 
