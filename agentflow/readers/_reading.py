@@ -96,6 +96,8 @@ def _reader(name: str) -> TaskReader:
     match name:
         case "datasets":
             return _read_dataset
+        case "documents":
+            from agentflow.readers._documents import read_documents as reader
         case "environment":
             from agentflow.readers._environments import read_environment as reader
         case "reasoning_gym":
