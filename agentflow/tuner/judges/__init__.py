@@ -4,7 +4,6 @@ from agentflow.tuner.judges._judged import (
     SANDBOX,
     EpisodeJudge,
     Judged,
-    all_zero_warning,
     as_outcome,
     call_any,
     checked_outcome,
@@ -15,7 +14,6 @@ from agentflow.tuner.judges._judges import (
     DEFAULT,
     EnvironmentJudgeSettings,
     JudgeSpec,
-    is_solved,
     make_judge,
 )
 from agentflow.tuner.judges._rubrics import RubricCriterion, RubricJudge, RubricSettings
@@ -30,11 +28,9 @@ __all__ = [
     "RubricCriterion",
     "RubricJudge",
     "RubricSettings",
-    "all_zero_warning",
     "as_outcome",
     "call_any",
     "checked_outcome",
-    "is_solved",
     "make_judge",
     "takes_sandbox",
     "transcript_text",

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -188,18 +188,6 @@ def merged(reported: EpisodeOutcome, judged: EpisodeOutcome) -> EpisodeOutcome:
         turn_rewards={**reported.turn_rewards, **judged.turn_rewards},
         metrics={**reported.metrics, **judged.metrics},
     )
-
-
-def all_zero_warning(rewards: Iterable[float]) -> str:
-    """Return a warning if there are rewards and all are 0, and otherwise an empty text.
-
-    >>> all_zero_warning([0.0, 0.5])
-    ''
-    """
-    given = list(rewards)
-    if not given or any(given):
-        return ""
-    return f"all {len(given)} rewards of this step are 0: the policy learns nothing; check the judge and how hard the tasks are"
 
 
 def takes_sandbox(function: Callable[..., object]) -> bool:

@@ -1,7 +1,6 @@
 """Judges by name: in the workflow, a metric, a function, the environment service, rubrics, one for each source."""
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeGuard
@@ -323,16 +322,3 @@ class _BySource:
             judge = _ReasoningGymJudge() if name == REASONING_GYM else _MetricJudge(make_metric(name))
             self._usual[name] = judge
         return self._usual[name]
-
-
-def is_solved(outcome: EpisodeOutcome) -> bool:
-    """Return whether an episode counts as solved: by its `success`, or else by a reward of 1 or more.
-
-    >>> is_solved(EpisodeOutcome(reward=1.0))
-    True
-    """
-    if outcome.success is not None:
-        return outcome.success
-    rewards = outcome.reward.values() if isinstance(outcome.reward, dict) else [outcome.reward]
-    known = [reward for reward in rewards if reward is not None]
-    return bool(known) and math.fsum(known) / len(known) >= 1.0

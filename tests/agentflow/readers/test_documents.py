@@ -1,6 +1,5 @@
 """Documents become questions with answers by our synthesis, once for the same content and model."""
 
-import json
 from pathlib import Path
 
 import pytest

@@ -21,10 +21,8 @@ from agentflow.scoring import Scored
 from agentflow.trajectory import Task, Tokens
 from agentflow.tuner.judges import (
     Judged,
-    all_zero_warning,
     as_outcome,
     checked_outcome,
-    is_solved,
     make_judge,
 )
 
@@ -286,12 +284,6 @@ async def test_an_environment_service_evaluates_its_instance() -> None:
         make_judge({"environment": {"url": "localhost"}})
 
 
-@pytest.mark.promise("judges:zero")
-def test_a_step_whose_rewards_are_all_0_warns() -> None:
-    assert all_zero_warning([0.0, 0.0]).startswith("all 2 rewards of this step are 0")
-    assert all_zero_warning([]) == all_zero_warning([0.0, -1.0]) == ""
-
-
 @pytest.mark.promise("judges:functions")
 async def test_a_function_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -313,5 +305,3 @@ async def test_a_function_is_named_by_its_module(tmp_path: Path, monkeypatch: py
 def test_outcomes_are_read_from_results() -> None:
     assert as_outcome("text") == EpisodeOutcome(answer="text")
     assert checked_outcome(EpisodeOutcome(reward=-1.0)).reward == -1.0
-    assert [is_solved(EpisodeOutcome(reward=each)) for each in (1.0, 0.9, None)] == [True, False, False]
-    assert not is_solved(EpisodeOutcome(reward=1.0, success=False))
