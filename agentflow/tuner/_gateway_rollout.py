@@ -113,6 +113,8 @@ class GatewayRollout:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Collect ended episodes inside the block."""
+        # An earlier run in this folder may have ended: an offer opens the gateway again, before anybody begins an episode.
+        await self._gateway.offer([])
         await self._gateway.set_version(self.version)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect)

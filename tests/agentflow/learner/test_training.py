@@ -8,14 +8,17 @@ from typing import Any
 
 import anyio
 import pytest
+from openai import AsyncOpenAI
 
 from agentflow.errors import ConfigurationError
+from agentflow.gateway import EpisodeOutcome
 from agentflow.learner import TrainRun, atrain
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.scoring import OwnMetric
 from agentflow.serving import ModelServer
 from agentflow.serving._control import EngineControl
 from agentflow.trajectory import Task
+from agentflow.tuner import PolicyEndpoint, atune
 from tests._vllm import as_it_was
 from tests.agentflow.learner._training import config_of
 
@@ -214,3 +217,35 @@ async def test_an_impossible_run_is_an_error_of_one_line_and_leaves_no_files(
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.promise("tuner:any-agent")
+@pytest.mark.promise("tuner:agents")
+async def test_agents_on_an_sdk_are_tuned_on_a_real_vllm(vllm: ModelServer, tmp_path: Path) -> None:
+    async def debate(task: Task, policy: PolicyEndpoint) -> EpisodeOutcome:
+        history: list[Any] = [{"role": "user", "content": task.question}]
+        for name in ("pro", "contra"):
+            agent = policy.agent(name)
+            async with AsyncOpenAI(base_url=agent.base_url, api_key=agent.api_key) as client:
+                for _ in range(2):
+                    said = await client.chat.completions.create(
+                        model=agent.model, messages=history, max_tokens=16
+                    )
+                    answer = said.choices[0].message.content
+                    history += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And?"}]
+        return EpisodeOutcome(
+            reward={"pro": float(policy.episode[-1]), "contra": -1.0 * int(policy.episode[-1])}
+        )
+
+    async with as_it_was(vllm) as model:
+        said = sections(vllm, model, tmp_path)
+        said["episodes"] = {"temperature": 1.0}
+        gave = await atune(
+            debate, tasks(), agents={"pro": {"trained": True}, "contra": {"trained": True}}, **said
+        )
+    assert (gave["steps"], gave["version"]) == (STEPS, STEPS)
+    for line in read_figures(tmp_path / METRICS):
+        assert (line["episodes/count"], line["groups/count"]) == (16, 4)
+        assert line["calls/count"] == 8 * 4
+        assert (apart := line["engine/apart_max"]) is not None
+        assert apart <= 1e-5, "what was sampled has the trainer's probabilities, after an update too"

@@ -287,3 +287,21 @@ async def test_episodes_that_ended_before_a_kill_are_trained_after_it(tmp_path: 
     done = await tuned(tmp_path, solve, some_tasks(3))
     assert done.figures[0]["episodes/count"] == 4
     assert played.total() in {4, 5}, "an end without a receipt may be played again"
+
+
+@pytest.mark.promise("tuner:resume")
+async def test_a_finished_run_continues_with_more_steps(tmp_path: Path) -> None:
+    for steps in (1, 2):
+        done = await tuned(tmp_path, ask_once, some_tasks(3), reward=by_member, steps=steps)
+        assert done.backbone.version == steps
+
+
+@pytest.mark.promise("tuner:any-agent")
+async def test_groups_without_a_signal_are_replaced_and_episodes_stream_during_steps(tmp_path: Path) -> None:
+    async def solve(task: Task, policy: PolicyEndpoint) -> float:
+        await says(policy, task.question)
+        return 0.0 if task.id == "t0" else float(policy.episode[-1])
+
+    done = await tuned(tmp_path, solve, some_tasks(3), steps=2, replace_equal=1.0)
+    assert [figures["groups/flat_share"] for figures in done.figures] == [0, 0]
+    assert sum(figures.get("dropped/equal", 0) for figures in done.figures) >= 1
