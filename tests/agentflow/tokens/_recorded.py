@@ -25,11 +25,16 @@ class _Choice(Struct):
     finish_reason: str
 
 
-class Answer(Struct):
-    """Tokens that the engine reports as read and sampled."""
-
+class _Told(Struct):
     choices: list[_Choice]
-    prompt_token_ids: tuple[int, ...] = ()
+    prompt_token_ids: tuple[int, ...] | None = None
+
+
+class Answer(Struct):
+    """Tokens that the engine reports as sampled, and the prompt that it was sent."""
+
+    prompt_token_ids: tuple[int, ...]
+    choices: list[_Choice]
 
 
 class _Request(Struct):
@@ -52,11 +57,10 @@ class Recorder:
         async with self._session.post(target, data=body, headers=headers) as answer:
             said = await answer.read()
         if request.path.endswith("/generate"):
-            told = msgspec.json.decode(said, type=Answer)
+            told = msgspec.json.decode(said, type=_Told)
             asked = msgspec.json.decode(body, type=_Request).token_ids
-            assert told.prompt_token_ids in ((), asked)
-            told.prompt_token_ids = asked
-            self.answers.append(told)
+            assert told.prompt_token_ids in (None, asked)
+            self.answers.append(Answer(asked, told.choices))
         return web.Response(status=answer.status, body=said, content_type="application/json")
 
 
