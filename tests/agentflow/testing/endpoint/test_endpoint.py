@@ -26,6 +26,8 @@ from agentflow.models import (
 )
 from agentflow.testing import fake_endpoint
 from agentflow.testing.endpoint import EndpointFault, FaultPlan
+from agentflow.testing.endpoint._prompt import PromptBody
+from agentflow.testing.endpoint._token_apis import CLOSE, read_ids, rendered_ids
 
 TOOLS: dict[str, dict[str, Any]] = {
     "rag_search": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
@@ -350,3 +352,61 @@ async def test_it_logs_every_body_on_a_line_of_a_file(tmp_path: Path) -> None:
             await ask(http, url, body("wording", f"First,\n{said}."))
     lines = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
     assert [line["messages"][-1]["content"][-4:-1] for line in lines] == ["one", "two", "one"]
+
+
+def test_rendered_conversations_are_read_back_as_they_were() -> None:
+    listed: list[dict[str, Any]] = [
+        {"role": "system", "content": "You help."},
+        {"role": "user", "content": "How many größer?"},
+        {"role": "assistant", "content": "Let me see.", "tool_calls": [called("look", '{"q":"a"}')]},
+        {"role": "tool", "content": "three\nfour"},
+        {"role": "assistant", "content": "Seven."},
+        {"role": "user", "content": "Sure?"},
+    ]
+    tools = [{"function": {"name": "look", "parameters": TOOLS["paint"]}}]
+    for messages in (listed, listed[1:]):
+        for offered in (tools, []):
+            body = msgspec.convert({"messages": messages, "tools": offered}, PromptBody)
+            found = read_ids(rendered_ids(body))
+            assert found.tools == body.tools
+            assert [(one.role, one.text) for one in found.messages] == [
+                (one.role, one.text) for one in body.messages
+            ]
+            assert [
+                (call.function.name, call.function.arguments)
+                for one in found.messages
+                for call in one.tool_calls
+            ] == [("look", '{"q":"a"}')]
+    body = msgspec.convert({"messages": listed}, PromptBody)
+    assert rendered_ids(body, begin=False)[-2:] == [CLOSE, ord("\n")]
+    assert rendered_ids(body, leave_open=True)[-1] == ord("?")
+
+
+def called(name: str, arguments: str) -> dict[str, Any]:
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+async def test_its_token_apis_answer_as_its_chat_does_and_with_a_seed_otherwise() -> None:
+    asked = {"model": "fake", "messages": [{"role": "user", "content": "How many?"}]}
+    async with fake_endpoint() as url, aiohttp.ClientSession() as session:
+
+        async def post(path: str, **body: Any) -> tuple[int, Any]:  # noqa: ANN401
+            async with session.post(url.removesuffix("/v1") + path, json=body) as answer:
+                return answer.status, await answer.json()
+
+        _, rendered = await post("/v1/chat/completions/render", **asked)
+        _, chat = await post("/v1/chat/completions", **asked, return_token_ids=True)
+        assert chat["prompt_token_ids"] == rendered["token_ids"]
+        params = {"n": 2, "max_tokens": 100}
+        ids = rendered["token_ids"]
+        _, same = await post("/inference/v1/generate", token_ids=ids, sampling_params=params)
+        assert [one["token_ids"] for one in same["choices"]] == [chat["choices"][0]["token_ids"]] * 2
+        seeded = [
+            await post("/inference/v1/generate", token_ids=ids, sampling_params={**params, "seed": seed})
+            for seed in (1, 1, 2)
+        ]
+        assert seeded[0] == seeded[1] != seeded[2]
+        for bad in ({"token_ids": "x", "sampling_params": {}}, {"sampling_params": {}}):
+            assert (await post("/inference/v1/generate", **bad))[0] == 400
+        given: dict[str, Any] = {"choices": [{"token_ids": []}]}
+        assert (await post("/v1/chat/completions/derender", generate_response=given))[0] == 400
