@@ -17,7 +17,7 @@ from agentflow.team._rules import judge_by_rule
 from agentflow.team._schemas import card_of, fixed_arguments, fixed_names
 from agentflow.team._single import solve_alone
 from agentflow.team._solver import Solver, construct_solver
-from agentflow.team._solving import solve_task
+from agentflow.team._solving import bind_action, solve_task
 from agentflow.team._team import Team
 from agentflow.team._verifier import Verifier, Verify
 
@@ -36,6 +36,7 @@ __all__ = [
     "Team",
     "Verifier",
     "Verify",
+    "bind_action",
     "call_tool",
     "card_of",
     "construct_solver",

@@ -269,7 +269,10 @@ def no_such_tool(name: str, tools: Iterable[str]) -> Failure:
 
 
 def bind_action(tool: Tool, arguments: Mapping[str, Any], task: Task) -> tuple[Action, Failure | None]:
-    """Return the call of a tool, with the fixed arguments of the task, and the reason if the tool refuses them."""
+    """Return the call of a tool, with the fixed arguments of the task, and the reason if the tool refuses them.
+
+    See docs/team.md.
+    """
     action = Action(tool.name, {**arguments, **fixed_arguments(tool, task.kwargs)})
     try:
         tool.bind(action.arguments)
