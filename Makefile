@@ -87,7 +87,7 @@ lock: .venv/.dev
 	cd tests/node && $(NPM) install --package-lock-only
 
 clean:
-	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-trinity .venv-verifiers .venv-clients tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
+	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-trinity .venv-verifiers .venv-openenv .venv-clients tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
 
 .venv/.uv:
 	@scripts/make-venv $(PYTHON) .venv
@@ -138,6 +138,18 @@ clean:
 .venv-trinity/.stamp: scripts/make-trinity-venv scripts/trinity-constraints.txt
 	@echo 'Installing Trinity-RFT for the CPU into .venv-trinity (1.9 GB) ...'
 	@scripts/make-trinity-venv $(PYTHON) .venv-trinity
+	@touch $@
+
+# Needed only by the soak tests of verifiers.
+.venv-verifiers/.stamp: scripts/make-verifiers-venv scripts/verifiers-constraints.txt agentflow/interop/_inside/pyproject.toml
+	@echo 'Installing verifiers into .venv-verifiers (0.4 GB) ...'
+	@scripts/make-verifiers-venv $(PYTHON) .venv-verifiers
+	@touch $@
+
+# Needed only by the soak tests of OpenEnv.
+.venv-openenv/.stamp: scripts/make-openenv-venv scripts/openenv-constraints.txt
+	@echo 'Installing OpenEnv into .venv-openenv (0.4 GB) ...'
+	@scripts/make-openenv-venv $(PYTHON) .venv-openenv
 	@touch $@
 
 tests/node/node_modules/.stamp: tests/node/package.json tests/node/package-lock.json | .venv/.dev

@@ -58,6 +58,7 @@ def command_parser() -> argparse.ArgumentParser:
         ),
         ("data", "prepare training data, read tasks from any source", _describe_data),
         ("serve-model", "serve a model with vLLM until Ctrl-C", _describe_serve_model),
+        ("serve-env", "serve tasks with their sandboxes to OpenEnv and verifiers", _describe_serve_env),
         ("ctl", "watch and control a running synthesis", _describe_ctl),
         ("extras", "list the optional dependencies, or add some", _describe_extras),
         ("completion", "print the completion script of a shell", _describe_completion),
@@ -258,6 +259,18 @@ def _describe_serve_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="directory of its weights, or its name on the hub")
     _describe_settings(parser)
     parser.add_argument("--json", action="store_true", help="print its address as JSON")
+
+
+def _describe_serve_env(parser: argparse.ArgumentParser) -> None:
+    _describe_settings(parser)
+    parser.add_argument("--data", metavar="FILE", help="file of tasks; same as data_path=FILE")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one (default: 8000)")
+    what = "seconds without a request after which a session is closed (default: 600)"
+    parser.add_argument("--idle", type=float, default=600.0, metavar="SECONDS", help=what)
+    parser.add_argument("--json", action="store_true", help="print its address as JSON")
+    what = "print the folder of the package for an environment with verifiers, and end"
+    parser.add_argument("--verifiers-package", action="store_true", help=what)
 
 
 def _describe_data(parser: argparse.ArgumentParser) -> None:

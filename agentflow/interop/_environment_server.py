@@ -4,6 +4,7 @@ import hmac
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import aiohttp
@@ -12,6 +13,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, field
 
+from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.interop._task_host import HostFailure, TaskHost, TaskScore, TaskSession
 from agentflow.models import is_loopback
@@ -103,7 +105,9 @@ class EnvironmentServer:
         :param host: address that it will listen on. On a loopback address, requests for another host are refused: they
             come from a web page whose name was made to resolve to this machine.
         """
-        app = web.Application(middlewares=[self._guard(is_loopback(f"http://{host}"))], client_max_size=MAX_BODY)
+        app = web.Application(
+            middlewares=[self._guard(is_loopback(f"http://{host}"))], client_max_size=MAX_BODY
+        )
         task_api = f"/{ENVIRONMENT}"
         app.add_routes(
             [
@@ -155,7 +159,9 @@ class EnvironmentServer:
 
     def _knows(self, headers: Mapping[str, str]) -> bool:
         scheme, _, token = headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode())
+        return scheme.lower() == "bearer" and hmac.compare_digest(
+            token.strip().encode(errors="surrogateescape"), self._token.encode()
+        )
 
     def _check_room(self) -> None:
         if self.open_sessions >= self._limits.sessions:
@@ -198,7 +204,10 @@ class EnvironmentServer:
 
     def _listed(self, start: int, stop: int | None) -> list[dict[str, Any]]:
         tasks = list(self._host.tasks.values())[start:stop]
-        return [{"id": task.id, "question": task.question, "source": task.metadata.get("source", "")} for task in tasks]
+        return [
+            {"id": task.id, "question": task.question, "source": task.metadata.get("source", "")}
+            for task in tasks
+        ]
 
     # Sessions over HTTP
 
@@ -330,7 +339,7 @@ class _OpenEnvEpisode:
         if isinstance(answer, str):
             self._done = True
             return _scored(await self._session.submit(answer))
-        if not isinstance(tool, str) or not isinstance(arguments, dict):
+        if not isinstance(tool, str) or not is_object(arguments):
             raise _Refusal(400, 'an action is {"tool": NAME, "arguments": {…}} or {"answer": TEXT}')
         if self._session.calls >= self._limits.calls:
             raise _Refusal(429, f"the session has made {self._limits.calls} calls; send an answer")
@@ -415,7 +424,9 @@ async def serve_tasks(
     if not token and not is_loopback(f"http://{address}"):
         raise ConfigurationError(f"host: {address} is reachable from other machines; set a token")
     server = EnvironmentServer(host, token=token, limits=limits)
-    runner = web.AppRunner(server.app(address), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        server.app(address), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+    )
     await runner.setup()
     try:
         try:
@@ -424,11 +435,23 @@ async def serve_tasks(
             raise ConfigurationError(
                 f"host: {address}:{port} can't be used: {error.strerror}; choose another port"
             ) from None
+        # An error of the caller stays what it is, without a group around it.
+        raised: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(server.close_idle)
             shown = f"[{address}]" if ":" in address else address
-            yield f"http://{shown}:{runner.addresses[0][1]}"
+            try:
+                yield f"http://{shown}:{runner.addresses[0][1]}"
+            except Exception as error:  # Raised again below.
+                raised = error
             group.cancel_scope.cancel()
+        if raised is not None:
+            raise raised
     finally:
         with anyio.CancelScope(shield=True):
             await runner.cleanup()
+
+
+def verifiers_package() -> Path:
+    """Return the folder of the package `agentflow-tasks`, to install beside verifiers. See docs/interop.md."""
+    return Path(__file__).parent / "_inside"

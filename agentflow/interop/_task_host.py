@@ -288,8 +288,16 @@ async def open_task_host(
             max_sandboxes=config.max_sandboxes,
         )
         verifiers = await open_supervised(supervisor, "task verifiers", opens)
+        # An error of the caller stays what it is, without a group around it.
+        raised: Exception | None = None
         async with anyio.create_task_group() as group:
-            yield TaskHost(
+            host = TaskHost(
                 assignment, tools, metric, sandboxes, verifiers, group, config.max_observation_chars
             )
+            try:
+                yield host
+            except Exception as error:  # Raised again below.
+                raised = error
             group.cancel_scope.cancel()
+        if raised is not None:
+            raise raised

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
         PassRateSettings,
         TaskFilter,
     )
+    from agentflow.readers._openenv import OpenEnvClient, OpenEnvFailure, OpenEnvStep, open_openenv
     from agentflow.readers._preparing import PreparedTasks, aprepare_tasks, prepare_tasks
     from agentflow.readers._reading import TaskRecord, TaskSource, read_tasks, reader_settings, task_record
     from agentflow.readers._reasoning_gym import ascore_reasoning_gym, score_reasoning_gym
     from agentflow.readers._replies import KeptReplies, cache_folder
     from agentflow.readers._textarena import GameFailure, TextGame, open_text_game
+    from agentflow.readers._verifiers import VerifiersFailure, play_verifiers
 
 __all__ = [
     "REASONING_GYM",
@@ -45,6 +47,9 @@ __all__ = [
     "HostedEnvironment",
     "KeptReplies",
     "NearDuplicateSettings",
+    "OpenEnvClient",
+    "OpenEnvFailure",
+    "OpenEnvStep",
     "PassRateSettings",
     "PreparedTasks",
     "ReaderSettings",
@@ -52,11 +57,14 @@ __all__ = [
     "TaskRecord",
     "TaskSource",
     "TextGame",
+    "VerifiersFailure",
     "aprepare_tasks",
     "ascore_reasoning_gym",
     "cache_folder",
     "names_reader",
+    "open_openenv",
     "open_text_game",
+    "play_verifiers",
     "prepare_tasks",
     "read_tasks",
     "reader_settings",
@@ -78,9 +86,11 @@ __getattr__ = lazy_exports(
         ],
         "._filters": ["FilterSpec", "NearDuplicateSettings", "PassRateSettings", "TaskFilter"],
         "._preparing": ["PreparedTasks", "aprepare_tasks", "prepare_tasks"],
+        "._openenv": ["OpenEnvClient", "OpenEnvFailure", "OpenEnvStep", "open_openenv"],
         "._reading": ["TaskRecord", "TaskSource", "read_tasks", "reader_settings", "task_record"],
         "._reasoning_gym": ["ascore_reasoning_gym", "score_reasoning_gym"],
         "._replies": ["KeptReplies", "cache_folder"],
         "._textarena": ["GameFailure", "TextGame", "open_text_game"],
+        "._verifiers": ["VerifiersFailure", "play_verifiers"],
     },
 )

@@ -100,12 +100,16 @@ def _reader(name: str) -> TaskReader:
             from agentflow.readers._documents import read_documents as reader
         case "environment":
             from agentflow.readers._environments import read_environment as reader
+        case "openenv":
+            from agentflow.readers._openenv import read_openenv as reader
         case "reasoning_gym":
             from agentflow.readers._reasoning_gym import read_reasoning_gym as reader
         case "textarena":
             from agentflow.readers._textarena import read_textarena as reader
         case "traces":
             from agentflow.readers._traces import read_traces as reader
+        case "verifiers":
+            from agentflow.readers._verifiers import read_verifiers as reader
         case "function":
             return _read_function
         case _:

@@ -13,7 +13,9 @@ from agentflow.errors import ConfigurationError
 from agentflow.runs import RoleModel
 from agentflow.settings import Section
 
-READERS: Final = ("datasets", "documents", "environment", "reasoning_gym", "textarena", "traces")
+READERS: Final = (
+    "datasets", "documents", "environment", "openenv", "reasoning_gym", "textarena", "traces", "verifiers",
+)  # fmt: skip
 """Readers with a name; a source without one is a file, a benchmark, `hub:OWNER/NAME` or `module:function`."""
 REASONING_GYM: Final = "reasoning_gym"
 """Source of tasks with scorers of their own."""

@@ -1,0 +1,244 @@
+"""OpenEnv environments: a client of their WebSocket protocol, and a reader of their tasks."""
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+import anyio
+from msgspec import Struct
+
+from agentflow._typeguards import is_list, is_object
+from agentflow.errors import AgentFlowError, ConfigurationError, error_line
+from agentflow.readers._reading import Located, take_option
+from agentflow.readers._settings import ParsedSource, ReaderSettings
+from agentflow.trajectory import Task
+
+SOURCE: Final = "openenv"
+"""`source` of these tasks, and the field with the environment and the arguments of its reset."""
+_MAX_MESSAGE: Final = 64 << 20
+_SECONDS: Final = 30.0
+
+
+class OpenEnvFailure(AgentFlowError):
+    """An OpenEnv environment can't be reached, or refused a request. One line."""
+
+
+class OpenEnvStep(Struct, frozen=True):
+    """Observation after a reset or a step."""
+
+    observation: dict[str, Any]
+    """Observation."""
+    reward: float | None
+    """Reward of the last action; `None`: none."""
+    done: bool
+    """The episode has ended."""
+
+
+class OpenEnvClient:
+    """Client of an OpenEnv environment: one episode at a time over one WebSocket, whose end frees the environment.
+
+    Example::
+
+        async with OpenEnvClient("http://127.0.0.1:8000") as environment:
+            step = await environment.reset(seed=1)
+            step = await environment.step({"message": "hello"})
+    """
+
+    def __init__(self, url: str, *, token: str = "", seconds: float = 300.0) -> None:
+        """Describe it; nothing is connected yet.
+
+        :param token: token that the server asks for; empty: none.
+        :param seconds: time limit of a step.
+        """
+        self.url = url.rstrip("/")
+        """Address of the environment."""
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._seconds = seconds
+        self._session: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._asking = anyio.Lock()
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        :raises OpenEnvFailure: if the environment can't be reached.
+        """
+        self._session = aiohttp.ClientSession(headers=self._headers)
+        try:
+            with anyio.fail_after(_SECONDS):
+                self._socket = await self._session.ws_connect(
+                    f"{self.url}/ws", max_msg_size=_MAX_MESSAGE, heartbeat=30.0
+                )
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            await self._session.close()
+            raise OpenEnvFailure(f"openenv:{self.url}: can't be reached: {error_line(error)}") from None
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the episode and disconnect."""
+        with anyio.CancelScope(shield=True):
+            if self._socket is not None:
+                await self._socket.close()
+            if self._session is not None:
+                await self._session.close()
+
+    async def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of actions.
+
+        :raises OpenEnvFailure: if the environment does not give it.
+        """
+        assert self._session is not None, "entered before"
+        try:
+            async with self._session.get(f"{self.url}/schema") as response:
+                found: object = await response.json(content_type=None)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise OpenEnvFailure(f"openenv:{self.url}: no schema: {error_line(error)}") from None
+        action = found.get("action") if is_object(found) else None
+        if not is_object(action):
+            raise OpenEnvFailure(f"openenv:{self.url}: /schema has no schema of actions")
+        return action
+
+    async def reset(self, **arguments: object) -> OpenEnvStep:
+        """Begin an episode; the arguments are those of the environment, often `seed`.
+
+        :raises OpenEnvFailure: if the environment refuses.
+        """
+        return _step(self.url, await self._ask({"type": "reset", "data": arguments}))
+
+    async def step(self, action: Mapping[str, object]) -> OpenEnvStep:
+        """Do an action.
+
+        :raises OpenEnvFailure: if the environment refuses.
+        """
+        return _step(self.url, await self._ask({"type": "step", "data": dict(action)}))
+
+    async def state(self) -> dict[str, Any]:
+        """Return the state of the episode, such as the number of its steps.
+
+        :raises OpenEnvFailure: if the environment refuses.
+        """
+        return await self._ask({"type": "state"})
+
+    async def _ask(self, message: Mapping[str, object]) -> dict[str, Any]:
+        assert self._socket is not None, "entered before"
+        async with self._asking:
+            try:
+                with anyio.fail_after(self._seconds):
+                    await self._socket.send_json(message)
+                    received = await self._socket.receive()
+            except TimeoutError:
+                # A late answer would be taken for that of the next request.
+                await self._socket.close()
+                raise OpenEnvFailure(
+                    f"openenv:{self.url}: no answer to {message['type']} within {self._seconds:g} seconds"
+                ) from None
+            except (aiohttp.ClientError, ConnectionError) as error:
+                raise OpenEnvFailure(f"openenv:{self.url}: {error_line(error)}") from None
+        if received.type is not aiohttp.WSMsgType.TEXT:
+            raise OpenEnvFailure(f"openenv:{self.url}: the environment closed the connection")
+        try:
+            answer: object = json.loads(received.data)
+        except ValueError as error:
+            raise OpenEnvFailure(f"openenv:{self.url}: the answer is no JSON: {error}") from None
+        data = answer.get("data") if is_object(answer) else None
+        if not is_object(answer) or not is_object(data):
+            raise OpenEnvFailure(f"openenv:{self.url}: the answer has no data")
+        if answer.get("type") == "error":
+            raise OpenEnvFailure(f"openenv:{self.url}: {data.get('message', 'refused')}")
+        return data
+
+
+def _step(url: str, data: dict[str, Any]) -> OpenEnvStep:
+    observation, reward = data.get("observation"), data.get("reward")
+    if not is_object(observation) or not isinstance(reward, int | float | None):
+        raise OpenEnvFailure(f"openenv:{url}: the answer is no observation with a reward")
+    return OpenEnvStep(observation, None if reward is None else float(reward), bool(data.get("done")))
+
+
+def read_openenv(source: ParsedSource, settings: ReaderSettings) -> Iterator[Located]:
+    """Iterate over the tasks of an environment: `openenv:URL`, or over seeds: `openenv:URL?size=100&seed=1`.
+
+    Without `size` the environment must list its tasks. `token_env` names the environment variable with its token; other
+    options are arguments of its reset.
+
+    :raises ConfigurationError: one line, if it can't be reached, or lists no tasks.
+    """
+    url = source.target.rstrip("/")
+    size, seed = take_option(source, "size", int, 0), take_option(source, "seed", int, 0)
+    variable = take_option(source, "token_env", str, "")
+    if not url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"openenv:{url}: no URL with a scheme; write http://HOST:PORT")
+    if size:
+        for number in range(size):
+            reset = {"seed": seed + number, **source.options}
+            yield _task(url, variable, f"seed/{seed + number}", "", reset)
+        return
+    split = take_option(source, "split", str, "train")
+    for name in _texts(_get(url, variable, "/list_environments"), url):
+        listed = _get(url, variable, f"/{name}/tasks", {"split": split})
+        tasks = listed.get("tasks") if is_object(listed) else None
+        for number, task in enumerate(tasks if is_list(tasks) else []):
+            row = task if is_object(task) else {}
+            identifier = str(row.get("id", number))
+            reset = {"task": row.get("id", number), **source.options}
+            yield _task(url, variable, identifier, str(row.get("question", "")), reset)
+
+
+def open_openenv(task: Task) -> OpenEnvClient:
+    """Return the client of the environment of a task. See docs/interop.md.
+
+    :raises OpenEnvFailure: if the task is of another reader.
+    """
+    origin = task.metadata.get(SOURCE)
+    if not is_object(origin):
+        raise OpenEnvFailure(f"{task.id} is not a task of OpenEnv; read it with openenv:URL")
+    return OpenEnvClient(str(origin["url"]), token=_token(str(origin.get("token_env", ""))))
+
+
+def _token(variable: str) -> str:
+    return os.environ.get(variable, "") if variable else ""
+
+
+def _task(url: str, variable: str, identifier: str, question: str, reset: dict[str, Any]) -> Located:
+    return (
+        f"openenv:{url}: task {identifier}",
+        Task(
+            index=0,
+            id=identifier,
+            question=question or f"An episode of {url}",
+            metadata={"source": SOURCE, SOURCE: {"url": url, "token_env": variable, "reset": reset}},
+        ),
+    )
+
+
+def _texts(found: object, url: str) -> list[str]:
+    if not is_list(found) or not found:
+        raise ConfigurationError(f"openenv:{url}: the environment lists no tasks; set size to play by seeds")
+    return [str(name) for name in found]
+
+
+def _get(url: str, variable: str, path: str, body: Mapping[str, object] | None = None) -> object:
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    if token := _token(variable):
+        headers["Authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(url + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS) as response:
+            return json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return []
+        raise ConfigurationError(f"openenv:{url}: {path}: status {error.code}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"openenv:{url}: can't be read: {error_line(error)}") from None
