@@ -18,6 +18,8 @@ T = TypeVar("T")
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*?)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _WRONG_TAG = re.compile(r"Invalid (?:enum )?value '?(.*?)'?", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_LONGEST_MESSAGE = 500
 _TOOL_NAME = re.compile(r"[\w.:/-]{1,128}")
 _SAMPLED = (
     "frequency_penalty",
@@ -128,8 +130,8 @@ class ModelApi(Protocol):
 
 
 def invalid(message: str, code: str = "invalid_request") -> GatewayError:
-    """Return the error of an invalid request."""
-    return GatewayError(400, message, code=code)
+    """Return the error of an invalid request: one line, although names in it come from the client."""
+    return GatewayError(400, _CONTROL.sub(" ", message)[:_LONGEST_MESSAGE], code=code)
 
 
 def encode(value: object) -> bytes:
