@@ -194,6 +194,18 @@ def check_part(row: Row) -> None:
     assert name in importlib.import_module(module).__all__
 
 
+def check_member(row: Row) -> None:
+    assert plain(row.printed)
+    module, name = plain(row.here).rsplit(".", 1)
+    if module == "agentflow.tuner":
+        assert name in importlib.import_module(module).__all__
+        return
+    module, _, owner = module.rpartition(".")
+    kind: Any = getattr(importlib.import_module(module), owner)
+    assert owner in importlib.import_module(module).__all__
+    assert hasattr(kind, name) or name in kind.__annotations__ or name in getattr(kind, "model_fields", ())
+
+
 def check_engine(row: Row) -> None:
     assert full_name(ModelSettings(name=plain(row.printed))) == plain(row.here)
 
@@ -232,6 +244,7 @@ CHECKS: dict[str, Callable[[Row], None]] = {
     "Settings": check_setting,
     "Tools": check_tool,
     "Tools of the solver": check_solver_tool,
+    "Workflows": check_member,
 }
 """Heading -> check of its rows."""
 
