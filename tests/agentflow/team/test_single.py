@@ -9,10 +9,21 @@ import pytest
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailure, ModelFailureKind
-from agentflow.models import Call, Completion, Prices, TextPart, ToolCall, ToolReply
+from agentflow.models import (
+    Accounts,
+    Call,
+    Completion,
+    ModelSettings,
+    Prices,
+    TextPart,
+    ToolCall,
+    ToolReply,
+    make_model,
+)
 from agentflow.sandbox import Backend, Sandbox, tool
 from agentflow.team import EpisodeSettings, solve_alone
-from agentflow.testing import VirtualTimeLoop
+from agentflow.testing import VirtualTimeLoop, fake_endpoint
+from agentflow.tokens import TokenTree, calls_of
 from agentflow.trajectory import Action, Ending, Episode, Failure, MemoryBlobStore, Task, Usage
 from tests.agentflow.team._solving import TASK, Book, Diary
 
@@ -258,3 +269,20 @@ async def test_older_results_are_shortened_to_windows_if_all_results_are_too_lon
     assert max(len(str(call.messages)) for call in model.calls) < 16_000
     assert re.search(r"… [\d,]+ characters …", str(model.calls[-1].messages))
     assert len(episode.turns[-1].result) > 4_000
+
+
+@pytest.mark.promise("models:exact_tools")
+async def test_its_prompts_only_grow_by_tokens() -> None:
+    async with fake_endpoint() as url:
+        settings = ModelSettings(name="fake", base_url=url, tokens="exact", temperature=1.0)
+        async with make_model(settings, Accounts(), environment={}) as model:
+            episode = await solved(cast("Agent", model))
+    calls = calls_of(episode, roles=("agent",))
+    assert len(calls) == 4
+    tree = TokenTree()
+    for call in calls:
+        tree.add(call)
+    reasons = [fork.reason.value for fork in tree.forks()]
+    assert reasons == ["opening", "append", "append", "append"]
+    [row] = tree.rows()
+    assert sum(row.mask) == sum(len(call.tokens.sampled) for call in calls)

@@ -406,7 +406,8 @@ async def test_its_token_apis_answer_as_its_chat_does_and_with_a_seed_otherwise(
             for seed in (1, 1, 2)
         ]
         assert seeded[0] == seeded[1] != seeded[2]
-        for bad in ({"token_ids": "x", "sampling_params": {}}, {"sampling_params": {}}):
+        bodies: list[dict[str, Any]] = [{"token_ids": "x", "sampling_params": {}}, {"sampling_params": {}}]
+        for bad in bodies:
             assert (await post("/inference/v1/generate", **bad))[0] == 400
         given: dict[str, Any] = {"choices": [{"token_ids": []}]}
         assert (await post("/v1/chat/completions/derender", generate_response=given))[0] == 400
