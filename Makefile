@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: first-training help run test soak shake check check-style check-types check-layers check-docs check-audit format bench lock clean
+.PHONY: example first-training help run test soak shake check check-style check-types check-layers check-docs check-audit format bench lock clean
 
 # Single quotes around each line: write no apostrophe in it.
 help:
@@ -29,6 +29,7 @@ help:
 	@echo 'make format  apply the fixes and the formatting of ruff'
 	@echo 'make bench   every benchmark, with its floors'
 	@echo 'make first-training   train a tiny planner on the CPU: docs/first-training.md'
+	@echo 'make example NAME=countdown   tune a tiny agent on the CPU: docs/examples.md'
 	@echo 'make lock    pin the newest versions of everything in constraints.txt and tests/node'
 	@echo 'make clean   remove everything that the other targets created'
 	@echo 'make help    this list'
@@ -80,6 +81,9 @@ bench: .venv/.dev .venv/.system
 
 first-training: .venv/.core .venv/.train .venv-vllm/.stamp
 	@$(BIN)/python examples/first_training/run.py $(ARGS)
+
+example: .venv/.core .venv/.train .venv-vllm/.stamp
+	@$(BIN)/python examples/$(or $(NAME),countdown)/run.py $(ARGS)
 
 lock: .venv/.dev
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --upgrade \

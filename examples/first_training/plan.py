@@ -8,8 +8,9 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentflow.settings import Section, Settings, load_settings
+from examples.library.plan import Shape
 
-__all__ = ["HERE", "Clusters", "FineTuning", "Rounds", "Shape", "Strays", "TrainingPlan", "read_plan"]
+__all__ = ["HERE", "Clusters", "FineTuning", "Rounds", "Strays", "TrainingPlan", "read_plan"]
 
 HERE = Path(__file__).parent
 
@@ -36,17 +37,6 @@ class Strays(Section):
     """It repeats the first search."""
     crossed: float = Field(default=0.3, ge=0, le=1)
     """It writes a product with a cross, which Python does not accept."""
-
-
-class Shape(Section):
-    """The model."""
-
-    layers: int = Field(default=2, ge=1)
-    """Number of layers."""
-    heads: int = Field(default=4, ge=1)
-    """Attention heads per layer, of size 32."""
-    words: int = Field(default=1300, ge=300)
-    """Maximum vocabulary size, large enough that each word of a name and each number is one token."""
 
 
 class Rounds(Section):

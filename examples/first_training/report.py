@@ -1,17 +1,16 @@
 """Report of the first training: figures as JSON, a table, and a picture of the curves."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from agentflow.scoring import bootstrap
 from examples.first_training.training import Judged
+from examples.library.report import Curve, draw_curves, read_curve
 
-__all__ = ["Figures", "draw_curves", "figures_of", "report_on", "table_of"]
+__all__ = ["Figures", "figures_of", "report_on", "table_of"]
 
 NAMES = {
     "constant": "one answer for all",
@@ -24,7 +23,6 @@ NAMES = {
 """The planners, in the order of the table."""
 COLOURS = {"flow": "#4477aa", "single": "#ee6677"}
 """A palette that is safe for colour-blind readers."""
-_WIDTH, _HEIGHT, _LEFT, _TOP = 640, 300, 60, 40
 
 
 class Figures(Struct, frozen=True, kw_only=True):
@@ -77,9 +75,11 @@ def report_on(folder: Path, judged: Mapping[str, Judged], seed: int, seconds: fl
     """Write `figures.json` and `curves.svg` into the folder; return the table."""
     figures = figures_of(judged, seed, seconds)
     (folder / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
-    curves = {name: _curve(folder / name / "metrics.jsonl") for name in ("flow", "single")}
+    curves = [
+        Curve(NAMES[name], COLOURS[name], read_curve(folder / name / "metrics.jsonl")) for name in COLOURS
+    ]
     (folder / "curves.svg").write_text(
-        draw_curves({name: curve for name, curve in curves.items() if curve}), encoding="utf-8"
+        draw_curves([each for each in curves if each.points]), encoding="utf-8"
     )
     return table_of([figures])
 
@@ -105,43 +105,6 @@ def table_of(seeds: Sequence[Figures]) -> str:
         lines.append(_row("errors that are gone", [f"{one.fewer_errors or 0:.0%}" for one in seeds]))
     lines.append(_row("seconds", [f"{one.seconds:.0f}" for one in seeds]))
     return "\n".join(lines)
-
-
-def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Return the rewards by training step as SVG."""
-    last = max((x for curve in curves.values() for x, _ in curve), default=1.0) or 1.0
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        return _LEFT + x / last * (_WIDTH - _LEFT - 20), _TOP + (1 - y) * (_HEIGHT - _TOP - 40)
-
-    lines = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
-            f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">'
-        ),
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        f'<text x="8" y="18" font-weight="bold">Share of right answers in training, by step (to {last:g})</text>',
-    ]
-    for tenth in range(0, 11, 2):
-        x, y = place(0, tenth / 10)
-        lines.append(f'<line x1="{x:g}" x2="{_WIDTH - 20}" y1="{y:g}" y2="{y:g}" stroke="#dddddd"/>')
-        lines.append(f'<text x="{_LEFT - 8}" y="{y + 4:g}" text-anchor="end">{tenth * 10} %</text>')
-    for number, (name, curve) in enumerate(curves.items()):
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in curve))
-        colour = COLOURS[name]
-        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        lines.append(
-            f'<text x="{_LEFT + 200 * number}" y="{_HEIGHT - 12}" fill="{colour}">{escape(NAMES[name])}</text>'
-        )
-    return "\n".join([*lines, "</svg>", ""])
-
-
-def _curve(path: Path) -> list[tuple[float, float]]:
-    """Return the mean reward of each step."""
-    if not path.exists():
-        return []
-    steps = [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines()]
-    return [(float(one["step"]), float(one["reward/mean"])) for one in steps if "reward/mean" in one]
 
 
 def _by_kind(judged: Judged) -> dict[str, float]:

@@ -18,7 +18,7 @@ from examples.first_training.family import AMOUNTS, Family, make_family
 from examples.first_training.plan import TrainingPlan
 from examples.first_training.play import Seeded, TaskOutcome, play
 from examples.first_training.teacher import CODE, SEARCH, Demonstration, Guesser, Teacher
-from examples.first_training.tiny import make_model as make_tiny_model
+from examples.library.tiny import make_model as make_tiny_model
 
 __all__ = ["LONGEST", "Judged", "first_training"]
 

@@ -19,13 +19,15 @@ from agentflow.synthesis.api import asynthesize
 from agentflow.team._messages import step_messages
 from agentflow.trajectory import Memory, NextStep, NextStepRequest, QueryAnalysis, ToolCard, Turn
 from examples.first_training.family import AMOUNTS, PARTS, make_family
-from examples.first_training.plan import HERE, FineTuning, Shape, Strays, read_plan
+from examples.first_training.plan import HERE, FineTuning, Strays, read_plan
 from examples.first_training.play import TaskOutcome, play
-from examples.first_training.report import draw_curves, figures_of, table_of
+from examples.first_training.report import figures_of, table_of
 from examples.first_training.teacher import CODE, SEARCH, Demonstration, Guesser, Teacher
-from examples.first_training.tiny import make_model
 from examples.first_training.training import Judged, first_training
 from examples.first_training.tuning import fine_tuned_checkpoints
+from examples.library.plan import Shape
+from examples.library.report import Curve, draw_curves
+from examples.library.tiny import make_model
 from tests._vllm import PYTHON, as_it_was, make_environment, settings_of
 
 CARDS = (ToolCard(SEARCH, "", {}), ToolCard(CODE, "", {}))
@@ -206,7 +208,12 @@ def test_a_gain_has_a_confidence_interval_over_the_same_tasks() -> None:
 
 @pytest.mark.promise("first:report")
 def test_the_picture_has_a_curve_for_each_training() -> None:
-    picture = draw_curves({"flow": [(1.0, 0.5), (2.0, 0.8)], "single": [(1.0, 0.5), (2.0, 0.6)]})
+    picture = draw_curves(
+        [
+            Curve("Flow-GRPO", "#4477aa", [(1.0, 0.5), (2.0, 0.8)]),
+            Curve("GRPO", "#ee6677", [(1.0, 0.5), (2.0, 0.6)]),
+        ]
+    )
     assert picture.count("<polyline") == 2
     assert "Flow-GRPO" in picture
 

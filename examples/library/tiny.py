@@ -1,12 +1,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (transformers is partially typed)
-"""A tiny language model: random weights, and a tokenizer trained on the corpus and the teacher's steps."""
+"""A tiny language model: random weights, and a tokenizer trained on given texts."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agentflow.testing import tiny_tokenizer
-from examples.first_training.plan import Shape
+from examples.library.plan import Shape
 
 __all__ = ["make_model"]
 
@@ -17,7 +17,7 @@ CONTEXT = 1024
 
 
 def make_model(
-    folder: Path, texts: Iterable[str], shape: Shape, seed: int, *, numbers: Sequence[int] = ()
+    folder: Path, texts: Iterable[str], shape: Shape, seed: int, *, numbers: Sequence[int | str] = ()
 ) -> Path:
     """Make the model so that it copies before it is trained.
 
@@ -26,7 +26,7 @@ def make_model(
     through unchanged.
 
     :param texts: training texts of the tokenizer.
-    :param numbers: numbers that are one token after a blank, as words are. Other readers of a Qwen2 tokenizer split all
+    :param numbers: numbers, or words, that are one token after a blank. Other readers of a Qwen2 tokenizer split all
         other numbers into digits.
     """
     import torch

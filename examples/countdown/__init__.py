@@ -1,0 +1,1 @@
+"""Countdown: an example of tuning an agent. See README.md."""

@@ -1,0 +1,1 @@
+"""Frozen lake: an example of tuning an agent. See README.md."""

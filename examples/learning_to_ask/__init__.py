@@ -1,0 +1,1 @@
+"""Learning to ask: an example of tuning an agent. See README.md."""

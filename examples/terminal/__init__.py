@@ -1,0 +1,1 @@
+"""A coding agent in a terminal: an example of tuning an agent. See README.md."""

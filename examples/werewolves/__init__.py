@@ -1,0 +1,1 @@
+"""Werewolves: an example of tuning one of two sides. See README.md."""
