@@ -14,9 +14,12 @@ from aiohttp import web
 from msgspec import Struct, field
 
 from agentflow._typeguards import is_object
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, error_line
 from agentflow.interop._task_host import HostFailure, TaskHost, TaskScore, TaskSession
 from agentflow.models import is_loopback
+from agentflow.telemetry import get_logger
+
+logger = get_logger(__name__)
 
 MAX_BODY = 1 << 20
 """Bytes of a request or a message."""
@@ -143,8 +146,10 @@ class EnvironmentServer:
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                if loopback and not is_loopback(f"http://{request.host}"):
+                if loopback and not _is_here(request.host):
                     raise _Refusal(403, "the Host header names another machine; use 127.0.0.1")
+                if (origin := request.headers.get("Origin")) and origin != f"http://{request.host}":
+                    raise _Refusal(403, "a web page of another origin can't use this server")
                 if self._token and not self._knows(request.headers):
                     raise _Refusal(401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
                 return await handler(request)
@@ -154,6 +159,11 @@ class EnvironmentServer:
                 return web.json_response({"error": str(failure)}, status=409)
             except web.HTTPException as error:
                 return web.json_response({"error": error.reason}, status=error.status)
+            except ConnectionError:
+                raise
+            except Exception as error:  # The boundary of the server: the client gets one line.
+                logger.exception("a request failed", path=request.path)
+                return web.json_response({"error": error_line(error)}, status=500)
 
         return guard
 
@@ -303,7 +313,7 @@ class _OpenEnvEpisode:
             message = msgspec.json.decode(text.encode(), type=_Message)
         except msgspec.ValidationError as error:
             return _error(f"a message has a type and data: {error}", "VALIDATION_ERROR")
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             return _error(str(error), "INVALID_JSON")
         try:
             match message.type:
@@ -319,6 +329,9 @@ class _OpenEnvEpisode:
                     return _error(f"{message.type[:100]}: send reset, step, state or close", "UNKNOWN_TYPE")
         except (_Refusal, HostFailure) as failure:
             return _error(str(failure), "EXECUTION_ERROR")
+        except Exception as error:  # The boundary of the server: the client gets one line.
+            logger.exception("an episode failed")
+            return _error(error_line(error), "EXECUTION_ERROR")
 
     async def _reset(self, given: Mapping[str, Any]) -> dict[str, Any]:
         task, seed = given.get("task"), given.get("seed")
@@ -361,6 +374,13 @@ class _OpenEnvEpisode:
             await session.close()
 
 
+def _is_here(host: str) -> bool:
+    try:
+        return is_loopback(f"http://{host}")
+    except ValueError:
+        return False
+
+
 def _observation(observation: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "observation", "data": {"observation": dict(observation), "reward": None, "done": False}}
 
@@ -379,7 +399,7 @@ async def _read(request: web.Request, kind: type[Any]) -> Any:  # noqa: ANN401 -
     body = await request.read()
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _Refusal(400, f"the body can't be used: {error}") from None
 
 

@@ -1,6 +1,7 @@
 """OpenEnv environments: a client of their WebSocket protocol, and a reader of their tasks."""
 
 import json
+import math
 import os
 import urllib.error
 import urllib.request
@@ -162,6 +163,8 @@ def _step(url: str, data: dict[str, Any]) -> OpenEnvStep:
     observation, reward = data.get("observation"), data.get("reward")
     if not is_object(observation) or not isinstance(reward, int | float | None):
         raise OpenEnvFailure(f"openenv:{url}: the answer is no observation with a reward")
+    if reward is not None and not math.isfinite(reward):
+        raise OpenEnvFailure(f"openenv:{url}: the reward is {reward}, no finite number")
     return OpenEnvStep(observation, None if reward is None else float(reward), bool(data.get("done")))
 
 

@@ -12,10 +12,11 @@ import pytest
 from aiohttp import web
 
 from agentflow.errors import ConfigurationError
-from agentflow.gateway import EpisodeOutcome
+from agentflow.gateway import EpisodeOffer, EpisodeOutcome, GatewayClient
 from agentflow.interop import ActionFailure, action_of, solve_openenv, solve_verifiers
 from agentflow.readers import OpenEnvFailure, VerifiersFailure, play_verifiers, read_tasks
 from agentflow.trajectory import Task
+from tests.agentflow.gateway.test_swarm_routes import OWNER_TOKEN, gateway
 from tests.agentflow.interop._served import SOLUTION, served
 from tests.agentflow.tasks._sight import serve_model
 
@@ -129,11 +130,41 @@ async def test_actions_of_other_environments_are_text_and_rewards_are_added(tmp_
             await tasks_of(f"openenv:{url}")
 
 
+@pytest.mark.promise("interop:openenv_source")
+async def test_every_step_through_the_gateway_has_its_tokens(tmp_path: Path) -> None:
+    steps: list[dict[str, Any]] = []
+
+    def answer(message: dict[str, Any]) -> str:
+        if message["type"] == "reset":
+            return observed(0, None)
+        steps.append(message["data"])
+        return observed(len(steps), 1.0, done=len(steps) == 2)
+
+    async with (
+        corridor(answer) as url,
+        gateway(tmp_path) as (registry, address),
+        GatewayClient(address, OWNER_TOKEN) as client,
+    ):
+        (task,) = await tasks_of(f"openenv:{url}?size=1&seed=7")
+        await registry.collector.offer([EpisodeOffer(id="1/0", group="1", task=task, seed="s")])
+        begun = await client.begin(wait=5)
+        assert begun is not None
+        policy = Policy(begun.base_url, begun.keys[""], begun.model)
+        receipt = await client.end(begun, await solve_openenv(begun.task, policy))
+        assert receipt.calls == len(steps) == 2
+        calls = await client.calls("1/0", 1)
+        assert all(call.trained and call.tokens is not None and call.tokens.sampled for call in calls)
+        (ended,) = await client.ended()
+        assert ended.outcome is not None
+        assert ended.outcome.reward == 2.0
+
+
 BROKEN = {
     "an error": (json.dumps({"type": "error", "data": {"message": "no room"}}), "no room"),
     "no JSON": ("hello", "the answer is no JSON"),
     "no data": ("{}", "the answer has no data"),
     "no observation": (json.dumps({"type": "observation", "data": {"reward": "x"}}), "is no observation"),
+    "a reward without a value": (observed(1, float("nan")), "the reward is nan, no finite number"),
     "a closed connection": (None, "the environment closed the connection"),
     "an end without a reward": (observed(1, None, done=True), "the episode of 0 steps has no reward"),
 }

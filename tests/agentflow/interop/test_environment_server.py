@@ -70,6 +70,11 @@ async def test_the_sandbox_of_a_client_that_leaves_is_removed(tmp_path: Path) ->
 
 MESSAGES = {
     "no JSON": ("{", "INVALID_JSON", ""),
+    "too deep": (
+        '{"type": "reset", "data": ' + '{"a": ' * 9_000 + "1" + "}" * 9_001,
+        "INVALID_JSON",
+        "depth",
+    ),
     "no object": ("[]", "VALIDATION_ERROR", "a message has a type"),
     "no type": ("{}", "VALIDATION_ERROR", "a message has a type"),
     "unknown type": ('{"type": "mcp"}', "UNKNOWN_TYPE", "send reset, step, state or close"),
@@ -144,8 +149,14 @@ async def test_sessions_over_http_are_opened_stepped_scored_and_closed(tmp_path:
             assert reason in str(await ask(path, body, status)), path
         async with http.post("/sessions", data=io.BytesIO(b"x" * (2 << 20))) as response:
             assert response.status == 413
-        async with http.get("/health", headers={"Host": "evil.example"}) as response:
-            assert response.status == 403
+        for refused in ({"Host": "evil.example"}, {"Host": "["}, {"Origin": "http://evil.example"}):
+            async with http.get("/health", headers=refused) as response:
+                assert response.status == 403, refused
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await http.ws_connect("/ws", headers=refused)
+        deep = b'{"tool": "x", "arguments": ' + b'{"a": ' * 20_000 + b"1" + b"}" * 20_001
+        async with http.post("/sessions/forged/call", data=deep) as response:
+            assert response.status == 400
 
 
 @pytest.mark.promise("interop:sessions")

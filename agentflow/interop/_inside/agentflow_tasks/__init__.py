@@ -167,7 +167,3 @@ def load_environment(
     taskset = {"id": "agentflow-tasks", "task": {"url": url, "token_env": token_env}}
     config = vf.resolve_env_config({"taskset": taskset, **settings})
     return vf.load_environment(config)
-
-
-if __name__ == "__main__":
-    AgentFlowTools.run()

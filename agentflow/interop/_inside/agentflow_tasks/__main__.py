@@ -1,0 +1,6 @@
+# pyright: basic, reportMissingImports=false
+"""Server of the tools of a session, which verifiers starts."""
+
+from agentflow_tasks import AgentFlowTools
+
+AgentFlowTools.run()
