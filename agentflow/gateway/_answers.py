@@ -36,7 +36,7 @@ Answered = tuple[GatewayAnswer, RecordedCall]
 _UNMODIFIED: Final = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 _IDS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_SIZE = 9
-_MOST_TOOLS = 64
+_MOST_KEPT = 64
 _MOST_IDS = 2**31
 _ENCODER = msgspec.msgpack.Encoder()
 _THOUGHT = "<think>"
@@ -187,7 +187,7 @@ class ExactAnswerer:
             return ()
         key = _ENCODER.encode(call.tools)
         if key not in self._escaped:
-            if len(self._escaped) >= _MOST_TOOLS:
+            if len(self._escaped) >= _MOST_KEPT:
                 self._escaped.clear()
             self._escaped[key] = tuple(map(escaped_tool, call.tools))
         return self._escaped[key]
@@ -196,6 +196,8 @@ class ExactAnswerer:
         """Return true if the template begins the reasoning of an answer, so that its text shows no beginning."""
         key = repr(call.template)
         if key not in self._thinks and call.prompt is None:
+            if len(self._thinks) >= _MOST_KEPT:
+                self._thinks.clear()
             end = await self._engine.render((Message("user", (TextPart("-"),)),), template=_template(call))
             self._thinks[key] = (await self._engine.text(end)).rstrip().endswith(_THOUGHT)
         return self._thinks.get(key, False)
@@ -400,6 +402,7 @@ def _recorded(
         tools=None if match.parent else call.tools,
         template=None if match.parent else call.template,
         finish=found.finish,
+        constrained=call.schema is not None or bool(call.tools and call.tool_choice not in ("auto", "none")),
         overrides=overrides,
         removed=call.removed,
     )

@@ -141,6 +141,8 @@ class RecordedCall(Struct, frozen=True, kw_only=True):
     """`chat_template_kwargs`; `None`: those of the parent."""
     finish: str = "stop"
     """Reason for its end."""
+    constrained: bool = False
+    """A schema or a required tool call constrained it; its log-probabilities are those of the constrained distribution."""
     overrides: tuple[str, ...] = ()
     """Sampling parameters of the request that the run replaced."""
     removed: int = 0

@@ -8,7 +8,7 @@ answer stays exactly as it was sampled, and a prompt stays the same even if the 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -30,6 +30,7 @@ from agentflow.models._token_answers import (
     read_answers,
 )
 
+T = TypeVar("T")
 Post: TypeAlias = Callable[[EncodedRequest], Awaitable[bytes]]
 """Function that sends a request and returns the body of the answer."""
 _ASKED: Final = Message("user", (TextPart("-"),))
@@ -37,6 +38,7 @@ _STAND_IN: Final = (_ASKED, Message("assistant", (TextPart("-"),)))
 _CLOSED: Final = (403, 404, 405)
 _OF_REQUESTS: Final = ("cache_salt", "priority", "request_id")
 _SEED_IDS: Final = 8
+_MOST_KEPT: Final = 128
 _NO_TEMPLATE = "its chat template has no tools; serve a model whose template has, or start vLLM with another `chat-template`"
 _NO_PARSER = (
     "it was started without a parser of tool calls; set `tool_parser` of its server, such as `hermes`"
@@ -78,8 +80,8 @@ class EngineFacts:
         """Tokens of the stand-in conversation up to its answer, by template options."""
         self.closed: dict[bytes, list[int]] = {}
         """The same, with the closing tokens of the answer."""
-        self.with_tools: set[bytes] = set()
-        """Template options with which tools are rendered."""
+        self.with_tools: dict[bytes, bool] = {}
+        """Template options, and true if tools are rendered with them."""
         self.grammars: dict[bytes, dict[str, Any] | None] = {}
         """Grammars that enforce a tool call."""
 
@@ -255,12 +257,12 @@ class TokenEngine:
         # Only a strict tool's schema is enforced; else arguments can be any JSON, such as a number.
         fields = {"messages": chat_messages((_ASKED,)), **self._tools(tools, choice, strict=True), **options}
         key = blake2b(_ENCODER.encode(fields), digest_size=16).digest()
-        if key not in self._facts.grammars:
-            rendered = await self._rendered({"model": self.model, **fields})
-            outputs = rendered.sampling_params.structured_outputs or {}
-            named = {name: value for name, value in outputs.items() if not name.startswith("_")}
-            self._facts.grammars[key] = without_none(named) or None
-        return self._facts.grammars[key]
+        if key in self._facts.grammars:
+            return self._facts.grammars[key]
+        rendered = await self._rendered({"model": self.model, **fields})
+        outputs = rendered.sampling_params.structured_outputs or {}
+        named = {name: value for name, value in outputs.items() if not name.startswith("_")}
+        return _kept(self._facts.grammars, key, without_none(named) or None)
 
     def _tools(
         self, tools: Sequence[ToolSpec], choice: str = "auto", *, strict: bool = False
@@ -320,7 +322,7 @@ class TokenEngine:
                 (_ASKED,), (), options
             ):
                 raise RequestError(ModelFailureKind.DENIED, _NO_TEMPLATE, status=200)
-            self._facts.with_tools.add(key)
+            _kept(self._facts.with_tools, key, True)
 
     async def _open(self, tools: Sequence[ToolSpec], options: Mapping[str, Any]) -> list[int]:
         return await self._stand_in(tools, options, "open")
@@ -328,11 +330,10 @@ class TokenEngine:
     async def _stand_in(
         self, tools: Sequence[ToolSpec], options: Mapping[str, Any], ending: str
     ) -> list[int]:
-        key = _ENCODER.encode((options, tools))
+        key = blake2b(_ENCODER.encode((options, tools)), digest_size=16).digest()
         cache = self._facts.open if ending == "open" else self._facts.closed
-        if key not in cache:
-            cache[key] = await self._render(_STAND_IN, tools, options, ending=ending)
-        return cache[key]
+        found = cache.get(key)
+        return found or _kept(cache, key, await self._render(_STAND_IN, tools, options, ending=ending))
 
     async def _closing(self, tools: Sequence[ToolSpec], options: Mapping[str, Any]) -> list[int] | None:
         """Return the tokens that close an answer, which some templates do not have; `None` if they can't be determined."""
@@ -349,6 +350,14 @@ class TokenEngine:
         request = EncodedRequest(f"{self._server}/inference/v1/generate", data, on_line=stream.add)
         await self._post(request)
         return stream.answer(body["token_ids"])
+
+
+def _kept(cache: dict[bytes, T], key: bytes, value: T) -> T:
+    """Keep a value, and forget the oldest ones: clients choose options and tools."""
+    while len(cache) >= _MOST_KEPT:
+        cache.pop(next(iter(cache)), None)
+    cache[key] = value
+    return value
 
 
 def joined(known: Sequence[int], tail: Sequence[int]) -> list[int]:

@@ -98,6 +98,7 @@ def _details(calls: Sequence[RecordedCall], outcome: EpisodeOutcome) -> dict[str
     details = {
         "calls": float(len(calls)),
         "forks": float(sum(call.origin not in _CONTINUED for call in calls)),
+        "constrained": float(sum(call.constrained for call in calls)),
         **{name: float(value) for name, value in outcome.metrics.items() if isfinite(value)},
     }
     return details if outcome.success is None else {**details, "success": float(outcome.success)}

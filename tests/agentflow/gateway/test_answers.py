@@ -297,6 +297,7 @@ async def test_an_answer_at_its_token_limit_has_the_finish_length() -> None:
         assert decoded(whole(one, 1)).startswith("␝user\na␞\n␝assistant\nunk␞\n␝user\nb␞\n")
         required = await one.ask(user("d"), tools=TOOLS, tool_choice="required")
         assert required.calls
+        assert [record.constrained for record in one.records] == [False, False, True]
         forced = GatewayCall(dialect="completions", prompt="Once", sampling=Sampling(max_tokens=2))
         assert await one.answerer.count(forced) == 4
         [(done, record)] = await one.answerer.answer(forced, one.memory, ["c9"], seed="s", temperature=1.0)

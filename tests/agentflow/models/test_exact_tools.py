@@ -21,6 +21,7 @@ from agentflow.models import (
     joined,
 )
 from agentflow.models._apis import EncodedRequest
+from agentflow.models._token_engine import EngineFacts
 from agentflow.testing.endpoint._prompt import PromptBody
 from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
 from agentflow.testing.endpoint._token_apis import CLOSE, decoded, encoded, rendered_ids
@@ -187,6 +188,16 @@ async def test_what_follows_an_answer_is_proven_or_refused(
     for _ in range(2):
         assert await template.tail(Message("assistant", (TextPart("yes"),)), user("more")) == after_text
         assert await template.tail(Message("assistant", (call,)), reply) == after_call
+
+
+@pytest.mark.promise("models:exact_tools")
+async def test_what_is_learned_about_templates_is_bounded() -> None:
+    template, facts = Templates("plain"), EngineFacts()
+    engine = TokenEngine("m", "http://letters/v1", template.post, facts)
+    for number in range(300):
+        tool = ToolSpec("look", str(number), LOOK.schema)
+        await engine.tail(Message("assistant", (ToolCall("c1", "look", {}),)), (user("more"),), (tool,))
+    assert len(facts.open) == len(facts.closed) == 128
 
 
 @pytest.mark.promise("models:exact_tools")
