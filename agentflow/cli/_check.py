@@ -24,7 +24,8 @@ from agentflow.cli._rollout import rollout_view
 from agentflow.cli._synth import synth_view
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.models import Accounts, Call, Message, ModelSettings, OpenModel, TextPart, make_model
-from agentflow.rollout import RESULTS, Assignment, RolloutConfig, RolloutRun, assign, load_rollout_config
+from agentflow.readers import assign_tasks
+from agentflow.rollout import RESULTS, Assignment, RolloutConfig, RolloutRun, load_rollout_config
 from agentflow.runs import choose_tools, sandbox_settings
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import make_metric
@@ -139,7 +140,7 @@ def _read_work(run: SynthesisConfig | RolloutConfig, say: Say) -> Assignment | N
         if isinstance(run, SynthesisConfig):
             say("seeds", True, f"{len(seeds_for(run))} in {run.seeds_file or 'the bundled file'}")
             return None
-        assignment = assign(run)
+        assignment = assign_tasks(run)
     except AgentFlowError as error:
         say("seeds" if isinstance(run, SynthesisConfig) else "tasks", False, str(error))
         return None
@@ -262,7 +263,7 @@ def _preview_synthesis(given: argparse.Namespace, folder: Path) -> int:
 
 def _preview_rollout(given: argparse.Namespace, folder: Path) -> int:
     config = load_rollout_config(given.config, given.settings)
-    assignment = assign(config)
+    assignment = assign_tasks(config)
     assignment = replace(assignment, tasks=assignment.tasks[: given.number], samples=1)
     update = {"journal": None, "output_dir": str(folder), "samples": 1, "save_results": True}
     run = RolloutRun(config.model_copy(update={**update, "trajectory_only": False}))

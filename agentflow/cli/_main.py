@@ -150,7 +150,7 @@ def _describe_synth(parser: argparse.ArgumentParser) -> None:
 def _describe_rollout(parser: argparse.ArgumentParser) -> None:
     _describe_settings(parser)
     parser.add_argument(
-        "--data", metavar="FILE", help="file of tasks, or hub:OWNER/NAME; same as data_path=FILE"
+        "--data", metavar="FILE", help="file or reader of tasks, or hub:OWNER/NAME; same as data_path=FILE"
     )
     parser.add_argument("--benchmark", metavar="NAME", help="benchmark; same as benchmark_name=NAME")
     _describe_run(parser, "summary")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from agentflow.cli._display import RunView, run_fields
 from agentflow.cli._output import Exit, print_wide
 from agentflow.cli._program import watch_run
+from agentflow.readers import assign_tasks
 from agentflow.rollout import (
     RESULTS,
     SUMMARY,
     TRAJECTORIES,
     RolloutRun,
     RolloutStatus,
-    assign,
     load_rollout_config,
 )
 from agentflow.rollout.analysis import render_summary
@@ -37,7 +37,7 @@ def run_rollout(given: argparse.Namespace) -> int:
     if given.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
-    assignment = assign(config)
+    assignment = assign_tasks(config)
     run = RolloutRun(config, resume=given.resume)
 
     def fields() -> dict[str, object]:

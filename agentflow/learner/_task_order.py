@@ -7,9 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 from agentflow.learner._config import TrainConfig
-from agentflow.readers import REASONING_GYM, REASONING_GYM_METRIC, aprepare_tasks
+from agentflow.readers import aprepare_tasks, with_own_scorers
 from agentflow.rollout import RolloutConfig
-from agentflow.scoring import BY_SOURCE
 from agentflow.trajectory import Task
 
 
@@ -82,9 +81,4 @@ def rules_for_tasks(
     config: TrainConfig, kind: Literal["training", "validation"], tasks: Sequence[Task] | None
 ) -> RolloutConfig:
     """Return the settings of a rollout; tasks with scorers of their own are scored by these."""
-    rules = config.rules_for(kind)
-    own = any(task.metadata.get("source") == REASONING_GYM for task in tasks or ())
-    if rules.evaluation_metric or not own:
-        return rules
-    chosen = {"evaluation_metric": BY_SOURCE, "metric_options": {REASONING_GYM: REASONING_GYM_METRIC}}
-    return rules.model_copy(update=chosen)
+    return with_own_scorers(config.rules_for(kind), tasks or ())

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
         TaskFilter,
     )
     from agentflow.readers._openenv import OpenEnvClient, OpenEnvFailure, OpenEnvStep, open_openenv
-    from agentflow.readers._preparing import PreparedTasks, aprepare_tasks, prepare_tasks
+    from agentflow.readers._preparing import (
+        PreparedTasks,
+        aprepare_tasks,
+        assign_tasks,
+        prepare_tasks,
+        with_own_scorers,
+    )
     from agentflow.readers._reading import TaskRecord, TaskSource, read_tasks, reader_settings, task_record
     from agentflow.readers._reasoning_gym import ascore_reasoning_gym, score_reasoning_gym
     from agentflow.readers._replies import KeptReplies, cache_folder
@@ -60,6 +66,7 @@ __all__ = [
     "VerifiersFailure",
     "aprepare_tasks",
     "ascore_reasoning_gym",
+    "assign_tasks",
     "cache_folder",
     "names_reader",
     "open_openenv",
@@ -71,6 +78,7 @@ __all__ = [
     "score_reasoning_gym",
     "serve_environments",
     "task_record",
+    "with_own_scorers",
 ]
 
 # Settings name readers without loading them.
@@ -85,7 +93,13 @@ __getattr__ = lazy_exports(
             "EnvironmentState",
         ],
         "._filters": ["FilterSpec", "NearDuplicateSettings", "PassRateSettings", "TaskFilter"],
-        "._preparing": ["PreparedTasks", "aprepare_tasks", "prepare_tasks"],
+        "._preparing": [
+            "PreparedTasks",
+            "aprepare_tasks",
+            "assign_tasks",
+            "prepare_tasks",
+            "with_own_scorers",
+        ],
         "._openenv": ["OpenEnvClient", "OpenEnvFailure", "OpenEnvStep", "open_openenv"],
         "._reading": ["TaskRecord", "TaskSource", "read_tasks", "reader_settings", "task_record"],
         "._reasoning_gym": ["ascore_reasoning_gym", "score_reasoning_gym"],

@@ -14,8 +14,10 @@ from agentflow.readers._augmentation import Augmenter
 from agentflow.readers._filters import FilterSpec, TaskFilter, make_filter
 from agentflow.readers._reading import TaskSource, read_tasks, reader_settings
 from agentflow.readers._replies import KeptReplies, OpenModels
-from agentflow.readers._settings import ReaderSettings
+from agentflow.readers._settings import REASONING_GYM, REASONING_GYM_METRIC, ReaderSettings, names_reader
+from agentflow.rollout import Assignment, RolloutConfig, assign
 from agentflow.runs import RoleModel, run_sync
+from agentflow.scoring import BY_SOURCE
 from agentflow.trajectory import Task
 
 _BATCH: Final = 64
@@ -79,6 +81,33 @@ async def aprepare_tasks(
             augmenter = Augmenter(chosen.augment, writer, solver)
         prepared = await _prepare(tasks, made, augmenter, chosen.limit)
         return structs.replace(prepared, calls=models.made)
+
+
+def assign_tasks(config: RolloutConfig) -> Assignment:
+    """Return the tasks and the metric that the settings of a rollout select; `data_path` may name a reader.
+
+    See docs/readers.md.
+
+    :raises ConfigurationError: one line with the place, if they can't be read.
+    """
+    if config.data_path is None or config.benchmark_name is not None or not names_reader(config.data_path):
+        return assign(config)
+    tasks = prepare_tasks(
+        config.data_path, **({} if config.number_of_tasks is None else {"limit": config.number_of_tasks})
+    ).tasks
+    return assign(with_own_scorers(config, tasks), tasks)
+
+
+def with_own_scorers(rules: RolloutConfig, tasks: Sequence[Task]) -> RolloutConfig:
+    """Return the settings of a rollout, without a metric of their own with the scorers that tasks bring along.
+
+    See docs/readers.md.
+    """
+    own = any(task.metadata.get("source") == REASONING_GYM for task in tasks)
+    if rules.evaluation_metric or not own:
+        return rules
+    chosen = {"evaluation_metric": BY_SOURCE, "metric_options": {REASONING_GYM: REASONING_GYM_METRIC}}
+    return rules.model_copy(update=chosen)
 
 
 def _opened(source: TaskSource, settings: dict[str, Any]) -> tuple[ReaderSettings, Iterator[Task]]:

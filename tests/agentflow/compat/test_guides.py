@@ -19,8 +19,9 @@ from agentflow import Sandbox, SynthesisPipeline, construct_solver, quick_rollou
 from agentflow.cli._main import command_parser
 from agentflow.errors import ErrorKind
 from agentflow.learner import TrainConfig, load_train_config
-from agentflow.models import ModelSettings
+from agentflow.models import OFFLINE, Accounts, ModelSettings, make_model
 from agentflow.models._providers import full_name
+from agentflow.readers._settings import READERS, parse_source
 from agentflow.rollout import rollout
 from agentflow.sandbox import ToolResult
 from agentflow.sandbox._names import Names, canonical_backend, documented_arguments
@@ -28,6 +29,7 @@ from agentflow.scoring import metric_names
 from agentflow.synthesis import SynthesisConfig
 from agentflow.team import Solver
 from agentflow.team._solver import tool_name
+from agentflow.tuner.judges import make_judge
 from mcp_servers import BACKENDS, ToolError, load_backend
 from tests.agentflow.compat.test_printed_files import PRINTED, commands
 from tests.behaviour._tree import ROOT
@@ -38,6 +40,8 @@ OFFERED: dict[str, object] = {
     "construct_solver": construct_solver, "rollout": rollout, "synthesize": synthesize,
 }  # fmt: skip
 """Functions and classes of the calls."""
+READER_TYPES = {"jsonl_dataset_file", "huggingface_dat_repo", "env_service", "tracing", "data_generation"}
+"""Types of readers that AgentJet's settings name."""
 
 
 class Row(NamedTuple):
@@ -223,6 +227,18 @@ def check_solver_tool(row: Row) -> None:
     assert tool_name(plain(row.printed)) == plain(row.here)
 
 
+def check_reader(row: Row) -> None:
+    assert plain(row.printed) in READER_TYPES
+    source = parse_source(plain(row.here))
+    assert source.reader in READERS or Path(source.target).suffix == ".jsonl"
+
+
+def check_judge(row: Row) -> None:
+    spec: Any = yaml.safe_load(plain(row.here))
+    model = make_model(ModelSettings(name=OFFLINE), Accounts())
+    assert make_judge(spec, model=model).name
+
+
 def check_key(row: Row) -> None:
     assert plain(row.printed) == plain(row.here)
     assert plain(row.printed) in solved()
@@ -235,6 +251,7 @@ CHECKS: dict[str, Callable[[Row], None]] = {
     "Engines": check_engine,
     "Files": check_file,
     "Imports": check_import,
+    "Judges": check_judge,
     "Keys of the result": check_key,
     "Metrics": check_metric,
     "Parts": check_part,
@@ -242,6 +259,7 @@ CHECKS: dict[str, Callable[[Row], None]] = {
     "Resource types": check_resource,
     "Results": check_result,
     "Settings": check_setting,
+    "Task readers": check_reader,
     "Tools": check_tool,
     "Tools of the solver": check_solver_tool,
     "Workflows": check_member,
