@@ -92,9 +92,8 @@ def assign_tasks(config: RolloutConfig) -> Assignment:
     """
     if config.data_path is None or config.benchmark_name is not None or not names_reader(config.data_path):
         return assign(config)
-    tasks = prepare_tasks(
-        config.data_path, **({} if config.number_of_tasks is None else {"limit": config.number_of_tasks})
-    ).tasks
+    reader = ReaderSettings(source=config.data_path, limit=config.number_of_tasks)
+    tasks = prepare_tasks(reader).tasks
     return assign(with_own_scorers(config, tasks), tasks)
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.learner import TrainConfig, TrainRun, load_train_config
 from agentflow.learner._task_order import read_tasks_of
+from agentflow.readers import read_tasks
 from agentflow.runs import run_sync
 
 
@@ -65,3 +67,23 @@ def test_two_sources_or_a_misspelled_setting_are_one_line(
         overrides=["policy.model=m", "tasks.reader=textarena:TicTacToe-v0?size=3"]
     ).tasks.reader
     assert reader is not None and reader.source == "textarena:TicTacToe-v0?size=3"
+
+
+@pytest.mark.promise("readers:rollout")
+def test_a_rollout_works_on_the_tasks_of_a_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["rollout", "--data", "reasoning_gym:gcd?size=3&seed=1", "number_of_tasks=1", "output_dir=out"])
+        == 0
+    )
+    capsys.readouterr()
+    (line,) = Path("out/results.jsonl").read_text().splitlines()
+    result = json.loads(line)
+    assert (result["task_id"], result["score"] is not None) == ("gcd/1/0", True)
+    # What it did are tasks again.
+    (task,) = read_tasks("traces:out")
+    assert task.metadata["pass_rate"] == 0.0 and task.references == ("1",)
+    assert main(["rollout", "--data", "reasoning_gym:gdc", "output_dir=other"]) == 2
+    assert "there is no such data set; did you mean gcd" in capsys.readouterr().err
