@@ -23,8 +23,12 @@ from agentflow.gateway import (
 from agentflow.serving import ModelServer
 from agentflow.testing.endpoint import fake_endpoint
 from agentflow.trajectory import Task
-from tests.clients._environments import DEVELOPMENT, DRIVERS, node_folder, python_of, run
+from tests.behaviour._markdown import snippets
+from tests.clients._environments import DEVELOPMENT, DRIVERS, ROOT, node_folder, python_of, run
 from tests.clients._scripted_vllm import scripted_vllm, tool_line
+from tests.conformance._node import node
+
+PAGE = ROOT / "docs/gateway.md"
 
 WEATHER = "Rome: sunny, 21 degrees. Oslo: snow, -5 degrees."
 SCRIPTS = {
@@ -41,12 +45,12 @@ SCRIPTS = {
     ],
 }
 PYTHON = {
-    name: DEVELOPMENT if name in ("openai", "openai-stream", "raw-http") else environment
+    name: DEVELOPMENT if name in ("openai", "openai-stream", "curl") else environment
     for environment, names in {
         "model-clients": [
             "openai", "openai-async", "openai-stream", "openai-agents-chat", "openai-agents-responses",
             "openai-agents-stream", "langgraph", "langgraph-responses", "langgraph-stream", "pydantic-ai", "anthropic",
-            "anthropic-stream", "raw-http",
+            "anthropic-stream", "curl",
         ],
         "agentscope": ["agentscope"],
     }.items()
@@ -79,16 +83,15 @@ async def finish(client: GatewayClient, begun: BegunEpisode) -> tuple[EpisodeRec
 
 async def play(name: str, begun: BegunEpisode, folder: Path, question: str) -> str:
     """Let a client play, and return its answer."""
-    environment = {
-        "BASE_URL": begun.base_url,
-        "API_KEY": begun.keys[""],
-        "MODEL": begun.model,
-        "TASK": question,
-    }
     command = [python_of(PYTHON[name]), str(DRIVERS / "model_clients.py"), name]
-    status, output, errors = await run(command, folder, environment)
+    status, output, errors = await run(command, folder, variables(begun, question))
     assert status == 0, errors[-2000:]
     return output.strip()
+
+
+def variables(begun: BegunEpisode, task: str) -> dict[str, str]:
+    """Return everything that a client is told."""
+    return {"BASE_URL": begun.base_url, "API_KEY": begun.keys[""], "MODEL": begun.model, "TASK": task}
 
 
 def check(receipt: EpisodeReceipt, calls: list[RecordedCall], number: int) -> None:
@@ -103,7 +106,7 @@ def check(receipt: EpisodeReceipt, calls: list[RecordedCall], number: int) -> No
 @pytest.mark.promise("gateway:clients")
 async def test_clients_play_tool_episodes_whose_tokens_are_appended(tmp_path: Path) -> None:
     async with fake_endpoint(tool_turns=2) as url, gateway(url, "fake") as client:
-        for number, name in enumerate(("openai", "openai-stream", "raw-http")):
+        for number, name in enumerate(("openai", "openai-stream", "curl")):
             begun = await begin(client, number)
             answer = await play(name, begun, tmp_path, "Weather in Rome and Oslo?")
             check(*await finish(client, begun), 3)
@@ -141,37 +144,34 @@ async def test_a_command_line_agent_finishes_a_task_with_two_files_on_vllm(
     (tmp_path / "numbers.txt").write_text("40\n2\n", encoding="utf-8")
     async with gateway(scripted.url, scripted.model, scripted.key) as client:
         begun = await begin(client)
-        command, environment = (claude_code if name == "claude" else codex)(tmp_path, begun)
-        prompt = f"Write the sum of the numbers in numbers.txt to sum.txt. [[script {name}]]"
-        path = str(node_folder() / "node_modules/.bin" / command[0])
+        command = (claude_code if name == "claude" else codex)(tmp_path, begun)
+        task = f"Write the sum of the numbers in numbers.txt to sum.txt. [[script {name}]]"
+        programs = node_folder() / "node_modules/.bin"
+        path = f"{programs}:{Path(node()).parent}:/usr/bin:/bin"
         with anyio.fail_after(500):
-            status, output, errors = await run([path, *command[1:], prompt], tmp_path, environment)
+            status, output, errors = await run(command, tmp_path, {**variables(begun, task), "PATH": path})
         assert status == 0, output[-2000:] + errors[-2000:]
         check(*await finish(client, begun), 3)
     assert (tmp_path / "sum.txt").read_text(encoding="utf-8") == "42"
     assert "The sum is in sum.txt." in output
 
 
-def claude_code(folder: Path, begun: BegunEpisode) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and the environment of Claude Code, as docs/gateway.md describes it."""
-    options = ["--output-format", "json", "--dangerously-skip-permissions", "--model", begun.model]
-    return ["claude", *options, "-p"], {
-        "ANTHROPIC_BASE_URL": begun.base_url.removesuffix("/v1"),
-        "ANTHROPIC_AUTH_TOKEN": begun.keys[""],
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "1000",
-        "IS_SANDBOX": "1",
-    }
+def claude_code(folder: Path, begun: BegunEpisode) -> list[str]:
+    """Return the command line of Claude Code in docs/gateway.md, with permission to use tools."""
+    (line,) = (snippet.text for snippet in snippets(PAGE, "sh") if "claude" in snippet.text)
+    return ["sh", "-c", f"export IS_SANDBOX=1; {line.rstrip()} --dangerously-skip-permissions"]
 
 
-def codex(folder: Path, begun: BegunEpisode) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and the environment of Codex, as docs/gateway.md describes it."""
-    provider = f'name = "g"\nbase_url = "{begun.base_url}"\nenv_key = "GATEWAY_KEY"\nwire_api = "responses"\n'
+def codex(folder: Path, begun: BegunEpisode) -> list[str]:
+    """Return the command line of Codex, configured with the snippet of docs/gateway.md."""
+    (settings,) = (snippet.text for snippet in snippets(PAGE, "toml") if "wire_api" in snippet.text)
+    settings = settings.replace("http://127.0.0.1:18900/v1", begun.base_url).replace(
+        '"policy"', f'"{begun.model}"'
+    )
     (folder / ".codex").mkdir()
-    settings = f'model = "{begun.model}"\nmodel_provider = "g"\n\n[model_providers.g]\n{provider}'
     (folder / ".codex/config.toml").write_text(settings, encoding="utf-8")
-    options = ["--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox"]
-    return ["codex", "exec", *options], {"GATEWAY_KEY": begun.keys[""]}
+    options = "--skip-git-repo-check --json --dangerously-bypass-approvals-and-sandbox"
+    return ["sh", "-c", f'codex exec {options} "$TASK"']
 
 
 CALL = '{"city": "Rome"}'

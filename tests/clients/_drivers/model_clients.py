@@ -6,8 +6,8 @@ Each asks for the weather in two cities, calls the tool that the model asks for,
 import asyncio
 import json
 import os
+import subprocess
 import sys
-import urllib.request
 
 BASE, KEY, MODEL = (os.environ[name] for name in ("BASE_URL", "API_KEY", "MODEL"))
 TASK = os.environ["TASK"]
@@ -192,17 +192,24 @@ async def anthropic(stream):
             messages += [{"role": "assistant", "content": said.content}, {"role": "user", "content": results}]
 
 
-def raw_http():
+def curl():
     messages = [{"role": "user", "content": TASK}]
+    headers = ["-H", f"Authorization: Bearer {KEY}", "-H", "Content-Type: application/json"]
     while True:
         body = {"model": MODEL, "messages": messages, "tools": [{"type": "function", "function": FUNCTION}]}
-        request = urllib.request.Request(
+        command = [
+            "curl",
+            "--silent",
+            "--fail-with-body",
+            *headers,
+            "--data",
+            "@-",
             f"{BASE}/chat/completions",
-            json.dumps(body).encode(),
-            {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request) as response:
-            said = json.load(response)["choices"][0]["message"]
+        ]
+        answer = subprocess.run(
+            command, input=json.dumps(body).encode(), stdout=subprocess.PIPE, check=True
+        ).stdout
+        said = json.loads(answer)["choices"][0]["message"]
         if not said.get("tool_calls"):
             return said["content"]
         messages.append(said)
@@ -225,7 +232,7 @@ CLIENTS = {
     "agentscope": agentscope,
     "anthropic": lambda: anthropic(False),
     "anthropic-stream": lambda: anthropic(True),
-    "raw-http": raw_http,
+    "curl": curl,
 }
 
 if __name__ == "__main__":
