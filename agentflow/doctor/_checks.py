@@ -80,6 +80,20 @@ async def examine_verl() -> Diagnosis:
     )
 
 
+async def examine_trinity() -> Diagnosis:
+    """Look for Trinity in its environment."""
+    return await anyio.to_thread.run_sync(
+        _environment, "trinity", "trinity-rft", own_environment(".venv-trinity"), "backbone: trinity"
+    )
+
+
+async def examine_verifiers() -> Diagnosis:
+    """Look for verifiers in its environment."""
+    return await anyio.to_thread.run_sync(
+        _environment, "verifiers", "verifiers", own_environment(".venv-verifiers"), "verifiers:TASKSET"
+    )
+
+
 def _uncompiled() -> list[Path]:
     specs = [spec for name in PRELOADED if (spec := find_spec(name)) is not None]
     sources = [spec.origin for spec in specs if spec.origin is not None]
@@ -97,7 +111,7 @@ def _environment(name: str, distribution: str, python: Path, use: str) -> Diagno
             name=name, state=DiagnosisState.WORKS, text=f"{distribution} {version} in {python}"
         )
     made = (
-        f"make .venv-{distribution}/.stamp"
+        f"make .venv-{distribution.removesuffix('-rft')}/.stamp"
         if (_CHECKOUT / "Makefile").is_file()
         else f"install {distribution} into an environment of its own and set `python`"
     )
@@ -185,6 +199,8 @@ def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
         ("installation", "bytecode"): examine_bytecode,
         ("installation", "serving"): examine_serving,
         ("installation", "verl"): examine_verl,
+        ("installation", "trinity"): examine_trinity,
+        ("installation", "verifiers"): examine_verifiers,
         **{("runtimes", name): partial(examine_runtime, name) for name in RUNTIMES},
         **{("containment", one.name): partial(machine.examine, one) for one in CONTAINMENT},
         **{("backends", name): partial(examine_backend, name) for name in BACKENDS},

@@ -43,11 +43,12 @@ def read_verifiers(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
     taskset = {"id": source.target, **source.options, **given.get("taskset", {})}
     env = {"agent": dict(_DEFAULT_AGENT), **given, "taskset": taskset}
     request = {"do": "list", "env": env, "start": start, "size": size}
+    interpreter = _interpreter(python)
     try:
         done = subprocess.run(
-            [_interpreter(python), PROGRAM],
+            [interpreter, PROGRAM],
             input=json.dumps(request) + "\n",
-            env=_environment(),
+            env=_environment(interpreter),
             capture_output=True,
             encoding="utf-8",
             timeout=_SECONDS,
@@ -91,11 +92,12 @@ async def play_verifiers(task: Task, *, base_url: str, api_key: str, model: str)
         "model": model,
     }
     try:
+        interpreter = _interpreter(str(origin.get("python", "")))
         # Killed if the caller is cancelled.
         done = await anyio.run_process(
-            [str(_interpreter(str(origin.get("python", "")))), str(PROGRAM)],
+            [str(interpreter), str(PROGRAM)],
             input=(json.dumps(request) + "\n").encode(),
-            env=_environment(),
+            env=_environment(interpreter),
             check=False,
         )
     except (OSError, ConfigurationError) as error:
@@ -114,10 +116,12 @@ def _interpreter(python: str) -> Path:
     return found.absolute()
 
 
-def _environment() -> dict[str, str]:
+def _environment(interpreter: Path) -> dict[str, str]:
     # The program imports `agentflow_tasks` from its own folder, which Python puts on the path of a program.
     unwanted = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
-    return {name: value for name, value in os.environ.items() if name not in unwanted}
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    # The programs of agents are run by uv, which is beside that Python.
+    return kept | {"PATH": f"{interpreter.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
 def _answer(status: int, said: str, log: str) -> dict[str, Any]:

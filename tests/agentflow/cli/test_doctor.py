@@ -71,12 +71,13 @@ def test_missing_extras_and_bytecode_are_installed_by_one_command(
 
 
 @pytest.mark.promise("doctor:installation")
-def test_the_environments_of_vllm_and_verl_are_checked(
+def test_the_environments_of_servers_and_trainers_are_checked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(_import_path, "_OWN", tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
-    assert main(["doctor", "verl", "serving", "--json"]) == 1
+    assert main(["doctor", "verl", "trinity", "verifiers", "serving", "--json"]) == 1
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
     assert found["serving"]["said"].endswith("make .venv-vllm/.stamp")
-    assert found["verl"]["said"].endswith("make .venv-verl/.stamp")
+    for name in ("verl", "trinity", "verifiers"):
+        assert found[name]["said"].endswith(f"make .venv-{name}/.stamp")

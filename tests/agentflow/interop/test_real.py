@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,8 +12,10 @@ import anyio
 import pytest
 from aiohttp import web
 
+from agentflow.gateway import EpisodeOffer, GatewayClient
 from agentflow.interop import solve_openenv, solve_verifiers
 from agentflow.readers import OpenEnvClient
+from tests.agentflow.gateway.test_swarm_routes import OWNER_TOKEN, gateway
 from tests.agentflow.interop._served import SOLUTION, served
 from tests.agentflow.interop.test_environment_agents import Policy, tasks_of
 from tests.agentflow.tasks._sight import serve_model
@@ -107,7 +108,6 @@ async def test_an_environment_of_openenv_is_played(tmp_path: Path) -> None:
 async def test_verifiers_plays_a_task_in_our_sandbox(tmp_path: Path) -> None:
     """Both directions at once: our tasks as a verifiers environment, which is read and played as tasks."""
     python = python_of("verifiers")
-    os.environ["PATH"] = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     async with served(tmp_path) as url, serve_model(model) as policy:
         (sort, capital) = await tasks_of(f'verifiers:agentflow-tasks?python={python}&task={{"url": "{url}"}}')
         assert (sort.id, capital.question) == ("0/sort", "What is the capital of France?")
@@ -116,3 +116,28 @@ async def test_verifiers_plays_a_task_in_our_sandbox(tmp_path: Path) -> None:
         assert outcome.metrics["turns"] == 2.0
         # It calls a tool, and answers "done": there is no capital of that name.
         assert (await solve_verifiers(capital, Policy(policy))).reward == 0.0
+
+
+async def test_verifiers_plays_through_the_gateway_by_the_key_of_its_episode(tmp_path: Path) -> None:
+    python = python_of("verifiers")
+    async with (
+        served(tmp_path) as url,
+        gateway(tmp_path / "gateway") as (registry, address),
+        GatewayClient(address, OWNER_TOKEN) as client,
+    ):
+        source = f'verifiers:agentflow-tasks?python={python}&start=1&task={{"url": "{url}"}}'
+        (capital,) = await tasks_of(source)
+        await registry.collector.offer([EpisodeOffer(id="1/0", group="1", task=capital, seed="s")])
+        begun = await client.begin(wait=5)
+        assert begun is not None
+        policy = Policy(begun.base_url, begun.keys[""], begun.model)
+        outcome = await solve_verifiers(begun.task, policy)
+        # The model repeats the question.
+        assert (outcome.failure, outcome.reward) == ("", 0.0)
+        receipt = await client.end(begun, outcome)
+        (call,) = await client.calls("1/0", 1)
+        assert receipt.calls == 1
+        assert call.trained
+        assert call.delivered
+        assert call.tokens is not None
+        assert call.tokens.sampled
