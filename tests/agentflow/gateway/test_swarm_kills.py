@@ -3,8 +3,10 @@
 import os
 import random
 import signal
+import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -17,12 +19,16 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from pydantic import SecretStr
 
 from agentflow.gateway import EpisodeLimits, Gateway, GatewaySettings, UpstreamSettings
+from agentflow.learner._rollout_store import RolloutStore
 from agentflow.testing import fake_endpoint
+from agentflow.tuner._samples import SEPARATOR
 from tests.agentflow.gateway._swarm_programs import Emit, Player, Trainer, play, steps_in, train
+from tests.agentflow.gateway._tuning_program import Tuner, tune
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKER_TOKEN = "token-of-the-workers"
-Run: TypeAlias = Callable[[Player | Trainer, Emit], Awaitable[bool]]
+Program: TypeAlias = Player | Trainer | Tuner
+Run: TypeAlias = Callable[[Program, Emit], Awaitable[bool]]
 """Runs a program; returns true if it ended by itself. An exception of `emit` kills it."""
 
 
@@ -30,21 +36,32 @@ class Killed(BaseException):
     """The program must die now."""
 
 
-async def as_task(program: Player | Trainer, emit: Emit) -> bool:
+async def as_task(program: Program, emit: Emit) -> bool:
     """Run a program as a task: it dies at the event, and its connections break."""
     alive = True
     try:
-        await (play(program, emit) if isinstance(program, Player) else train(program, emit))
+        match program:
+            case Player():
+                await play(program, emit)
+            case Trainer():
+                await train(program, emit)
+            case Tuner():
+                await tune(program, emit)
     except* Killed:
         alive = False
     return alive
 
 
-async def as_process(program: Player | Trainer, emit: Emit) -> bool:
+async def as_process(program: Program, emit: Emit) -> bool:
     """Run a program as a process: it is killed at the event, wherever it is by then."""
-    kind = "play" if isinstance(program, Player) else "train"
     given = msgspec.json.encode(program).decode()
-    command = [sys.executable, "-m", "tests.agentflow.gateway._swarm_programs", kind, given]
+    words = {
+        Player: ["_swarm_programs", "play"],
+        Trainer: ["_swarm_programs", "train"],
+        Tuner: ["_tuning_program"],
+    }
+    module, *kind = words[type(program)]
+    command = [sys.executable, "-m", f"tests.agentflow.gateway.{module}", *kind, given]
     async with await anyio.open_process(command, cwd=ROOT, stderr=None) as process:
         assert process.stdout is not None
         lines = BufferedByteReceiveStream(process.stdout)
@@ -52,7 +69,9 @@ async def as_process(program: Player | Trainer, emit: Emit) -> bool:
             while True:
                 emit((await lines.receive_until(b"\n", 1 << 20)).decode())
         except (anyio.IncompleteRead, anyio.EndOfStream):
-            return await process.wait() == 0
+            status = await process.wait()
+            assert status == 0, f"{module} failed with status {status}"
+            return True
         except Killed:
             process.kill()
             await process.wait()
@@ -106,7 +125,7 @@ class Chaos:
                 return
             self.kills["player"] += 1
 
-    async def keep_trainer(self, trainer: Trainer, kills: int) -> None:
+    async def keep_trainer(self, trainer: Trainer | Tuner, kills: int) -> None:
         """Run the trainer to its end; kill it some times."""
         for life in range(kills + 1):
             left = [self.chance.randint(5, 25) if life < kills else float("inf")]
@@ -199,3 +218,45 @@ async def test_memory_is_flat_over_ten_thousand_episodes(tmp_path: Path) -> None
     await check_swarm(tmp_path, as_task, players=16, groups=2500, size=4, kills=(0, 0, 0), watch=watch)
     # Keys of the last 4,096 attempts are known as old ones.
     assert max(sizes[episodes] for episodes in range(6000, 10_001, 1000)) < 1.05 * sizes[5000], sizes
+
+
+@pytest.mark.soak
+@pytest.mark.promise("gateway:swarm:trainer")
+async def test_the_real_trainer_uses_each_episode_once_however_often_it_is_killed(tmp_path: Path) -> None:
+    kills = (30, 5, 5)
+    async with fake_endpoint() as upstream:
+        settings = GatewaySettings(
+            folder=tmp_path / "gateway",
+            worker_token=SecretStr(WORKER_TOKEN),
+            upstream=UpstreamSettings(base_url=upstream, model="tiny"),
+            limits=EpisodeLimits(idle_seconds=1.5, attempts=10),
+        )
+        async with Gateway(settings) as gateway:
+            chaos = Chaos(gateway, 2, as_process, lambda _acked: None)
+            async with anyio.create_task_group() as tasks:
+                for number in range(4):
+                    tasks.start_soon(chaos.keep_player, number, kills[0] // 4 + (number < kills[0] % 4))
+                tasks.start_soon(chaos.kill_gateway, 240, kills[1])
+                tuner = Tuner(gateway.url, gateway.token, str(tmp_path), steps=15, tasks_per_step=4, size=4)
+                tasks.start_soon(chaos.keep_trainer, tuner, kills[2])
+    assert (chaos.kills["player"], chaos.kills["gateway"], chaos.kills["trainer"]) == kills
+    store = RolloutStore(tmp_path / "rollouts")
+    batches = [batch for step in range(1, 16) if (batch := store.read(step)) is not None]
+    assert [batch.step for batch in batches] == list(range(1, 16))
+    trained = [
+        (sample.id.partition(SEPARATOR)[0], batch.step) for batch in batches for sample in batch.samples
+    ]
+    step_of = dict(trained)
+    assert len(step_of) == len(trained)
+    with closing(sqlite3.connect(tmp_path / "gateway" / "episodes.db")) as journal:
+        rows = journal.execute("SELECT id, state, step, attempt FROM places").fetchall()
+    known = {id: (state, step, attempt) for id, state, step, attempt in rows}
+    assert {id: (state, step) for id, (state, step, _) in known.items() if state == "used"} == {
+        id: ("used", step) for id, step in trained
+    }
+    lost = [
+        (id, acked, known.get(id))
+        for id, acked in chaos.acked.items()
+        if known.get(id) != ("used", step_of.get(id), acked[0])
+    ]
+    assert lost == []
