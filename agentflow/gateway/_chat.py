@@ -1,18 +1,17 @@
 """Chat completions API of the gateway."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from agentflow.gateway._chat_reply import ChatReply
+from agentflow.gateway._conversation import ConversationBuilder, tool_call, tool_spec
 from agentflow.gateway._dialect import (
     Arrival,
-    ConversationBuilder,
     ParsedRequest,
     StrictBody,
-    arguments_text,
-    cached_tokens,
     checked,
     decode,
     encode,
@@ -20,79 +19,75 @@ from agentflow.gateway._dialect import (
     extra_sampling,
     invalid,
     openai_failure,
-    tool_call,
-    tool_spec,
-    total_usage,
-    unsent,
 )
-from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
+from agentflow.gateway._types import GatewayCall, GatewayError
 from agentflow.models import Sampling, ToolSpec
 
 NO_IMAGES = "the models of the gateway read text only; describe it in text"
 """Remedy for images, audio and files in a conversation."""
 
 
-class _Text(StrictBody, tag="text"):
+class _ChatText(StrictBody, tag="text"):
     text: str
     cache_control: object = None
     prompt_cache_breakpoint: object = None
 
 
-class _Refusal(StrictBody, tag="refusal"):
+class _ChatRefusal(StrictBody, tag="refusal"):
     refusal: str
 
 
-class _Image(Struct, tag="image_url"):
+class _ChatImage(Struct, tag="image_url"):
     pass
 
 
-class _Audio(Struct, tag="input_audio"):
+class _ChatAudio(Struct, tag="input_audio"):
     pass
 
 
-class _File(Struct, tag="file"):
+class _ChatFile(Struct, tag="file"):
     pass
 
 
-_Content = str | list[_Text | _Refusal | _Image | _Audio | _File] | None
+_ChatContent = str | list[_ChatText | _ChatRefusal | _ChatImage | _ChatAudio | _ChatFile] | None
 
 
-class _Function(StrictBody):
+class _ChatFunction(StrictBody):
     name: str
     arguments: str
 
 
-class _Called(StrictBody):
+class _ChatToolCall(StrictBody):
     id: str
-    function: _Function
+    function: _ChatFunction
     type: Literal["function"] = "function"
     index: int | None = None
 
 
 class _SystemMessage(StrictBody, tag_field="role", tag="system"):
-    content: _Content
+    content: _ChatContent
     name: str | None = None
 
 
 class _DeveloperMessage(StrictBody, tag_field="role", tag="developer"):
-    content: _Content
+    content: _ChatContent
     name: str | None = None
 
 
 class _UserMessage(StrictBody, tag_field="role", tag="user"):
-    content: _Content
+    content: _ChatContent
     name: str | None = None
 
 
 class _ToolMessage(StrictBody, tag_field="role", tag="tool"):
-    content: _Content
+    content: _ChatContent
     tool_call_id: str
     name: str | None = None
 
 
 class _AssistantMessage(StrictBody, tag_field="role", tag="assistant"):
-    content: _Content = None
-    tool_calls: list[_Called] | None = None
+    content: _ChatContent = None
+    tool_calls: list[_ChatToolCall] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -112,7 +107,7 @@ class _FunctionSpec(StrictBody):
     strict: bool | None = None
 
 
-class _Tool(StrictBody):
+class _ChatTool(StrictBody):
     function: _FunctionSpec
     type: Literal["function"]
     cache_control: object = None
@@ -122,7 +117,7 @@ class _ChosenFunction(StrictBody):
     name: str
 
 
-class _Choice(StrictBody):
+class _ChatToolChoice(StrictBody):
     function: _ChosenFunction
     type: Literal["function"]
 
@@ -190,8 +185,8 @@ class ChatBody(SamplingBody, kw_only=True):
 
     model: str
     messages: list[_AnyMessage]
-    tools: list[_Tool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | _Choice | None = None
+    tools: list[_ChatTool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | _ChatToolChoice | None = None
     response_format: _ResponseFormat | None = None
     max_completion_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -232,8 +227,8 @@ class ChatBody(SamplingBody, kw_only=True):
 
 _DECODER = msgspec.json.Decoder(ChatBody)
 _BODY = (
-    ChatBody, _AssistantMessage, _ToolMessage, _Text, _Called, _Function, _Tool, _FunctionSpec, StreamOptions,
-    _ResponseFormat, _NamedSchema, _Choice, _ChosenFunction,
+    ChatBody, _AssistantMessage, _ToolMessage, _ChatText, _ChatToolCall, _ChatFunction, _ChatTool, _FunctionSpec, StreamOptions,
+    _ResponseFormat, _NamedSchema, _ChatToolChoice, _ChosenFunction,
 )  # fmt: skip
 
 
@@ -252,7 +247,7 @@ class ChatApi:
             dialect="chat",
             messages=_conversation(given.messages).messages,
             tools=tuple(_tools(given.tools or [])),
-            tool_choice=choice.function.name if isinstance(choice, _Choice) else choice or "auto",
+            tool_choice=choice.function.name if isinstance(choice, _ChatToolChoice) else choice or "auto",
             answers=given.n or 1,
             sampling=given.sampling(given.max_completion_tokens),
             schema=_schema(given.response_format),
@@ -292,12 +287,12 @@ def _conversation(given: list[_AnyMessage]) -> ConversationBuilder:
     return builder
 
 
-def _texts(content: _Content, place: str) -> Iterator[str]:
-    for number, part in enumerate([_Text(text=content)] if isinstance(content, str) else content or ()):
+def _texts(content: _ChatContent, place: str) -> Iterator[str]:
+    for number, part in enumerate([_ChatText(text=content)] if isinstance(content, str) else content or ()):
         match part:
-            case _Text():
+            case _ChatText():
                 yield part.text
-            case _Refusal():
+            case _ChatRefusal():
                 yield part.refusal
             case _:
                 kind = type(part).__struct_config__.tag
@@ -306,7 +301,7 @@ def _texts(content: _Content, place: str) -> Iterator[str]:
                 )
 
 
-def _tools(given: list[_Tool]) -> Iterator[ToolSpec]:
+def _tools(given: list[_ChatTool]) -> Iterator[ToolSpec]:
     for number, tool in enumerate(given):
         function = tool.function
         place = f"tools[{number}].function"
@@ -321,95 +316,3 @@ def _schema(format: _ResponseFormat | None) -> dict[str, Any] | None:
     if format.json_schema is None or format.json_schema.schema is None:
         raise invalid("response_format.json_schema.schema is missing; add it")
     return format.json_schema.schema
-
-
-class ChatReply:
-    """Writes the answers to one request."""
-
-    ping = b": ping\n\n"
-
-    def __init__(self, model: str, created: int, usage: bool) -> None:
-        """Store fields of the request.
-
-        :param usage: the stream ends with the usage.
-        """
-        self._fields = {"created": created, "model": model}
-        self._usage = usage
-        self._id = ""
-        self._sent = ""
-
-    def body(self, answers: Sequence[GatewayAnswer]) -> bytes:
-        """Return the body of a response without events."""
-        choices = [
-            {"index": index, "message": _said(answer), "logprobs": None, "finish_reason": answer.finish}
-            for index, answer in enumerate(answers)
-        ]
-        head = {"id": f"chatcmpl-{answers[0].id}", "object": "chat.completion", **self._fields}
-        return encode({**head, "choices": choices, "usage": openai_usage(answers)})
-
-    def opening(self, answer: str) -> Iterator[bytes]:
-        """Yield the first events."""
-        self._id = answer
-        yield self._chunk(0, {"role": "assistant", "content": ""})
-
-    def piece(self, text: str) -> Iterator[bytes]:
-        """Yield the events of a piece of text."""
-        self._sent += text
-        yield self._chunk(0, {"content": text})
-
-    def ending(self, answers: Sequence[GatewayAnswer]) -> Iterator[bytes]:
-        """Yield all events that were not sent yet."""
-        for index, answer in enumerate(answers):
-            if index:
-                yield self._chunk(index, {"role": "assistant", "content": ""})
-            if answer.reasoning:
-                yield self._chunk(index, {"reasoning_content": answer.reasoning})
-            if rest := unsent(answer, "" if index else self._sent):
-                yield self._chunk(index, {"content": rest})
-            for number, call in enumerate(_calls(answer)):
-                function = call["function"]
-                begun = {"index": number, **call, "function": {**function, "arguments": ""}}
-                yield self._chunk(index, {"tool_calls": [begun]})
-                written = {"index": number, "function": {"arguments": function["arguments"]}}
-                yield self._chunk(index, {"tool_calls": [written]})
-            yield self._chunk(index, {}, answer.finish)
-        if self._usage:
-            yield event({**self._head(), "choices": [], "usage": openai_usage(answers)})
-        yield b"data: [DONE]\n\n"
-
-    def _head(self) -> dict[str, Any]:
-        return {"id": f"chatcmpl-{self._id}", "object": "chat.completion.chunk", **self._fields}
-
-    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return event({**self._head(), "choices": [choice], **({"usage": None} if self._usage else {})})
-
-
-def _said(answer: GatewayAnswer) -> dict[str, Any]:
-    said: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
-    said["refusal"] = None
-    if answer.reasoning:
-        said["reasoning_content"] = answer.reasoning
-    return {**said, "tool_calls": _calls(answer)} if answer.calls else said
-
-
-def _calls(answer: GatewayAnswer) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": arguments_text(call)},
-        }
-        for call in answer.calls
-    ]
-
-
-def openai_usage(answers: Sequence[GatewayAnswer]) -> dict[str, Any]:
-    """Return the usage of a call in the format of chat completions."""
-    used = total_usage(answers)
-    return {
-        "prompt_tokens": used.prompt_tokens,
-        "completion_tokens": used.completion_tokens,
-        "total_tokens": used.prompt_tokens + used.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens(answers)},
-    }

@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from agentflow.gateway._chat import SamplingBody, StreamOptions, openai_usage
+from agentflow.gateway._chat import SamplingBody, StreamOptions
+from agentflow.gateway._chat_reply import openai_usage
 from agentflow.gateway._dialect import (
     Arrival,
     ParsedRequest,

@@ -8,13 +8,11 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.gateway._chat import NO_IMAGES
+from agentflow.gateway._conversation import ConversationBuilder, tool_call, tool_spec
 from agentflow.gateway._dialect import (
     Arrival,
-    ConversationBuilder,
     ParsedRequest,
     StrictBody,
-    arguments_object,
-    cached_tokens,
     checked,
     convert,
     decode,
@@ -22,12 +20,9 @@ from agentflow.gateway._dialect import (
     event,
     extra_sampling,
     invalid,
-    tool_call,
-    tool_spec,
-    total_usage,
-    unsent,
 )
-from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
+from agentflow.gateway._messages_reply import MessagesReply
+from agentflow.gateway._types import GatewayCall, GatewayError
 from agentflow.models import Sampling, ToolCall, ToolSpec
 
 _BILLING = re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
@@ -35,17 +30,15 @@ _TOTAL_TOKENS = re.compile(r"^[ \t]*<total_tokens>[^<\n]*</total_tokens>[ \t]*\n
 """Lines that Claude Code changes in each request: with them no prompt would continue an earlier one."""
 _CLIENT_TOOLS = ("bash_", "text_editor_", "computer_", "memory_")
 """Prefixes of tools that the client runs and describes by their type only."""
-_SIGNATURE = "agentflow"
-"""Signature of thinking; clients send it back unchanged."""
 
 
-class _Text(StrictBody, tag="text"):
+class _TextBlock(StrictBody, tag="text"):
     text: str
     cache_control: object = None
     citations: object = None
 
 
-class _Thinking(StrictBody, tag="thinking"):
+class _ThinkingBlock(StrictBody, tag="thinking"):
     thinking: str
     signature: str = ""
 
@@ -68,19 +61,19 @@ class _ToolReference(StrictBody, tag="tool_reference"):
     cache_control: object = None
 
 
-class _Image(Struct, tag="image"):
+class _ImageBlock(Struct, tag="image"):
     pass
 
 
-class _Document(Struct, tag="document"):
+class _DocumentBlock(Struct, tag="document"):
     pass
 
 
-class _SearchResult(Struct, tag="search_result"):
+class _SearchResultBlock(Struct, tag="search_result"):
     pass
 
 
-_Shown = _Text | _ToolReference | _Image | _Document | _SearchResult
+_Shown = _TextBlock | _ToolReference | _ImageBlock | _DocumentBlock | _SearchResultBlock
 
 
 class _ToolResult(StrictBody, tag="tool_result"):
@@ -92,24 +85,24 @@ class _ToolResult(StrictBody, tag="tool_result"):
 
 
 _Block = (
-    _Text
-    | _Thinking
+    _TextBlock
+    | _ThinkingBlock
     | _RedactedThinking
     | _ToolUse
     | _ToolReference
-    | _Image
-    | _Document
-    | _SearchResult
+    | _ImageBlock
+    | _DocumentBlock
+    | _SearchResultBlock
     | _ToolResult
 )
 
 
-class _Message(StrictBody):
+class _AnthropicMessage(StrictBody):
     role: Literal["user", "assistant", "system"]
     content: str | list[_Block]
 
 
-class _Tool(StrictBody):
+class _AnthropicTool(StrictBody):
     name: str
     input_schema: dict[str, Any]
     description: str | None = None
@@ -128,13 +121,13 @@ class _ToolChoice(StrictBody):
     disable_parallel_tool_use: bool | None = None
 
 
-class _Format(StrictBody):
+class _OutputFormat(StrictBody):
     type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
 class _OutputConfig(StrictBody):
-    format: _Format | None = None
+    format: _OutputFormat | None = None
     effort: object = None
     task_budget: object = None
 
@@ -143,9 +136,9 @@ class MessagesBody(StrictBody):
     """Body of a request to `/v1/messages` and `/v1/messages/count_tokens`."""
 
     model: str
-    messages: list[_Message]
+    messages: list[_AnthropicMessage]
     max_tokens: int | None = None
-    system: str | list[_Text] | None = None
+    system: str | list[_TextBlock] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: _ToolChoice | None = None
     stop_sequences: list[str] | None = None
@@ -184,8 +177,8 @@ class MessagesBody(StrictBody):
 
 _DECODER = msgspec.json.Decoder(MessagesBody)
 _BODY = (
-    MessagesBody, _Message, _Text, _ToolUse, _ToolResult, _Thinking, _RedactedThinking, _ToolReference, _ToolChoice,
-    _OutputConfig, _Format,
+    MessagesBody, _AnthropicMessage, _TextBlock, _ToolUse, _ToolResult, _ThinkingBlock, _RedactedThinking, _ToolReference, _ToolChoice,
+    _OutputConfig, _OutputFormat,
 )  # fmt: skip
 
 
@@ -283,7 +276,7 @@ def _choice(choice: _ToolChoice) -> str:
 
 
 def _add_system(
-    builder: ConversationBuilder, system: str | list[_Text] | None, lines: _VolatileLines
+    builder: ConversationBuilder, system: str | list[_TextBlock] | None, lines: _VolatileLines
 ) -> None:
     texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
     # Joined without a separator, as vLLM does.
@@ -291,12 +284,14 @@ def _add_system(
         builder.add_text("system", [text])
 
 
-def _add_message(builder: ConversationBuilder, message: _Message, place: str, lines: _VolatileLines) -> None:
+def _add_message(
+    builder: ConversationBuilder, message: _AnthropicMessage, place: str, lines: _VolatileLines
+) -> None:
     blocks: list[_Block] = (
-        [_Text(text=message.content)] if isinstance(message.content, str) else message.content
+        [_TextBlock(text=message.content)] if isinstance(message.content, str) else message.content
     )
     if message.role == "system":
-        _add_system(builder, [_Text(text=text) for text in _texts(blocks, f"{place}.content")], lines)
+        _add_system(builder, [_TextBlock(text=text) for text in _texts(blocks, f"{place}.content")], lines)
     elif message.role == "assistant":
         calls: list[ToolCall] = []
         texts: list[str] = []
@@ -305,7 +300,7 @@ def _add_message(builder: ConversationBuilder, message: _Message, place: str, li
             match block:
                 case _ToolUse():
                     calls.append(tool_call(block.id, block.name, block.input))
-                case _Thinking():
+                case _ThinkingBlock():
                     thoughts.append(block.thinking)
                 case _RedactedThinking():
                     # Opaque: no model but the one that wrote it can read it.
@@ -325,7 +320,9 @@ def _add_user(
     for number, block in enumerate(blocks):
         if isinstance(block, _ToolResult):
             results = True
-            shown = [_Text(text=block.content)] if isinstance(block.content, str) else block.content or []
+            shown = (
+                [_TextBlock(text=block.content)] if isinstance(block.content, str) else block.content or []
+            )
             said = list(_texts(shown, f"{place}[{number}].content"))
             builder.add_result(block.tool_use_id, said, failed=bool(block.is_error))
         else:
@@ -338,11 +335,11 @@ def _add_user(
 def _texts(blocks: Sequence[object], place: str, start: int = 0) -> Iterator[str]:
     for number, block in enumerate(blocks, start):
         match block:
-            case _Text():
+            case _TextBlock():
                 yield block.text
             case _ToolReference():
                 yield f"Tool: {block.tool_name}"
-            case _Image() | _Document() | _SearchResult():
+            case _ImageBlock() | _DocumentBlock() | _SearchResultBlock():
                 kind = type(block).__struct_config__.tag
                 raise invalid(
                     f"{place}[{number}]: {kind} is not supported: {NO_IMAGES}", "unsupported_content"
@@ -363,107 +360,8 @@ def _tools(given: list[dict[str, Any]], ignored: list[str]) -> Iterator[ToolSpec
                 )
             ignored.append(f"tools.{kind}")
             continue
-        tool = convert(raw, list[_Tool], place, (_Tool,))
+        tool = convert(raw, list[_AnthropicTool], place, (_AnthropicTool,))
         yield tool_spec(tool.name, tool.description, tool.input_schema, place)
-
-
-class MessagesReply:
-    """Writes the answer to one request."""
-
-    ping = event({"type": "ping"}, "ping")
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._sent = ""
-        self._index = 0
-
-    def body(self, answers: Sequence[GatewayAnswer]) -> bytes:
-        """Return the body of a response without events."""
-        answer = answers[0]
-        message = self._message(answer.id, list(_content(answer, answer.text)), _usage(answers))
-        return encode({**message, **_stopped(answer)})
-
-    def opening(self, answer: str) -> Iterator[bytes]:
-        """Yield the first events."""
-        message = self._message(answer, [], {"input_tokens": 0, "output_tokens": 0})
-        yield _event("message_start", message=message)
-        yield self.ping
-
-    def piece(self, text: str) -> Iterator[bytes]:
-        """Yield the events of a piece of text."""
-        if not self._sent:
-            yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-        self._sent += text
-        yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
-
-    def ending(self, answers: Sequence[GatewayAnswer]) -> Iterator[bytes]:
-        """Yield all events that were not sent yet."""
-        answer = answers[0]
-        rest = unsent(answer, self._sent)
-        if self._sent:
-            if rest:
-                yield from self.piece(rest)
-            yield _event("content_block_stop", index=0)
-            self._index, rest = 1, ""
-        for block in _content(answer, rest, begun=bool(self._sent)):
-            yield from self._block(block)
-        usage = _usage(answers)
-        yield _event("message_delta", delta=_stopped(answer), usage=usage)
-        yield _event("message_stop")
-
-    def _block(self, block: dict[str, Any]) -> Iterator[bytes]:
-        index, self._index = self._index, self._index + 1
-        empty: dict[str, dict[str, Any]] = {
-            "text": {"text": ""},
-            "thinking": {"thinking": "", "signature": ""},
-            "tool_use": {"input": {}},
-        }
-        yield _event("content_block_start", index=index, content_block={**block, **empty[block["type"]]})
-        deltas: dict[str, list[dict[str, Any]]] = {
-            "text": [{"type": "text_delta", "text": block.get("text")}],
-            "thinking": [
-                {"type": "thinking_delta", "thinking": block.get("thinking")},
-                {"type": "signature_delta", "signature": _SIGNATURE},
-            ],
-            "tool_use": [{"type": "input_json_delta", "partial_json": encode(block.get("input")).decode()}],
-        }
-        for delta in deltas[block["type"]]:
-            yield _event("content_block_delta", index=index, delta=delta)
-        yield _event("content_block_stop", index=index)
-
-    def _message(self, answer: str, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
-        head = {"id": f"msg_{answer}", "type": "message", "role": "assistant", "model": self._model}
-        return {**head, "content": content, "stop_reason": None, "stop_sequence": None, "usage": usage}
-
-
-def _event(name: str, /, **fields: object) -> bytes:
-    return event({"type": name, **fields}, name)
-
-
-def _content(answer: GatewayAnswer, text: str, *, begun: bool = False) -> Iterator[dict[str, Any]]:
-    if answer.reasoning:
-        yield {"type": "thinking", "thinking": answer.reasoning, "signature": _SIGNATURE}
-    if text or not (answer.calls or begun):
-        yield {"type": "text", "text": text}
-    for call in answer.calls:
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call)}
-
-
-def _stopped(answer: GatewayAnswer) -> dict[str, Any]:
-    reasons = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-    if answer.stop and answer.finish == "stop":
-        return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop}
-    return {"stop_reason": reasons[answer.finish], "stop_sequence": None}
-
-
-def _usage(answers: Sequence[GatewayAnswer]) -> dict[str, Any]:
-    used, cached = total_usage(answers), cached_tokens(answers)
-    return {
-        "input_tokens": used.prompt_tokens - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": used.completion_tokens,
-    }
 
 
 def _failure(error: GatewayError) -> dict[str, Any]:

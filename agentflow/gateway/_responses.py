@@ -8,9 +8,9 @@ from msgspec import Struct, field
 
 from agentflow._typeguards import is_object
 from agentflow.gateway._chat import NO_IMAGES
+from agentflow.gateway._conversation import ConversationBuilder, tool_call, tool_spec
 from agentflow.gateway._dialect import (
     Arrival,
-    ConversationBuilder,
     ParsedRequest,
     StrictBody,
     checked,
@@ -21,8 +21,6 @@ from agentflow.gateway._dialect import (
     extra_sampling,
     invalid,
     openai_failure,
-    tool_call,
-    tool_spec,
 )
 from agentflow.gateway._responses_reply import ResponseFields, ResponsesReply, ResponseTool
 from agentflow.gateway._types import GatewayCall, GatewayError
@@ -45,26 +43,26 @@ class _OutputText(StrictBody, tag="output_text"):
     logprobs: object = None
 
 
-class _Refusal(StrictBody, tag="refusal"):
+class _OutputRefusal(StrictBody, tag="refusal"):
     refusal: str
 
 
-class _Image(Struct, tag="input_image"):
+class _InputImage(Struct, tag="input_image"):
     pass
 
 
-class _File(Struct, tag="input_file"):
+class _InputFile(Struct, tag="input_file"):
     pass
 
 
-class _Audio(Struct, tag="input_audio"):
+class _InputAudio(Struct, tag="input_audio"):
     pass
 
 
-_Content = str | list[_InputText | _OutputText | _Refusal | _Image | _File | _Audio]
+_Content = str | list[_InputText | _OutputText | _OutputRefusal | _InputImage | _InputFile | _InputAudio]
 
 
-class _Message(StrictBody, tag="message"):
+class _MessageItem(StrictBody, tag="message"):
     role: Literal["user", "assistant", "system", "developer"]
     content: _Content
     id: str | None = None
@@ -125,10 +123,10 @@ class _Reasoning(StrictBody, tag="reasoning"):
     status: object = None
 
 
-_Item = _Message | _FunctionCall | _FunctionOutput | _CustomCall | _CustomOutput | _Reasoning
+_Item = _MessageItem | _FunctionCall | _FunctionOutput | _CustomCall | _CustomOutput | _Reasoning
 
 
-class _Function(StrictBody, tag="function"):
+class _FunctionTool(StrictBody, tag="function"):
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -139,7 +137,7 @@ class _Function(StrictBody, tag="function"):
     asynchronous: object = field(name="async", default=None)
 
 
-class _Custom(StrictBody, tag="custom"):
+class _CustomTool(StrictBody, tag="custom"):
     name: str
     description: str | None = None
     format: object = None
@@ -148,9 +146,9 @@ class _Custom(StrictBody, tag="custom"):
     asynchronous: object = field(name="async", default=None)
 
 
-class _Namespace(StrictBody, tag="namespace"):
+class _NamespaceTool(StrictBody, tag="namespace"):
     name: str
-    tools: list[_Function | _Custom]
+    tools: list[_FunctionTool | _CustomTool]
     description: str | None = None
 
 
@@ -159,7 +157,7 @@ class _ChosenTool(StrictBody):
     name: str
 
 
-class _Format(StrictBody):
+class _TextFormat(StrictBody):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     schema: dict[str, Any] | None = None
@@ -168,7 +166,7 @@ class _Format(StrictBody):
 
 
 class _TextConfig(StrictBody):
-    format: _Format | None = None
+    format: _TextFormat | None = None
     verbosity: object = None
 
 
@@ -229,9 +227,9 @@ class ResponsesBody(StrictBody):
 
 
 _DECODER = msgspec.json.Decoder(ResponsesBody)
-_BODY = (ResponsesBody, _TextConfig, _Format, _ChosenTool)
+_BODY = (ResponsesBody, _TextConfig, _TextFormat, _ChosenTool)
 _ITEMS = (
-    _Message,
+    _MessageItem,
     _FunctionCall,
     _FunctionOutput,
     _CustomCall,
@@ -327,9 +325,9 @@ def _add_input(
                 if item.encrypted_content and "input.encrypted_content" not in ignored:
                     ignored.append("input.encrypted_content")
                 continue
-            case _Message(role="assistant"):
+            case _MessageItem(role="assistant"):
                 builder.add_answer(list(_texts(item.content, f"{place}.content")) or [""], (), reasoning)
-            case _Message():
+            case _MessageItem():
                 builder.add_text(item.role, list(_texts(item.content, f"{place}.content")))
             case _FunctionCall():
                 call = tool_call(item.call_id, _flat(item.namespace, item.name), item.arguments)
@@ -347,7 +345,7 @@ def _texts(content: _Content, place: str) -> Iterator[str]:
         match part:
             case _InputText() | _OutputText():
                 yield part.text
-            case _Refusal():
+            case _OutputRefusal():
                 yield part.refusal
             case _:
                 kind = type(part).__struct_config__.tag
@@ -370,12 +368,17 @@ def _tools(
         if kind not in ("function", "custom", "namespace"):
             ignored.append(f"tools.{kind}")
             continue
-        tool = convert(raw, list[_Function | _Custom | _Namespace], place, (_Function, _Custom, _Namespace))
-        space = tool.name if isinstance(tool, _Namespace) else ""
-        for one in tool.tools if isinstance(tool, _Namespace) else (tool,):
-            name, custom = _flat(space, one.name), isinstance(one, _Custom)
+        tool = convert(
+            raw,
+            list[_FunctionTool | _CustomTool | _NamespaceTool],
+            place,
+            (_FunctionTool, _CustomTool, _NamespaceTool),
+        )
+        space = tool.name if isinstance(tool, _NamespaceTool) else ""
+        for one in tool.tools if isinstance(tool, _NamespaceTool) else (tool,):
+            name, custom = _flat(space, one.name), isinstance(one, _CustomTool)
             known[name] = ResponseTool(one.name, space, custom)
-            schema = one.parameters if isinstance(one, _Function) else _CUSTOM
+            schema = one.parameters if isinstance(one, _FunctionTool) else _CUSTOM
             yield tool_spec(name, one.description, schema, place)
 
 

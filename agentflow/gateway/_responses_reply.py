@@ -5,15 +5,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentflow.gateway._dialect import (
-    Arrival,
-    arguments_text,
-    cached_tokens,
-    encode,
-    event,
-    total_usage,
-    unsent,
-)
+from agentflow.gateway._conversation import arguments_text
+from agentflow.gateway._dialect import Arrival, cached_tokens, encode, event, total_usage, unsent
 from agentflow.gateway._types import GatewayAnswer
 from agentflow.models import ToolCall
 

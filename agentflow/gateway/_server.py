@@ -1,6 +1,5 @@
 """HTTP server of the model APIs. It parses requests and writes answers; `ModelCalls` answers them."""
 
-import logging
 import math
 import re
 import time
@@ -9,15 +8,13 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import anyio
 from aiohttp import web
@@ -28,12 +25,10 @@ from agentflow.gateway._completions import CompletionsApi
 from agentflow.gateway._dialect import Arrival, ModelApi, ParsedRequest, encode
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi, no_response
+from agentflow.gateway._streams import OnText, StreamedAnswer, unexpected
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
 from agentflow.models import Message
 from runtimes import FrameError, JsonLimits, check_json
-
-if TYPE_CHECKING:
-    from anyio.streams.memory import MemoryObjectReceiveStream
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Size of the largest accepted body."""
@@ -41,15 +36,11 @@ PING_SECONDS = 10.0
 """Seconds without an event after which a stream sends one that keeps the connection open."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _JSON = {"Content-Type": "application/json"}
-_EVENTS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-_LOG = logging.getLogger(__name__)
 
 _NOT_PLAIN = re.compile(r"[^ -~]")
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 """Handler of a request."""
-OnText: TypeAlias = Callable[[str, str], None]
-"""Called with the id of an answer and a piece of its text, while it is being sampled."""
 
 
 class EpisodeCalls(Protocol):
@@ -155,7 +146,7 @@ class ModelRoutes:
         delivered = False
         try:
             if call.stream:
-                exchange = _Exchange(request, api, parsed, headers)
+                exchange = StreamedAnswer(request, api, parsed, headers)
                 delivered = await exchange.run(complete, self._ping_seconds)
                 return exchange.response
             written = parsed.reply.body(await complete(None))
@@ -234,105 +225,6 @@ def _too_large(most: int) -> GatewayError:
     return GatewayError(413, f"the body is over the limit of {most} bytes; send less", code="too_large")
 
 
-class _Exchange:
-    """A streamed response. It begins with the first event; until then an error has a status of its own."""
-
-    def __init__(
-        self, request: web.Request, api: ModelApi, parsed: ParsedRequest, headers: Mapping[str, str]
-    ) -> None:
-        self._request = request
-        self._api = api
-        self._reply = parsed.reply
-        self._headers = {**_EVENTS, **headers}
-        self._opened = False
-        self._response: web.StreamResponse | None = None
-
-    async def run(
-        self, complete: Callable[[OnText], Awaitable[list[GatewayAnswer]]], ping_seconds: float
-    ) -> bool:
-        """Stream the answers; return false if the stream ended with an error.
-
-        :raises GatewayError: if the call fails before the first event.
-        """
-        send, receive = anyio.create_memory_object_stream[tuple[str, str]](math.inf)
-        answers: list[GatewayAnswer] = []
-        failures: list[GatewayError] = []
-
-        async def answer() -> None:
-            with send:
-                try:
-                    answers.extend(await complete(lambda id, piece: send.send_nowait((id, piece))))
-                except GatewayError as error:
-                    failures.append(error)
-                except Exception as error:
-                    # The boundary of the server: the stream must end with an event in any case.
-                    failures.append(_unexpected(error))
-
-        left: ConnectionError | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(answer)
-            try:
-                with receive:
-                    await self._forward(receive, ping_seconds)
-            except ConnectionError as error:
-                left = error
-                group.cancel_scope.cancel()
-        if left is not None:
-            raise left
-        try:
-            if failures:
-                raise failures[0]
-            await self._write(self._ending(answers))
-        except GatewayError as error:
-            if self._response is None:
-                raise
-            await self._write([self._api.failure_event(error)])
-            return False
-        finally:
-            if self._response is not None:
-                await self._response.write_eof()
-        return True
-
-    async def _forward(
-        self, pieces: "MemoryObjectReceiveStream[tuple[str, str]]", ping_seconds: float
-    ) -> None:
-        """Write text until the answer is complete, and a ping after each pause."""
-        while True:
-            try:
-                with anyio.fail_after(ping_seconds):
-                    answer, piece = await pieces.receive()
-            except TimeoutError:
-                await self._write([self._reply.ping])
-            except anyio.EndOfStream:
-                return
-            else:
-                await self._write([*self._opening(answer), *self._reply.piece(piece)])
-
-    def _opening(self, answer: str) -> Iterator[bytes]:
-        if not self._opened:
-            self._opened = True
-            yield from self._reply.opening(answer)
-
-    def _ending(self, answers: Sequence[GatewayAnswer]) -> Iterator[bytes]:
-        yield from self._opening(answers[0].id)
-        yield from self._reply.ending(answers)
-
-    async def _write(self, events: Iterable[bytes]) -> None:
-        data = b"".join(events)
-        if self._response is None:
-            self._response = web.StreamResponse(headers=self._headers)
-            await self._response.prepare(self._request)
-        if data:
-            await self._response.write(data)
-
-    @property
-    def response(self) -> web.StreamResponse:
-        """The response, after `run`."""
-        if self._response is None:
-            raise RuntimeError("the stream has not begun")
-        return self._response
-
-
 def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> web.Application:
     """Return the application with the routes of the model APIs and errors in their formats.
 
@@ -363,7 +255,7 @@ def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[
             raise
         except Exception as error:
             # The boundary of the server.
-            return _refuse(request, _unexpected(error))
+            return _refuse(request, unexpected(error))
 
     app = web.Application(middlewares=[answer])
     models.add_routes(app)
@@ -461,13 +353,6 @@ def _http_error(request: web.Request, error: web.HTTPException) -> GatewayError:
     if error.status == 405:
         return GatewayError(405, f"{request.path} does not accept {request.method}", code="wrong_method")
     return GatewayError(error.status, error.reason or "the request is not valid")
-
-
-def _unexpected(error: Exception) -> GatewayError:
-    _LOG.error("a model call failed unexpectedly", exc_info=error)
-    return GatewayError(
-        500, f"internal error: {type(error).__name__}; see the log of the gateway", code="internal"
-    )
 
 
 def _hosts_of(request: web.Request) -> tuple[str, str]:

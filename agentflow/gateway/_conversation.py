@@ -1,0 +1,88 @@
+"""Conversations and tools in canonical form, whatever API they arrived in."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentflow.gateway._dialect import encode, invalid
+from agentflow.models import Message, TextPart, ToolCall, ToolReply, ToolSpec
+
+_TOOL_NAME = re.compile(r"[\w.:/-]{1,128}")
+
+
+class ConversationBuilder:
+    """Builds a conversation in canonical form: equal conversations in different APIs give equal messages."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._names: dict[str, str] = {}
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Messages so far."""
+        return tuple(self._messages)
+
+    def add_text(self, role: str, texts: Sequence[str]) -> None:
+        """Add a message of the user or of the system."""
+        parts = tuple(TextPart(text) for text in texts)
+        self._messages.append(Message("user" if role == "user" else "system", parts))
+
+    def add_answer(
+        self,
+        texts: Sequence[str],
+        calls: Sequence[ToolCall] = (),
+        reasoning: str = "",
+        *,
+        extend: bool = False,
+    ) -> None:
+        """Add an answer of the model.
+
+        :param extend: add to an answer right before it.
+        """
+        self._names |= {call.id: call.name for call in calls}
+        parts = (*(TextPart(text) for text in texts if text or not calls), *calls)
+        if extend and self._messages and self._messages[-1].role == "assistant":
+            before = self._messages.pop()
+            parts, reasoning = (*before.parts, *parts), before.reasoning or reasoning
+        self._messages.append(Message("assistant", parts, reasoning=reasoning))
+
+    def add_result(self, call: str, texts: Sequence[str], *, failed: bool = False) -> None:
+        """Add the result of a tool call; consecutive ones share a message."""
+        reply = ToolReply(call, self._names.get(call, ""), tuple(map(TextPart, texts)), failed)
+        last = self._messages[-1] if self._messages else None
+        if last is not None and last.parts and all(isinstance(part, ToolReply) for part in last.parts):
+            self._messages[-1] = Message("user", (*last.parts, reply))
+        else:
+            self._messages.append(Message("user", (reply,)))
+
+
+def tool_call(call: str, name: str, arguments: str | dict[str, Any]) -> ToolCall:
+    """Return a tool call; its arguments are `None` unless they are a JSON object."""
+    if isinstance(arguments, dict):
+        return ToolCall(call, name, arguments, encode(arguments).decode())
+    try:
+        return ToolCall(call, name, msgspec.json.decode(arguments or "{}", type=dict[str, Any]), arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return ToolCall(call, name, None, arguments)
+
+
+def arguments_text(call: ToolCall) -> str:
+    """Return the arguments of a call as the model wrote them."""
+    return call.raw_arguments or encode(call.arguments or {}).decode()
+
+
+def arguments_object(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of a call as an object; those that are none are its field `written`."""
+    return {"written": call.raw_arguments} if call.arguments is None else call.arguments
+
+
+def tool_spec(name: str, description: str | None, schema: dict[str, Any] | None, place: str) -> ToolSpec:
+    """Return a tool.
+
+    :raises GatewayError: if its name is not valid.
+    """
+    if not _TOOL_NAME.fullmatch(name):
+        raise invalid(f"{place}.name: use letters, digits, _ and -, at most 128")
+    return ToolSpec(name, description or "", schema or {"type": "object", "properties": {}})
