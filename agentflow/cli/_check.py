@@ -20,11 +20,10 @@ from agentflow._terminal import printable
 from agentflow.cli._display import set_up_logging
 from agentflow.cli._output import Exit, buffered_console, print_json
 from agentflow.cli._program import watch_run
-from agentflow.cli._rollout import rollout_view
+from agentflow.cli._rollout import assign_tasks, rollout_view
 from agentflow.cli._synth import synth_view
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.models import Accounts, Call, Message, ModelSettings, OpenModel, TextPart, make_model
-from agentflow.readers import assign_tasks
 from agentflow.rollout import RESULTS, Assignment, RolloutConfig, RolloutRun, load_rollout_config
 from agentflow.runs import choose_tools, sandbox_settings
 from agentflow.sandbox import Sandbox

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 from agentflow.cli._display import RunView, run_fields
 from agentflow.cli._output import Exit, print_wide
 from agentflow.cli._program import watch_run
-from agentflow.readers import assign_tasks
+from agentflow.readers import ReaderSettings, names_reader, prepare_tasks, with_own_scorers
 from agentflow.rollout import (
     RESULTS,
     SUMMARY,
     TRAJECTORIES,
+    Assignment,
+    RolloutConfig,
     RolloutRun,
     RolloutStatus,
+    assign,
     load_rollout_config,
 )
 from agentflow.rollout.analysis import render_summary
@@ -48,6 +51,20 @@ def run_rollout(given: argparse.Namespace) -> int:
     view = rollout_view(run)
     work = partial(run.run, assignment)
     return watch_run(run, work, view, as_json=given.json, fields=fields, show=partial(_show, run))
+
+
+def assign_tasks(config: RolloutConfig) -> Assignment:
+    """Return the tasks and the metric that the settings of a rollout select; `data_path` may name a reader.
+
+    See docs/readers.md.
+
+    :raises ConfigurationError: one line with the place, if they can't be read.
+    """
+    if config.data_path is None or config.benchmark_name is not None or not names_reader(config.data_path):
+        return assign(config)
+    reader = ReaderSettings(source=config.data_path, limit=config.number_of_tasks)
+    tasks = prepare_tasks(reader).tasks
+    return assign(with_own_scorers(config, tasks), tasks)
 
 
 def rollout_view(run: RolloutRun) -> RunView[RolloutStatus]:

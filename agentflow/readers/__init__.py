@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from agentflow.readers._preparing import (
         PreparedTasks,
         aprepare_tasks,
-        assign_tasks,
         prepare_tasks,
         with_own_scorers,
     )
@@ -66,7 +65,6 @@ __all__ = [
     "VerifiersFailure",
     "aprepare_tasks",
     "ascore_reasoning_gym",
-    "assign_tasks",
     "cache_folder",
     "names_reader",
     "open_openenv",
@@ -96,7 +94,6 @@ __getattr__ = lazy_exports(
         "._preparing": [
             "PreparedTasks",
             "aprepare_tasks",
-            "assign_tasks",
             "prepare_tasks",
             "with_own_scorers",
         ],

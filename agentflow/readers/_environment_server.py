@@ -80,7 +80,7 @@ class _Refused(Exception):
         self.status = status
 
 
-class _Service:
+class _EnvironmentHost:
     def __init__(
         self,
         types: Mapping[str, EnvironmentType],
@@ -208,7 +208,7 @@ async def serve_environments(
     :param max_instances: maximum number of open instances.
     :param idle_seconds: time after which an unused instance may be ended.
     """
-    service = _Service(types, token=token, most=max_instances, idle_seconds=idle_seconds, clock=clock)
+    service = _EnvironmentHost(types, token=token, most=max_instances, idle_seconds=idle_seconds, clock=clock)
     app = web.Application(client_max_size=_LARGEST)
     for operation in ("get_env_profile", "get_info", "create", "step", "evaluate", "release"):
         app.router.add_post(f"/{operation}", partial(service.answer, operation))

@@ -14,8 +14,8 @@ from agentflow.readers._augmentation import Augmenter
 from agentflow.readers._filters import FilterSpec, TaskFilter, make_filter
 from agentflow.readers._reading import TaskSource, read_tasks, reader_settings
 from agentflow.readers._replies import KeptReplies, OpenModels
-from agentflow.readers._settings import REASONING_GYM, REASONING_GYM_METRIC, ReaderSettings, names_reader
-from agentflow.rollout import Assignment, RolloutConfig, assign
+from agentflow.readers._settings import REASONING_GYM, REASONING_GYM_METRIC, ReaderSettings
+from agentflow.rollout import RolloutConfig
 from agentflow.runs import RoleModel, run_sync
 from agentflow.scoring import BY_SOURCE
 from agentflow.trajectory import Task
@@ -81,20 +81,6 @@ async def aprepare_tasks(
             augmenter = Augmenter(chosen.augment, writer, solver)
         prepared = await _prepare(tasks, made, augmenter, chosen.limit)
         return structs.replace(prepared, calls=models.made)
-
-
-def assign_tasks(config: RolloutConfig) -> Assignment:
-    """Return the tasks and the metric that the settings of a rollout select; `data_path` may name a reader.
-
-    See docs/readers.md.
-
-    :raises ConfigurationError: one line with the place, if they can't be read.
-    """
-    if config.data_path is None or config.benchmark_name is not None or not names_reader(config.data_path):
-        return assign(config)
-    reader = ReaderSettings(source=config.data_path, limit=config.number_of_tasks)
-    tasks = prepare_tasks(reader).tasks
-    return assign(with_own_scorers(config, tasks), tasks)
 
 
 def with_own_scorers(rules: RolloutConfig, tasks: Sequence[Task]) -> RolloutConfig:

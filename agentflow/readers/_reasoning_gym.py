@@ -17,7 +17,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Final
 
 from anyio import to_thread
@@ -35,6 +34,8 @@ from agentflow.trajectory import Task
 from runtimes import refuse_changes, restrict_calls, set_limit
 
 _CPU_SECONDS: Final = 5.0
+_SECONDS: Final = 120
+"""Time for a score, far above the limit of CPU time."""
 _ADDRESS_SPACE: Final = 4 << 30
 _LONGEST: Final = 100_000
 """Maximum length of an answer that is scored."""
@@ -74,17 +75,20 @@ def read_reasoning_gym(source: ParsedSource, settings: ReaderSettings) -> Iterat
             )
 
 
-@lru_cache(maxsize=64)
-def _dataset(name: str, size: int, seed: int, config: str) -> Any:  # noqa: ANN401 - a library without types
-    where = f"reasoning_gym:{name}"
+def _library(where: str) -> Any:  # noqa: ANN401 - a library without types
     with warnings.catch_warnings():
         # A library that it imports compares texts by identity.
         warnings.simplefilter("ignore", SyntaxWarning)
         try:
-            library: Any = importlib.import_module("reasoning_gym")
-            known: Any = importlib.import_module("reasoning_gym.factory").DATASETS
+            return importlib.import_module("reasoning_gym")
         except ImportError:
             raise ConfigurationError(missing_extra(where, "games")) from None
+
+
+def _dataset(name: str, size: int, seed: int, config: str) -> Any:  # noqa: ANN401 - a library without types
+    where = f"reasoning_gym:{name}"
+    library = _library(where)
+    known: Any = importlib.import_module("reasoning_gym.factory").DATASETS
     if name not in known:
         raise ConfigurationError(f"{where}: there is no such data set{nearest(name, known)}")
     try:
@@ -172,28 +176,42 @@ def _serve() -> None:
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(ConfigurationError):
+        _library("reasoning_gym")  # Forks share what it loads.
     while line := sys.stdin.buffer.readline():
-        asked: dict[str, Any] = json.loads(line)
-        answer = asked.pop("answer")
-        try:
-            dataset, entry = _entry(**asked)
-        except Exception as error:  # boundary: a task of a file may name anything
-            replies.write(json.dumps({"error": error_line(error)[:500]}).encode() + b"\n")
-            continue
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            os._exit(_score(dataset, entry, answer, writer))
+            os._exit(_score(line, writer))
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
             said = pipe.read(1_000)
         _, status = os.waitpid(child, 0)
         ended = f"it ended with status {os.waitstatus_to_exitcode(status)} (limit: {_CPU_SECONDS:g} s of CPU)"
         try:
-            reply = {"score": float(said)}
+            reply: dict[str, Any] = {"score": float(said)}
         except ValueError:
             reply = {"error": said.decode(errors="replace") or ended}
         replies.write(json.dumps(reply).encode() + b"\n")
+
+
+def _score(line: bytes, writer: int) -> int:
+    """Write the score to a pipe, in a fork that can change no file and start no program."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    set_limit(resource.RLIMIT_AS, _ADDRESS_SPACE)
+    signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)
+    signal.alarm(_SECONDS)
+    try:
+        refuse_changes()
+        restrict_calls(files=True)
+        asked: dict[str, Any] = json.loads(line)
+        answer = asked.pop("answer")
+        dataset, entry = _entry(**asked)
+        os.write(writer, repr(float(dataset.score_answer(answer, entry))).encode())
+    except BaseException as error:  # boundary: the library fails in many ways on the text of a model
+        os.write(writer, f"{type(error).__name__}: {error}".encode()[:900])
+        return 1
+    return 0
 
 
 def _entry(
@@ -201,22 +219,6 @@ def _entry(
 ) -> tuple[Any, dict[str, Any]]:
     made = _dataset(dataset, size, seed, json.dumps(config, sort_keys=True))
     return made, made[number]
-
-
-def _score(dataset: Any, entry: dict[str, Any], answer: str, writer: int) -> int:  # noqa: ANN401 - a library without types
-    """Write the score to a pipe, in a fork that can open no file for writing and start no program."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    set_limit(resource.RLIMIT_AS, _ADDRESS_SPACE)
-    signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)
-    try:
-        refuse_changes()
-        restrict_calls(files=True)
-        score = dataset.score_answer(answer, entry)
-        os.write(writer, repr(float(score)).encode())
-    except BaseException as error:  # boundary: the library fails in many ways on the text of a model
-        os.write(writer, f"{type(error).__name__}: {error}".encode()[:900])
-        return 1
-    return 0
 
 
 if __name__ == "__main__":

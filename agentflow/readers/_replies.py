@@ -1,7 +1,7 @@
 """Answers of models that are kept in a file, so that nothing is paid for twice."""
 
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,7 +21,7 @@ _AT_ONCE: Final = 32
 """Maximum number of concurrent calls."""
 
 
-class _Line(Struct, frozen=True):
+class _KeptLine(Struct, frozen=True):
     key: str
     value: msgspec.Raw
 
@@ -63,8 +63,11 @@ class KeptReplies:
         while key in self._asking:
             await self._asking[key].wait()
         if (kept := self._kept.get(key)) is not None:
-            self.found += 1
-            return msgspec.json.decode(kept, type=call.reply), None
+            # A line of another program, or a damaged one, counts as none.
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                value = msgspec.json.decode(kept, type=call.reply)
+                self.found += 1
+                return value, None
         asked = self._asking[key] = anyio.Event()
         try:
             async with self._slots:
@@ -81,13 +84,13 @@ class KeptReplies:
         self._kept[key] = value
         if self._file is None:
             return
-        line = msgspec.json.encode(_Line(key, msgspec.Raw(value))) + b"\n"
+        line = msgspec.json.encode(_KeptLine(key, msgspec.Raw(value))) + b"\n"
         async with self._writing:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(_append, self._file, line)
 
     def _read(self, file: Path) -> None:
-        decoder = msgspec.json.Decoder(_Line)
+        decoder = msgspec.json.Decoder(_KeptLine)
         try:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lines = file.read_bytes().split(b"\n") if file.exists() else []

@@ -42,6 +42,16 @@ def test_a_task_that_names_something_else_has_no_score() -> None:
     )
     with pytest.raises(ValueError, match=r"the scorer of x failed: .*os\.system: there is no such data set"):
         score_reasoning_gym("1", forged)
+    bomb = {
+        "dataset": "gcd",
+        "size": 1,
+        "seed": 0,
+        "number": 0,
+        "config": {"max_num_terms": 10**9, "min_num_terms": 10**9},
+    }
+    forged = Task(index=0, id="x", question="?", metadata={"source": "reasoning_gym", "reasoning_gym": bomb})
+    with pytest.raises(ValueError, match="the scorer of x failed"):
+        score_reasoning_gym("1", forged)
     with pytest.raises(ValueError, match="x is not a task of reasoning_gym"):
         score_reasoning_gym("1", Task(index=0, id="x", question="?"))
 

@@ -218,6 +218,12 @@ async def test_a_crash_repeats_no_call(tmp_path: Path) -> None:
         assert (resumed.tasks, resumed.rejected, len(asked)) == (whole.tasks, whole.rejected, 1)
         await augmented(url, tmp_path)
         assert len(asked) == 1
+        # A damaged answer is asked for again.
+        first, *others = (tmp_path / "replies.jsonl").read_bytes().splitlines(keepends=True)
+        damaged = json.dumps({**json.loads(first), "value": {"other": 1}}).encode() + b"\n\xff\xfe\n"
+        (tmp_path / "replies.jsonl").write_bytes(damaged + b"".join(others))
+        await augmented(url, tmp_path)
+        assert len(asked) == 2
 
 
 def write_variant(system: str, asked: str, body: dict[str, Any]) -> str | None:
