@@ -54,7 +54,7 @@ async def _serve(
                 ) as url,
             ):
                 known = {"url": url, "tasks": len(opened.tasks), "pid": os.getpid()}
-                shown = f"{known['tasks']} tasks of {opened.name} are served at {url}"
+                shown = f"tasks of {opened.name} ({known['tasks']}) are served at {url}"
                 sys.stdout.write((json.dumps(known) if as_json else shown) + "\n")
                 sys.stdout.flush()
                 # The server runs until a signal; that is its regular end.

@@ -451,9 +451,9 @@ async def serve_tasks(
     try:
         try:
             await web.TCPSite(runner, address, port).start()
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise ConfigurationError(
-                f"host: {address}:{port} can't be used: {error.strerror}; choose another port"
+                f"host: {address}:{port} can't be used: {error_line(error)}; choose another port"
             ) from None
         # An error of the caller stays what it is, without a group around it.
         raised: Exception | None = None

@@ -233,6 +233,7 @@ def test_a_wrong_command_is_one_line(
     for words, reason in (
         (["--data", "none.jsonl"], "none.jsonl"),
         (["--idle", "0"], "--idle: 0 is no time"),
+        (["--port", "70000"], "127.0.0.1:70000 can't be used"),
         (["--host", "0.0.0.0", "--port", "0"], "set a token"),
         (["--host", "nowhere.invalid", "--port", "0"], "nowhere.invalid"),
     ):
