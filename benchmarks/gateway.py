@@ -5,7 +5,8 @@ Run `python benchmarks/gateway.py [--check]`: prints a table measured in this ru
 
 The upstream is a process of its own that answers after 50 ms with 2,000 read and 200 sampled tokens. At one call in flight the
 sides alternate call by call; at 200 in flight they alternate in rounds. CPU is that of the gateway's process. The exact path is
-also compared with the chat API of a real vLLM on the CPU, which shares its cores with the gateway. agent-lightning is installed into `.venv-agentlightning`; without Python 3.12 or a registry it is left out, with a line that says so.
+also compared with the chat API of a real vLLM on a core of its own. agent-lightning is installed into `.venv-agentlightning`;
+without Python 3.12 or a registry it is left out, with a line that says so.
 """
 
 import argparse
@@ -54,6 +55,16 @@ TINY = "tiny"
 LIGHTNING = "agentlightning==1.0.2"
 
 
+Body = Callable[[int], bytes]
+"""Makes the request of a call from its number."""
+
+
+def body_of(number: int) -> bytes:
+    """Return a request with a conversation of its own."""
+    messages = [{"role": "user", "content": f"{number:08d} {OPENING}"}]
+    return msgspec.json.encode({"model": MODEL, "messages": messages})
+
+
 class Endpoint(NamedTuple):
     """One side of the comparison."""
 
@@ -65,6 +76,8 @@ class Endpoint(NamedTuple):
     """API keys: one for each caller."""
     processes: tuple[int, ...] = ()
     """Ids of its processes; empty: their CPU is not measured."""
+    body: Body = body_of
+    """Makes its requests."""
 
 
 class Limit(NamedTuple):
@@ -76,12 +89,6 @@ class Limit(NamedTuple):
     """Figure."""
     most: float
     """Largest accepted figure."""
-
-
-def body_of(number: int) -> bytes:
-    """Return a request with a conversation of its own."""
-    messages = [{"role": "user", "content": f"{number:08d} {OPENING}"}]
-    return msgspec.json.encode({"model": MODEL, "messages": messages})
 
 
 def processes() -> set[int]:
@@ -237,18 +244,14 @@ async def call(session: aiohttp.ClientSession, side: Endpoint, caller: int, body
     return took
 
 
-Body = Callable[[int], bytes]
-"""Makes the request of a call from its number."""
-
-
 async def alone(
-    session: aiohttp.ClientSession, sides: Sequence[Endpoint], calls: int, body: Body = body_of
+    session: aiohttp.ClientSession, sides: Sequence[Endpoint], calls: int
 ) -> dict[str, list[float]]:
     """Return the milliseconds of calls one after the other; the sides alternate."""
     times: dict[str, list[float]] = {side.name: [] for side in sides}
     for number in range(-5, calls):
         for side in sides:
-            took = await call(session, side, number, body(number + 10))
+            took = await call(session, side, number, side.body(number + 10))
             if number >= 0:
                 times[side.name].append(took)
     return times
@@ -273,14 +276,13 @@ async def crowd(
     rounds: Rounds,
     *,
     in_flight: int = IN_FLIGHT,
-    body: Body = body_of,
 ) -> None:
     """Make calls with so many in flight."""
     numbers = iter(range(calls))
 
     async def caller(place: int) -> None:
         for number in numbers:
-            rounds.times.append(await call(session, side, place, body(1_000_000 + number)))
+            rounds.times.append(await call(session, side, place, side.body(1_000_000 + number)))
 
     used, begin = cpu_seconds(side.processes), time.perf_counter()
     async with anyio.create_task_group() as group:
@@ -324,8 +326,16 @@ async def served() -> AsyncGenerator[ModelServer | None]:
         settings = ServingSettings(
             model=folder, name=TINY, python=python, device="cpu", dtype="float32", trains=True
         )
-        async with ModelServer(settings) as server:
-            yield server
+        # As on a machine whose model has a device of its own: vLLM's threads spin, and would wait for the gateway.
+        cores = os.sched_getaffinity(0)
+        own = {min(cores)} if len(cores) > 1 else cores
+        os.sched_setaffinity(0, own)
+        try:
+            async with ModelServer(settings) as server:
+                os.sched_setaffinity(0, cores - own or cores)
+                yield server
+        finally:
+            os.sched_setaffinity(0, cores)
 
 
 def tiny_body(number: int) -> bytes:
@@ -334,27 +344,27 @@ def tiny_body(number: int) -> bytes:
     return msgspec.json.encode({"model": TINY, "messages": messages, "max_tokens": 64})
 
 
+def told_body(number: int) -> bytes:
+    """Return the same request for vLLM's chat, with the tokens and log-probabilities that a training needs."""
+    asked = msgspec.json.decode(tiny_body(number), type=dict[str, Any])
+    return msgspec.json.encode({**asked, "logprobs": True, "return_token_ids": True})
+
+
 async def on_vllm(calls_alone: int, rounds: int) -> dict[str, float]:
     """Return what the exact path adds to vLLM's own chat, and the share of its throughput with 16 in flight."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(served())
         if server is None:
             return {}
-        bare = Endpoint("vLLM's chat", server.url, [server.key])
+        bare = Endpoint("vLLM's chat", server.url, [server.key], body=told_body)
         exact = await stack.enter_async_context(ours(server.url, "exact", TINY, server.key))
+        exact = exact._replace(body=tiny_body)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        single = await alone(session, [bare, exact], calls_alone, tiny_body)
+        single = await alone(session, [bare, exact], calls_alone)
         many = {side.name: Rounds() for side in (bare, exact)}
         for _ in range(rounds):
             for side in (bare, exact):
-                await crowd(
-                    session,
-                    side,
-                    10 * CROWD_ON_VLLM,
-                    many[side.name],
-                    in_flight=CROWD_ON_VLLM,
-                    body=tiny_body,
-                )
+                await crowd(session, side, 10 * CROWD_ON_VLLM, many[side.name], in_flight=CROWD_ON_VLLM)
     ours_and_bare = zip(many[exact.name].rates, many[bare.name].rates, strict=True)
     return {
         "bare_p50": p(single[bare.name], 50),
