@@ -38,12 +38,12 @@ class PromptMatch(Struct, frozen=True):
     """Tokens of these messages."""
 
 
-class _Node:
+class _CallNode:
     """A recorded call."""
 
     __slots__ = ("after", "ids", "messages", "parent", "record", "words")
 
-    def __init__(self, record: RecordedCall, parent: "_Node | None", asked: "_Place") -> None:
+    def __init__(self, record: RecordedCall, parent: "_CallNode | None", asked: "_PromptPlace") -> None:
         tokens = record.tokens
         self.record = record
         self.parent = parent
@@ -54,30 +54,30 @@ class _Node:
         """Place after its answer."""
 
 
-class _Place(Struct, frozen=True):
+class _PromptPlace(Struct, frozen=True):
     """Place in a conversation: hashes of all messages before it, with and without the offered tools."""
 
     key: bytes
     words: bytes
 
-    def known(self, id: str) -> "_Place":
+    def known(self, id: str) -> "_PromptPlace":
         """Return the place after the answer of a call."""
         return self._next(b"\0" + id.encode())
 
-    def then(self, message: Message) -> "_Place":
+    def then(self, message: Message) -> "_PromptPlace":
         """Return the place after any other message."""
         return self._next(_ENCODER.encode((message.role, [_content(part) for part in message.parts])))
 
-    def _next(self, data: bytes) -> "_Place":
-        return _Place(_hash(self.key, data), _hash(self.words, data))
+    def _next(self, data: bytes) -> "_PromptPlace":
+        return _PromptPlace(_hash(self.key, data), _hash(self.words, data))
 
 
-class _Walk(Struct):
+class _PromptWalk(Struct):
     """A walk along the messages of a conversation."""
 
-    place: _Place
+    place: _PromptPlace
     """Place after the last message."""
-    node: _Node | None = None
+    node: _CallNode | None = None
     """Last known answer."""
     count: int = 0
     """Number of messages up to it."""
@@ -101,8 +101,8 @@ class PromptMemory:
         """Name of the agent."""
         self.trained = trained
         """The agent is trained."""
-        self._nodes: dict[str, _Node] = {}
-        self._after: dict[bytes, list[_Node]] = defaultdict(list)
+        self._nodes: dict[str, _CallNode] = {}
+        self._after: dict[bytes, list[_CallNode]] = defaultdict(list)
         """Answers by the hash of the messages before them, with and without the offered tools."""
         self._said: set[bytes | str] = set()
         """Contents and tool-call ids of all answers."""
@@ -119,7 +119,7 @@ class PromptMemory:
         parent = self._nodes.get(record.parent)
         begin = _begin(record.tools or (), record.template or {}) if parent is None else parent.after
         walk = self._walk(begin, record.messages)
-        node = _Node(record, parent, walk.place)
+        node = _CallNode(record, parent, walk.place)
         self._nodes[record.id] = node
         self._after[walk.place.key].append(node)
         self._after[walk.place.words].append(node)
@@ -156,8 +156,10 @@ class PromptMemory:
             found += [*each.messages, replace(each.record.answer, mark=each.record.id)]
         return tuple(found)
 
-    def _walk(self, place: _Place, messages: Iterable[Message], *, by_words: bool = False) -> _Walk:
-        walk = _Walk(place)
+    def _walk(
+        self, place: _PromptPlace, messages: Iterable[Message], *, by_words: bool = False
+    ) -> _PromptWalk:
+        walk = _PromptWalk(place)
         for index, message in enumerate(messages):
             if message.role != "assistant":
                 walk.place = walk.place.then(message)
@@ -172,7 +174,7 @@ class PromptMemory:
                 walk.place = walk.place.known(node.record.id)
         return walk
 
-    def _why(self, call: GatewayCall, walk: _Walk) -> PromptOrigin:
+    def _why(self, call: GatewayCall, walk: _PromptWalk) -> PromptOrigin:
         """Return the reason for rendering an answer."""
         again = self._walk(_begin(call.tools, call.template), call.messages, by_words=True)
         if again.count > walk.count:
@@ -182,18 +184,18 @@ class PromptMemory:
         return PromptOrigin.FOREIGN if self._said.isdisjoint(known) else PromptOrigin.REWRITTEN
 
 
-def _chain(node: _Node) -> list[_Node]:
+def _chain(node: _CallNode) -> list[_CallNode]:
     """Return the calls from the first one to this one."""
-    found: list[_Node] = []
-    step: _Node | None = node
+    found: list[_CallNode] = []
+    step: _CallNode | None = node
     while step is not None:
         found.append(step)
         step = step.parent
     return found[::-1]
 
 
-def _begin(tools: Sequence[ToolSpec], template: Mapping[str, Any]) -> _Place:
-    return _Place(_hash(b"", _ENCODER.encode((tools, template))), bytes(_SIZE))
+def _begin(tools: Sequence[ToolSpec], template: Mapping[str, Any]) -> _PromptPlace:
+    return _PromptPlace(_hash(b"", _ENCODER.encode((tools, template))), bytes(_SIZE))
 
 
 def _hash(before: bytes, data: bytes) -> bytes:
@@ -228,7 +230,7 @@ def _digest(message: Message) -> bytes:
     return _hash(b"", _ENCODER.encode((_text(message), [_called(call) for call in _calls(message)])))
 
 
-def _recognised(message: Message, answers: Sequence[_Node]) -> _Node | None:
+def _recognised(message: Message, answers: Sequence[_CallNode]) -> _CallNode | None:
     """Return the answer that a message repeats; of equal ones the newest."""
     if not answers:
         return None
@@ -239,7 +241,7 @@ def _recognised(message: Message, answers: Sequence[_Node]) -> _Node | None:
     text, calls = _text(message), _calls(message)
     called, ids = [_called(call) for call in calls], [call.id for call in calls]
     exact = _text(message, strip=False)
-    same: _Node | None = None
+    same: _CallNode | None = None
     for node in reversed(answers):
         own = _calls(node.record.answer)
         if [_called(call) for call in own] != called:
@@ -253,7 +255,7 @@ def _recognised(message: Message, answers: Sequence[_Node]) -> _Node | None:
     return same
 
 
-def _ids(node: _Node) -> "array[int]":
+def _ids(node: _CallNode) -> "array[int]":
     ids = array("i")
     for each in _chain(node):
         ids.extend(each.ids)

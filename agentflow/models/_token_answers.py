@@ -24,7 +24,7 @@ class _Span(Struct):
     end: int
 
 
-class _Choice(Struct):
+class _SampledChoice(Struct):
     index: int = 0
     text: str = ""
     finish_reason: str | None = None
@@ -35,26 +35,26 @@ class _Choice(Struct):
     weight_versions: list[_Span] | None = None
 
 
-class _Generated(Struct):
-    choices: list[_Choice]
+class _GeneratedBody(Struct):
+    choices: list[_SampledChoice]
     model: str | None = None
     usage: AnswerUsage | None = None
     prompt_token_ids: list[int] | None = None
 
 
-class _Function(Struct):
+class _DerenderedFunction(Struct):
     name: str = ""
     arguments: str | dict[str, Any] | None = None
 
 
-class _Called(Struct):
-    function: _Function
+class _DerenderedCall(Struct):
+    function: _DerenderedFunction
 
 
 class _DerenderedMessage(Struct):
     content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[_Called] | None = None
+    tool_calls: list[_DerenderedCall] | None = None
 
 
 class _DerenderedChoice(Struct):
@@ -96,7 +96,7 @@ class ParsedAnswer(Struct, frozen=True):
 
 
 _ENCODER = msgspec.json.Encoder()
-_GENERATED = msgspec.json.Decoder(_Generated)
+_GENERATED = msgspec.json.Decoder(_GeneratedBody)
 _READ = msgspec.json.Decoder(_Read)
 
 
@@ -108,7 +108,7 @@ class AnswerStream:
         self._sent = ""
         self._text = ""
         self._failure = ""
-        self._chunks: list[_Choice] = []
+        self._chunks: list[_SampledChoice] = []
 
     def add(self, line: bytes) -> None:
         """Add a line."""
@@ -138,7 +138,7 @@ class AnswerStream:
 
         :raises RequestError: if it is incomplete.
         """
-        last = self._chunks[-1] if self._chunks else _Choice()
+        last = self._chunks[-1] if self._chunks else _SampledChoice()
         if self._failure or last.finish_reason is None:
             why = self._failure or "the answer ended early"
             raise RequestError(ModelFailureKind.UNAVAILABLE, why, retry=False)
@@ -162,7 +162,7 @@ def read_answers(body: bytes, ids: Sequence[int]) -> list[SampledAnswer]:
     return [_answer(one, prompt or one.prompt_token_ids or ids, generated.model or "") for one in ordered]
 
 
-def _answer(choice: _Choice, prompt: Sequence[int], model: str) -> SampledAnswer:
+def _answer(choice: _SampledChoice, prompt: Sequence[int], model: str) -> SampledAnswer:
     finish = choice.finish_reason or "stop"
     spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
     tokens = tokens_of(prompt, choice.token_ids, choice.logprobs, finish, spans)

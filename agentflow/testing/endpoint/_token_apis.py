@@ -28,7 +28,7 @@ _CALLS = re.compile(r"\n?<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 _LONGEST = 20_000
 
 
-class _Parameters(Struct):
+class _SamplingParameters(Struct):
     n: int = 1
     max_tokens: int | None = None
     seed: int | None = None
@@ -41,7 +41,7 @@ class GenerateBody(Struct):
 
     token_ids: list[int]
     """Prompt."""
-    sampling_params: _Parameters
+    sampling_params: _SamplingParameters
     """Sampling parameters."""
     model: str = "fake"
     """Name of the model."""
@@ -62,13 +62,13 @@ class _GeneratedChoice(Struct):
     finish_reason: str = "stop"
 
 
-class _Generated(Struct):
+class _GeneratedResponse(Struct):
     choices: list[_GeneratedChoice]
     request_id: str = ""
 
 
 class _DerenderBody(Struct):
-    generate_response: _Generated
+    generate_response: _GeneratedResponse
     chat_request: PromptBody | None = None
 
 
@@ -255,7 +255,7 @@ def _call_of(call: FakeToolCall) -> dict[str, Any]:
     return {"name": call.function.name, "arguments": arguments}
 
 
-def _ended(text: str, params: _Parameters) -> FakeSample:
+def _ended(text: str, params: _SamplingParameters) -> FakeSample:
     stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
     places = [(text.index(stop), stop) for stop in stops if stop and stop in text]
     if places:
