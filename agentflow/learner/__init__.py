@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from agentflow.learner._checkpoints import Checkpoints
     from agentflow.learner._config import FROZEN, JUDGE, POLICY, TrainConfig, load_train_config
     from agentflow.learner._debug import debug_counts, models_at_engine, report_step
-    from agentflow.learner._episode_runner import open_sandbox_pool
-    from agentflow.learner._group_rollout import PolicyRollout
+    from agentflow.learner._episode_runner import open_episode_runner, open_sandbox_pool
+    from agentflow.learner._group_rollout import PolicyRollout, external_failure
     from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
     from agentflow.learner._progress import TrainStatus
     from agentflow.learner._run import Reward, TrainOutcome, TrainRun, atrain, train
@@ -53,8 +53,10 @@ __all__ = [
     "atrain",
     "debug_counts",
     "episodes_page",
+    "external_failure",
     "load_train_config",
     "models_at_engine",
+    "open_episode_runner",
     "open_sandbox_pool",
     "report_step",
     "sample_of_calls",
@@ -70,8 +72,8 @@ __getattr__ = lazy_exports(
         "._checkpoints": ["Checkpoints"],
         "._config": ["FROZEN", "JUDGE", "POLICY", "TrainConfig", "load_train_config"],
         "._debug": ["debug_counts", "models_at_engine", "report_step"],
-        "._episode_runner": ["open_sandbox_pool"],
-        "._group_rollout": ["PolicyRollout"],
+        "._episode_runner": ["open_episode_runner", "open_sandbox_pool"],
+        "._group_rollout": ["PolicyRollout", "external_failure"],
         "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group"],
         "._progress": ["TrainStatus"],
         "._token_page": ["EpisodeTokens", "RunTokens", "episodes_page"],

@@ -61,13 +61,18 @@ class EpisodeSeededModel(ModelWrapper):
 
     def __init__(self, model: Model, role: str) -> None:
         super().__init__(model)
+        self._own = model
         self._role = role
         self._seed = ""
         self._calls = 0
         self._sampling: dict[str, object] = {}
 
-    def begin(self, seed: str, temperature: float | None) -> None:
-        """Start another episode."""
+    def begin(self, seed: str, temperature: float | None, model: Model | None = None) -> None:
+        """Start another episode.
+
+        :param model: model of this episode; `None`: that of the run.
+        """
+        self._model = self._own if model is None else model
         self._seed, self._calls = seed, 0
         self._sampling = {} if temperature is None else {"temperature": temperature}
 
@@ -109,12 +114,15 @@ class _EpisodeTeam:
                 workers=2,
             )
 
-    def begin(self, seed: str, temperature: float | None) -> None:
-        """Start another episode."""
+    def begin(self, seed: str, temperature: float | None, models: Mapping[str, Model]) -> None:
+        """Start another episode.
+
+        :param models: models of trained roles in this episode, instead of those of the run.
+        """
         self.blobs.clear()
-        for model in self.models.values():
+        for role, model in self.models.items():
             if isinstance(model, EpisodeSeededModel):
-                model.begin(seed, temperature)
+                model.begin(seed, temperature, models.get(role))
 
 
 class SandboxEpisodeRunner:
@@ -150,10 +158,17 @@ class SandboxEpisodeRunner:
         self._teams = 0
 
     async def play(
-        self, task: Task, seed: str, *, temperature: float | None = None, max_turns: int | None = None
+        self,
+        task: Task,
+        seed: str,
+        *,
+        temperature: float | None = None,
+        max_turns: int | None = None,
+        models: Mapping[str, Model] | None = None,
     ) -> Episode:
         """Run an episode; the same seed gives the same episode, as far as its models are deterministic.
 
+        :param models: models of trained roles in this episode, instead of those of the run.
         :raises ToolFailure: if no sandbox can be made.
         :raises RunStopped: if a model can't be used any more.
         """
@@ -161,7 +176,7 @@ class SandboxEpisodeRunner:
         if max_turns is not None:
             settings = settings.model_copy(update={"max_turns": max_turns})
         async with self._sandboxes.fresh() as sandbox, self._borrow() as members:
-            members.begin(seed, temperature)
+            members.begin(seed, temperature, models or {})
 
             async def solve(task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
                 return await self._solve(task, sandbox, page, prepare, members, settings)

@@ -265,7 +265,7 @@ class GroupRollout:
     ) -> EpisodeResult:
         version = self.version
         episode = await self._runner.play(task, seed, temperature=temperature, max_turns=max_turns)
-        failure = _external_failure(episode)
+        failure = external_failure(episode)
         reward = 0.0
         if failure is None and episode.failure is None:
             reward, failure = await self._reward(episode.answer, task, episode.verdict)
@@ -289,8 +289,11 @@ class GroupRollout:
         return scored.score, None
 
 
-def _external_failure(episode: Episode) -> Failure | None:
-    """Return the failure of an episode that the policy did not cause: a lost model, or no time left to answer."""
+def external_failure(episode: Episode) -> Failure | None:
+    """Return the failure of an episode that the policy did not cause: a lost model, or no time left to answer.
+
+    See docs/training.md.
+    """
     if episode.ending is Ending.TIME and episode.failure is not None:
         return Failure(FailureCause.TIME, episode.failure.message)
     for exchange in episode.exchanges:

@@ -16,6 +16,7 @@ from agentflow.tuner._workflow import ONLY_AGENT
 TEAM: Final = "team"
 """Workflow of our own team, instead of a function."""
 _AGENT: Final = "agent "
+_ROLE: Final = "role "
 _SET_BY_RUN: Final = ("upstream", "agents", "folder", "temperature", "group_size")
 
 
@@ -57,6 +58,8 @@ class TuneConfig(TrainConfig):
         for name in _SET_BY_RUN:
             if name in self.gateway.model_fields_set:
                 yield f"gateway.{name}: the run sets it; leave it out"
+        if self.solve == TEAM and self.agents:
+            yield "agents: the agents of the team are episodes.trained; leave them out"
         if self.agents and not any(agent.trained for agent in self.agents.values()):
             yield "agents: none is trained; set trained: true for at least one"
         for name, agent in self.agents.items():
@@ -65,6 +68,11 @@ class TuneConfig(TrainConfig):
             if not agent.trained and not agent.model_name:
                 yield f"agents.{name}: set model_name, such as {FROZEN}, or trained: true"
 
+    @property
+    def _own_agents(self) -> tuple[str, ...]:
+        """Agents of a run whose settings name none."""
+        return self.episodes.trained_roles if self.solve == TEAM else (ONLY_AGENT,)
+
     def wanted_models(self) -> dict[str, ModelSettings]:
         """Return the policy, the judge's model if there is one, and the models of agents that are not trained."""
         others = {
@@ -72,9 +80,17 @@ class TuneConfig(TrainConfig):
             for name, agent in self.agents.items()
             if not agent.trained
         }
-        judge = self.episodes.models[JUDGE]
-        known = {} if judge.name == OFFLINE else {JUDGE: judge}
-        return {**others, **known, POLICY: ModelSettings(name=POLICY)}
+        roles = self.episodes.models
+        own = {_ROLE + role: model for role, model in roles.items()} if self.solve == TEAM else {}
+        judge = {} if roles[JUDGE].name == OFFLINE else {JUDGE: roles[JUDGE]}
+        return {**others, **own, **judge, POLICY: ModelSettings(name=POLICY)}
+
+    def team_models(self, models: Mapping[str, ModelSettings]) -> dict[str, ModelSettings]:
+        """Return the models of the roles of our own team.
+
+        :param models: models of `wanted_models`, with their addresses.
+        """
+        return {role: models[_ROLE + role] for role in self.episodes.models}
 
     def gateway_settings(
         self, models: Mapping[str, ModelSettings], *, tokens: bool = True
@@ -89,7 +105,7 @@ class TuneConfig(TrainConfig):
         agents = {
             name: trained if agent.trained else AgentSettings(model=models[_AGENT + name])
             for name, agent in self.agents.items()
-        } or {ONLY_AGENT: trained}
+        } or dict.fromkeys(self._own_agents, trained)
         limits = self.gateway.limits
         changes: dict[str, object] = {}
         if "attempts" not in limits.model_fields_set:

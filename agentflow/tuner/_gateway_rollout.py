@@ -7,12 +7,14 @@ from typing import Protocol
 
 import anyio
 
+from agentflow.errors import ConfigurationError
 from agentflow.gateway import (
     EndedEpisode,
     EpisodeMode,
     EpisodeOffer,
     EpisodeOutcome,
     EpisodeState,
+    GatewayError,
     RecordedCall,
 )
 from agentflow.learner import Batch, EpisodeResult, FailureCause, Group, Sample, TaskDraw
@@ -25,6 +27,10 @@ from agentflow.tuner.judges import EpisodeJudge, Judged
 
 logger = get_logger(__name__)
 
+_TAKEN = 409
+_MODEL_TRIES = 3
+_NO_ANSWER = "the model gave no answer"
+"""Part of the gateway's error for a lost engine; SDKs repeat it in theirs."""
 WAIT_SECONDS = 20.0
 """Longest wait of one request for ended episodes."""
 
@@ -69,6 +75,10 @@ class TrainerGateway(Protocol):
         ...
 
 
+async def _ready() -> None:
+    """Return at once: there is no engine to wait for."""
+
+
 class GatewayRollout:
     """Offers the places of groups, and returns their episodes once clients have played them. Implements `PolicyRollout`."""
 
@@ -81,7 +91,7 @@ class GatewayRollout:
         size: int,
         seed: int = 0,
         version: int = 0,
-        engine_ready: Callable[[], Awaitable[None]] | None = None,
+        engine_ready: Callable[[], Awaitable[None]] = _ready,
         on_result: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         """Configure it.
@@ -104,6 +114,7 @@ class GatewayRollout:
         self._engine_ready = engine_ready
         self._on_result = on_result
         self._guard = ScoreGuard(judge.name)
+        self._engine = anyio.Lock()
         self._waiting: dict[str, anyio.Event] = {}
         self._arrived: dict[str, EndedEpisode] = {}
         self._offered: set[int] = set()
@@ -135,14 +146,20 @@ class GatewayRollout:
             for place in range(size)
         ]
 
+        read: dict[int, int] = {}
+
         async def member(place: int) -> None:
-            filled[place] = await self._result(offers[place])
+            filled[place], read[place] = await self._result(offers[place])
 
         with self._expecting(offers):
-            await self._gateway.offer(offers)
+            await self._offer_all(offers)
             async with anyio.create_task_group() as tasks:
                 for place in range(size):
                     tasks.start_soon(member, place)
+            for place, offer in enumerate(offers):
+                # A client may have replaced its reward in the meantime.
+                if self._arrived[offer.id].number != read[place]:
+                    filled[place] = await self._result_of(self._arrived[offer.id])
         return self.group_of(draw, filled)
 
     def group_of(self, draw: TaskDraw, results: Sequence[EpisodeResult | None]) -> Group:
@@ -174,20 +191,16 @@ class GatewayRollout:
         id = "/".join(map(str, [*place, self._step]))
         offer = self._offer(id, id, task, place, mode="validate", temperature=temperature)
         with self._expecting([offer]):
-            await self._gateway.offer([offer])
-            result = await self._result(offer)
+            await self._offer_all([offer])
+            result, _ = await self._result(offer)
         self._validated.append(id)
         return result
 
     async def publish(self, version: int, publish: Callable[[], Awaitable[None]]) -> None:
         """Publish new weights while calls are held."""
-        await self._gateway.hold()
-        try:
+        async with self._held():
             await publish()
             await self._gateway.set_version(version)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._gateway.go_on()
 
     async def use(self, batch: Batch) -> None:
         """Mark the episodes of a batch as used, and drop the others of groups that no later step can use."""
@@ -235,21 +248,50 @@ class GatewayRollout:
                     self._arrived[ended.offer.id] = ended
                     waiting.set()
 
-    async def _result(self, offer: EpisodeOffer) -> EpisodeResult:
-        await self._waiting[offer.id].wait()
-        ended = self._arrived[offer.id]
-        result = await self._result_of(ended)
+    async def _offer_all(self, offers: Sequence[EpisodeOffer]) -> None:
+        try:
+            await self._gateway.offer(offers)
+        except GatewayError as error:
+            if error.status != _TAKEN:
+                raise
+            raise ConfigurationError(
+                f"output_dir: its folder gateway has the episodes of another run ({error.message}); remove that folder, or "
+                "name another output_dir"
+            ) from None
+
+    async def _result(self, offer: EpisodeOffer) -> tuple[EpisodeResult, int]:
+        """Return the result of a place once its episode has ended, and its number; a lost engine is waited for."""
+        tries = _MODEL_TRIES
+        while True:
+            await self._waiting[offer.id].wait()
+            ended = self._arrived[offer.id]
+            result = await self._result_of(ended)
+            tries -= 1
+            if result.failure is None or result.failure.kind != FailureCause.MODEL or not tries:
+                break
+            self._waiting[offer.id] = anyio.Event()
+            async with self._held():
+                await self._engine_ready()
+            await self._offer_all([offer])
         if self._on_result is not None:
             self._on_result(result)
-        return result
+        return result, ended.number
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncGenerator[None]:
+        """Hold calls inside the block."""
+        async with self._engine:
+            await self._gateway.hold()
+            try:
+                yield
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._gateway.go_on()
 
     async def _result_of(self, ended: EndedEpisode) -> EpisodeResult:
         """Return an ended episode as a result, scored where its client did not."""
         outcome = ended.outcome
         if ended.state in (EpisodeState.ABORTED, EpisodeState.EXPIRED):
-            if self._engine_ready is not None:
-                # Clients fail while the engine is away; further episodes wait for it.
-                await self._engine_ready()
             return EpisodeResult(failure=_lost(ended), version=ended.version)
         calls = await self._gateway.calls(ended.offer.id, ended.attempt)
         if ended.state is EpisodeState.SEALED:
@@ -290,7 +332,7 @@ def _lost(ended: EndedEpisode) -> Failure:
         return Failure(FailureCause.TIME, why)
     if why.startswith(TIME_PREFIX):
         return Failure(FailureCause.TIME, why.removeprefix(TIME_PREFIX))
-    return Failure(FailureCause.CRASHED, why)
+    return Failure(FailureCause.MODEL if _NO_ANSWER in why else FailureCause.CRASHED, why)
 
 
 def _shared_details(samples: Sequence[Sample]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from agentflow.learner import TrainRun
 from agentflow.runs import Resume, run_sync
 from agentflow.settings import import_object
 from agentflow.trajectory import Task
-from agentflow.tuner._config import TuneConfig, load_tune_config
+from agentflow.tuner._config import TEAM, TuneConfig, load_tune_config
 from agentflow.tuner._workflow import Solve
 from agentflow.tuner._workflow_rollouts import WorkflowRollouts
 from agentflow.tuner.judges import JudgeSpec
@@ -33,7 +33,7 @@ TuneTasks: TypeAlias = str | PathLike[str] | Iterable[Task] | Mapping[str, Any]
 
 
 def tune(
-    solve: Solve | None = None,
+    solve: Solve | str | None = None,
     tasks: TuneTasks | None = None,
     *,
     validation: TuneTasks | None = None,
@@ -49,7 +49,7 @@ def tune(
 
     See docs/tuner.md.
 
-    :param solve: `solve(task, policy)`, sync or async; `None`: that of the settings.
+    :param solve: `solve(task, policy)`, sync or async; `module:function`; `team` for our own; `None`: that of the settings.
     :param tasks: file of tasks, tasks, or that section of the settings; `None`: as in the file.
     :param validation: held-out tasks, likewise.
     :param reward: metric by name, `module:function`, a function of answer and task, or one of them for each source of tasks.
@@ -85,7 +85,7 @@ def tune(
 
 
 async def atune(
-    solve: Solve | None = None,
+    solve: Solve | str | None = None,
     tasks: TuneTasks | None = None,
     *,
     validation: TuneTasks | None = None,
@@ -99,6 +99,8 @@ async def atune(
 ) -> dict[str, Any]:
     """Train the model behind any agent; the asynchronous form of `tune`. See docs/tuner.md."""
     given: dict[str, Any] = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
+    if isinstance(solve, str):
+        given["solve"], solve = solve, None
     if agents is not None:
         given["agents"] = {name: dict(rules) for name, rules in agents.items()}
     config = load_tune_config(None if config_path is None else fspath(config_path), overrides, given)
@@ -130,7 +132,7 @@ def tune_run(
     :param solve: the agent; `None`: that of the settings.
     :raises ConfigurationError: if there is no agent.
     """
-    agent = solve or find_solve(config.solve)
+    agent = solve or (TEAM if config.solve == TEAM else find_solve(config.solve))
     rollouts = WorkflowRollouts(config, agent, config.reward if reward is None else reward)
     return TrainRun(config, tasks=tasks, validation=validation, resume=resume, say=say, rollouts=rollouts)
 

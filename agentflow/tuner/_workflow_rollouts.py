@@ -30,6 +30,7 @@ from agentflow.rollout import Assignment
 from agentflow.runs import open_models
 from agentflow.tuner._config import TuneConfig
 from agentflow.tuner._gateway_rollout import GatewayRollout
+from agentflow.tuner._team_workflow import open_team_workflow
 from agentflow.tuner._workflow import POLL_SECONDS, Solve, WorkflowPlayers
 from agentflow.tuner.judges import EpisodeJudge, JudgeSpec, make_judge, takes_sandbox
 
@@ -46,14 +47,14 @@ class WorkflowRollouts:
     def __init__(
         self,
         config: TuneConfig,
-        solve: Solve | None,
+        solve: Solve | str | None,
         reward: JudgeSpec = None,
         *,
         say: Callable[[str], None] | None = None,
     ) -> None:
         """Configure it.
 
-        :param solve: the agent; `None`: only clients of a swarm play.
+        :param solve: the agent, or `team` for our own; `None`: only clients of a swarm play.
         :param reward: reward of episodes; `None`: the metric of the tasks.
         :param say: receives the address of the gateway.
         """
@@ -87,7 +88,10 @@ class WorkflowRollouts:
             )
             await stack.enter_async_context(rollout.running())
             if self._solve is not None:
-                players = await self._players(stack, client, self._solve, judge)
+                solve = await self._open_solve(
+                    stack, self._solve, context.assignment, context.models, gateway
+                )
+                players = await self._players(stack, client, solve, judge)
                 await stack.enter_async_context(players.running())
             if self._say is not None:
                 self._say(f"clients: {gateway.url}; their token is in {config.output / 'swarm.json'}")
@@ -132,7 +136,8 @@ class WorkflowRollouts:
                 seed=own.seed,
             )
             await stack.enter_async_context(rollout.running())
-            players = await self._players(stack, client, self._solve, judge, seconds=inf)
+            solve = await self._open_solve(stack, self._solve, assignment, models, gateway)
+            players = await self._players(stack, client, solve, judge, seconds=inf)
             tasks, size = debug_counts(own)
             order = TaskOrder(assignment.tasks, seed=own.seed, epochs=own.schedule.epochs)
             for step in range(1, (own.schedule.steps or 1) + 1):
@@ -146,6 +151,22 @@ class WorkflowRollouts:
                     step, [sample for group in groups for sample in group.samples], own.loss, say
                 )
         return figures
+
+    async def _open_solve(
+        self,
+        stack: AsyncExitStack,
+        solve: Solve | str,
+        assignment: Assignment,
+        models: Mapping[str, ModelSettings],
+        gateway: Gateway,
+    ) -> Solve:
+        """Return the agent; our own team is opened first."""
+        if not isinstance(solve, str):
+            return solve
+        team = open_team_workflow(
+            self._config, assignment, self._config.team_models(models), f"{gateway.url}/v1"
+        )
+        return await stack.enter_async_context(team)
 
     async def _players(
         self,

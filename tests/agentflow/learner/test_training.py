@@ -249,3 +249,16 @@ async def test_agents_on_an_sdk_are_tuned_on_a_real_vllm(vllm: ModelServer, tmp_
         assert line["calls/count"] == 8 * 4
         assert (apart := line["engine/apart_max"]) is not None
         assert apart <= 1e-5, "what was sampled has the trainer's probabilities, after an update too"
+
+
+@pytest.mark.promise("tuner:team")
+async def test_our_own_team_is_tuned_on_the_same_path(vllm: ModelServer, tmp_path: Path) -> None:
+    async with as_it_was(vllm) as model:
+        said = sections(vllm, model, tmp_path)
+        said["schedule"] = {**said["schedule"], "steps": 1, "tasks_per_step": 1}
+        gave = await atune("team", tasks(), reward=Scores(), **said)
+    assert gave["steps"] == 1
+    [line] = read_figures(tmp_path / METRICS)
+    assert (line["episodes/count"], line["episodes/calls"]) == (4, 1)
+    assert (apart := line["engine/apart_max"]) is not None
+    assert apart <= 1e-5

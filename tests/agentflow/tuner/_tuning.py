@@ -146,6 +146,7 @@ async def tuned(
     sandbox: Any = None,  # noqa: ANN401 - opens anything
     steps: int = 1,
     seconds: float = 60.0,
+    engine_ready: Callable[[], Coroutine[Any, Any, None]] | None = None,
     clients: Callable[[Address], Coroutine[Any, Any, None]] | None = None,
     **schedule: Any,  # noqa: ANN401 - any setting of the schedule
 ) -> Tuned:
@@ -163,7 +164,14 @@ async def tuned(
         gateway_at(folder / "gateway", settings, model) as gateway,
         GatewayClient(*gateway) as client,
     ):
-        rollout = GatewayRollout(client, judge, temperature=1.0, size=plan.episodes_per_task, seed=7)
+        rollout = GatewayRollout(
+            client,
+            judge,
+            temperature=1.0,
+            size=plan.episodes_per_task,
+            seed=7,
+            engine_ready=engine_ready or nothing,
+        )
         checkpoints = Checkpoints(folder / "checkpoints")
         size, tasks_per_step = plan.episodes_per_task, plan.tasks_per_step
         loop = Loop(

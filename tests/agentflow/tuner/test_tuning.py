@@ -1,5 +1,6 @@
 """Any agent is trained on its own calls: rewards, agents, failures, resuming."""
 
+import shutil
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -8,17 +9,18 @@ from typing import Any
 
 import anyio
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 
-from agentflow.errors import ConfigurationError, RunStopped
-from agentflow.gateway import AgentSettings, EpisodeLimits, EpisodeOutcome, GatewaySettings
+from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped
+from agentflow.gateway import AgentSettings, EpisodeLimits, EpisodeOutcome, GatewayClient, GatewaySettings
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.models import ModelSettings
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import Scored
 from agentflow.trajectory import Failure, Task
 from agentflow.tuner import PolicyEndpoint
-from tests.agentflow.tuner._tuning import CountingBackbone, says, some_tasks, tuned
+from tests.agentflow.gateway._registry import EchoModel
+from tests.agentflow.tuner._tuning import Address, CountingBackbone, says, some_tasks, tuned
 
 ONCE = GatewaySettings(limits=EpisodeLimits(attempts=1))
 
@@ -170,7 +172,7 @@ async def test_a_reward_inspects_the_sandbox_in_which_the_agent_has_worked(tmp_p
         ({"wolf": 1.0}, "reward", "there is no agent 'wolf'"),
         (EpisodeOutcome(reward=1.0, turn_rewards={"c9": 1.0}), "reward", "no call 'c9'"),
         (EpisodeOutcome(failure="the grader is away"), "reward", "the grader is away"),
-        (object(), "reward", "is no outcome; return an answer"),
+        (object(), "reward", "is no outcome; return a number"),
     ],
 )
 async def test_an_episode_without_a_usable_reward_is_left_out_and_the_others_are_trained(
@@ -305,3 +307,44 @@ async def test_groups_without_a_signal_are_replaced_and_episodes_stream_during_s
     done = await tuned(tmp_path, solve, some_tasks(3), steps=2, replace_equal=1.0)
     assert [figures["groups/flat_share"] for figures in done.figures] == [0, 0]
     assert sum(figures.get("dropped/equal", 0) for figures in done.figures) >= 1
+
+
+@pytest.mark.promise("tuner:failures")
+async def test_an_engine_that_is_lost_costs_time_only(tmp_path: Path) -> None:
+    model = EchoModel()
+    model.fails = ModelFailure(ModelFailureKind.UNAVAILABLE, "connection refused")
+
+    async def restarted() -> None:
+        model.fails = None
+
+    async def solve(task: Task, policy: PolicyEndpoint) -> float:
+        async with AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=0) as client:
+            messages: Any = [{"role": "user", "content": task.question}]
+            await client.chat.completions.create(model=policy.model, messages=messages)
+        return float(policy.episode[-1])
+
+    done = await tuned(tmp_path, solve, some_tasks(1), model=model, settings=ONCE, engine_ready=restarted)
+    assert (done.figures[0]["episodes/count"], done.figures[0].get("episodes/failed_model", 0)) == (4, 0)
+
+
+@pytest.mark.promise("tuner:resume")
+async def test_a_folder_of_another_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    await tuned(tmp_path, ask_once, some_tasks(2), reward=by_member)
+    shutil.rmtree(tmp_path / "rollouts")
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(ConfigurationError, match="its folder gateway has the episodes of another run"):
+        await tuned(tmp_path, ask_once, some_tasks(2), reward=by_member)
+
+
+@pytest.mark.promise("tuner:swarm")
+async def test_a_reward_can_be_replaced_while_its_group_is_played(tmp_path: Path) -> None:
+    async def client(address: Address) -> None:
+        async with GatewayClient(*address) as worker:
+            begun = [await worker.begin(wait=5) for _ in range(2)]
+            first, second = (each for each in begun if each is not None)
+            await worker.end(first, EpisodeOutcome(reward=1.0))
+            await worker.put_reward(first, 5.0)
+            await worker.end(second, EpisodeOutcome(reward=0.0))
+
+    done = await tuned(tmp_path, None, some_tasks(1), clients=client, tasks_per_step=1)
+    assert done.figures[0]["reward/mean"] == 2.5
