@@ -15,7 +15,9 @@ from agentflow.errors import ConfigurationError
 from agentflow.gateway import EpisodeOffer, EpisodeOutcome, GatewayClient
 from agentflow.interop import ActionFailure, action_of, solve_openenv, solve_verifiers
 from agentflow.readers import OpenEnvFailure, VerifiersFailure, play_verifiers, read_tasks
+from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Task
+from agentflow.tuner import atune
 from tests.agentflow.gateway.test_swarm_routes import OWNER_TOKEN, gateway
 from tests.agentflow.interop._served import SOLUTION, served
 from tests.agentflow.tasks._sight import serve_model
@@ -157,6 +159,28 @@ async def test_every_step_through_the_gateway_has_its_tokens(tmp_path: Path) -> 
         (ended,) = await client.ended()
         assert ended.outcome is not None
         assert ended.outcome.reward == 2.0
+
+
+@pytest.mark.promise("interop:openenv_source")
+async def test_a_tuning_plays_the_episodes_of_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def answer(message: dict[str, Any]) -> str:
+        reset = message["type"] == "reset"
+        return observed(0, None if reset else 0.25, done=not reset)
+
+    async with corridor(answer) as url, fake_endpoint() as endpoint:
+        outcome = await atune(
+            solve_openenv,
+            f"openenv:{url}?size=2&seed=1",
+            backbone="debug",
+            engine={"base_url": endpoint, "served_model_name": "any"},
+            schedule={"episodes_per_task": 2, "tasks_per_step": 2, "steps": 1},
+            loss={"kl_coef": 0.0},
+        )
+    assert outcome["figures"]["reward/mean"] == 0.25
 
 
 BROKEN = {
