@@ -8,7 +8,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from functools import cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -105,7 +105,7 @@ def put_meta(name: str, body: bytes) -> Change:
     )
 
 
-class _Job(NamedTuple):
+class _WriteJob(NamedTuple):
     """Changes that are written together, after all earlier calls."""
 
     calls: Sequence[tuple[int, int, bytes]]
@@ -127,7 +127,7 @@ class EpisodeStore:
         """The file."""
         self.failure: RunStopped | None = None
         """Reason that nothing more can be written."""
-        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[_WriteJob | None] = SimpleQueue()
         self._calls: list[tuple[int, int, bytes]] = []
         self._call_bytes = 0
         self._pending_bytes = 0
@@ -141,14 +141,16 @@ class EpisodeStore:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        try:
-            make_private_folder(self.path.parent)
-            open_private(self.path, "ab").close()
-            writer = _connect(self.path)
-            _prepare(writer, self.path)
-            self._reader = _connect(self.path)
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigurationError(f"folder: {self.path}: {error}; name another folder") from None
+        with ExitStack() as opened:
+            try:
+                make_private_folder(self.path.parent)
+                open_private(self.path, "ab").close()
+                writer = opened.enter_context(closing(_connect(self.path)))
+                _prepare(writer, self.path)
+                self._reader = opened.enter_context(closing(_connect(self.path)))
+            except (OSError, sqlite3.Error) as error:
+                raise ConfigurationError(f"folder: {self.path}: {error}; name another folder") from None
+            opened.pop_all()
         self._thread = Thread(target=self._write_all, args=(writer,), name="episode-journal", daemon=True)
         self._thread.start()
         return self
@@ -201,13 +203,20 @@ class EpisodeStore:
         await asyncio.shield(done)
 
     async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query in a thread. It sees what was committed before."""
+        """Run a query in a thread. It sees what was committed before.
+
+        :raises RunStopped: if the journal can't be read, or an earlier write has failed.
+        """
+        self._check()
 
         def run() -> T:
             with self._reading:
                 return ask(self._reader)
 
-        return await anyio.to_thread.run_sync(run)
+        try:
+            return await anyio.to_thread.run_sync(run)
+        except sqlite3.Error as error:
+            raise self._stopped(error) from error
 
     async def calls(self, page: int) -> list[bytes]:
         """Return the calls of a page, in the order in which they were recorded."""
@@ -265,6 +274,10 @@ class EpisodeStore:
         )
         return found[0] if found else None
 
+    def _stopped(self, error: Exception) -> RunStopped:
+        told = "nothing with a receipt is lost: mend it, then start the gateway again"
+        return RunStopped(StopCause.JOURNAL, f"journal {self.path}: {error}; {told}")
+
     def _check(self) -> None:
         if self.failure is not None:
             raise self.failure
@@ -281,17 +294,14 @@ class EpisodeStore:
             self._timer = None
         calls, self._calls, size, self._call_bytes = self._calls, [], self._call_bytes, 0
         if calls or done is not None:
-            self._queue.put(_Job(calls, changes, durable, partial(self._written, size, done)))
+            self._queue.put(_WriteJob(calls, changes, durable, partial(self._written, size, done)))
 
     def _written(self, size: int, done: "asyncio.Future[None] | None", error: Exception | None) -> None:
         """Take the outcome of a job, in the loop."""
         self._pending_bytes -= size
         self._room.set()
         if error is not None and self.failure is None:
-            self.failure = RunStopped(
-                StopCause.JOURNAL,
-                f"journal {self.path}: {error}; nothing with a receipt is lost: mend it, then start the gateway again",
-            )
+            self.failure = self._stopped(error)
             self._failed.set()
         if done is None or done.done():
             return
@@ -326,12 +336,12 @@ class EpisodeStore:
         writer.close()
 
 
-def _report(jobs: Iterable[_Job], failure: Exception | None) -> None:
+def _report(jobs: Iterable[_WriteJob], failure: Exception | None) -> None:
     for job in jobs:
         job.written(failure)
 
 
-def _transact(writer: sqlite3.Connection, jobs: Sequence[_Job]) -> None:
+def _transact(writer: sqlite3.Connection, jobs: Sequence[_WriteJob]) -> None:
     if not any(job.calls or job.changes for job in jobs):
         return
     writer.execute(f"PRAGMA synchronous = {'FULL' if any(job.durable for job in jobs) else 'NORMAL'}")
@@ -355,8 +365,12 @@ def _insert_calls(rows: int) -> str:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
