@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from agentflow.errors import ConfigurationError
+from agentflow.learner import Batch, Group, Sample
+from agentflow.learner._rollout_store import RolloutStore
 from agentflow.readers import FilterSpec, PreparedTasks, aprepare_tasks, prepare_tasks
 from agentflow.trajectory import Task
 from tests.agentflow.readers._endpoint import scripted_endpoint
@@ -67,6 +69,27 @@ def test_a_window_of_stored_pass_rates_is_applied(tmp_path: Path) -> None:
     }
     same = prepare_tasks(f"traces:{tmp_path}", filters=[{"pass_rate": [0.2, 0.8]}])
     assert [each.id for each in same.tasks] == ["fair"]
+
+
+@pytest.mark.promise("readers:pass_rate")
+def test_pass_rates_of_a_training_are_those_of_its_stored_episodes(tmp_path: Path) -> None:
+    store = RolloutStore(tmp_path / "rollouts")
+    rewards = {"easy@0": [1.0, 1.0], "fair@1": [1.0, 0.0], "fair@2": [1.0, 1.0]}
+    for step, (name, own) in enumerate(rewards.items(), 1):
+        samples = tuple(Sample(task=name, id=str(n), reward=reward, calls=()) for n, reward in enumerate(own))
+        store.write(
+            Batch(step=step, version=0, taken=step, groups=(Group(number=step, name=name, samples=samples),))
+        )
+    tasks = [task("easy", "easy?"), task("fair", "fair?"), task("new", "new?")]
+    window = {"pass_rate": {"high": 0.8, "results": str(tmp_path)}}
+    prepared = prepare_tasks(tasks, filters=[window])
+    assert [(each.id, each.metadata["pass_rate"]) for each in prepared.tasks] == [("fair", 0.75)]
+    assert prepared.left_out == {"pass_rate: pass rate unknown": 1, "pass_rate: too easy": 1}
+    store.path(2).write_bytes(store.path(2).read_bytes()[:-9])
+    with pytest.raises(ConfigurationError, match=r"step_000002\.jsonl\.gz: can't be read"):
+        prepare_tasks(tasks, filters=[window])
+    with pytest.raises(ConfigurationError, match="none: no such file"):
+        prepare_tasks(tasks, filters=[{"pass_rate": {"results": str(tmp_path / "none")}}])
 
 
 @pytest.mark.promise("readers:function_filters")
