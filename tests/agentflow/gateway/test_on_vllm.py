@@ -1,8 +1,11 @@
 """Conversations with tools on a real vLLM: training uses exactly the tokens that it saw, with the trainer's probabilities."""
 
+import json
 from collections import Counter
 from random import Random
+from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 
@@ -16,6 +19,10 @@ from agentflow.gateway import (
     full_tokens,
     token_tree,
 )
+from agentflow.gateway._chat import ChatApi
+from agentflow.gateway._dialect import Arrival, ModelApi
+from agentflow.gateway._messages import MessagesApi
+from agentflow.gateway._responses import ResponsesApi
 from agentflow.learner._rows import scoring_row
 from agentflow.learner.local import LocalBackbone, PolicySettings
 from agentflow.models import Message, ModelConnection, ModelSettings, Sampling, TextPart, ToolCall, ToolSpec
@@ -117,3 +124,92 @@ async def test_conversations_with_tools_have_the_tokens_and_probabilities_of_the
     for tokens, values in zip(free, backbone.log_probs(rows), strict=True):
         apart = np.abs(values[-len(tokens.sampled) :] - np.array(tokens.logprobs))
         assert float(apart.max()) <= 1e-5
+
+
+CONVERSATIONS: dict[str, tuple[ModelApi, dict[str, Any]]] = {
+    "chat/completions": (
+        ChatApi(),
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "Weather?"},
+                {
+                    "role": "assistant",
+                    "content": "Let me see.",
+                    "tool_calls": [
+                        {
+                            "id": "c1",
+                            "type": "function",
+                            "function": {"name": "look", "arguments": '{"q":"größer"}'},
+                        }
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+                {"role": "assistant", "content": "Sunny."},
+                {"role": "user", "content": "Sure?"},
+            ],
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": "look", "description": "L.", "parameters": LOOK.schema},
+                }
+            ],
+        },
+    ),
+    "responses": (
+        ResponsesApi(),
+        {
+            "instructions": "Be brief.",
+            "input": [
+                {"role": "user", "content": "Weather?"},
+                {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"q":"größer"}'},
+                {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
+                {"role": "assistant", "content": "Sunny."},
+                {"role": "user", "content": "Sure?"},
+            ],
+        },
+    ),
+    "messages": (
+        MessagesApi(),
+        {
+            "max_tokens": 5,
+            "system": "Be brief.",
+            "messages": [
+                {"role": "user", "content": "Weather?"},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "text", "text": "Let me see."},
+                        {"type": "tool_use", "id": "c1", "name": "look", "input": {"q": "größer"}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "c1", "content": "sunny"},
+                        {"type": "text", "text": "Sure?"},
+                    ],
+                },
+            ],
+            "tools": [{"name": "look", "description": "L.", "input_schema": LOOK.schema}],
+        },
+    ),
+}
+"""Conversations as a client sends them, by API."""
+
+
+@pytest.mark.promise("gateway:exact:rendered")
+@pytest.mark.parametrize("path", CONVERSATIONS)
+async def test_a_conversation_has_the_tokens_that_the_engine_renders_in_the_same_api(
+    vllm: ModelServer, path: str
+) -> None:
+    api, given = CONVERSATIONS[path]
+    body = {"model": vllm.model, **given}
+    call = api.parse(json.dumps(body).encode(), Arrival(0, "")).call
+    settings = ModelSettings.model_validate({"name": vllm.model, "base_url": vllm.url, "api_key": vllm.key})
+    headers = {"Authorization": f"Bearer {vllm.key}"}
+    async with ModelConnection(settings) as connection, aiohttp.ClientSession(headers=headers) as session:
+        own = await connection.engine.render(call.messages, call.tools)
+        async with session.post(f"{vllm.url}/{path}/render", json=body) as answer:
+            rendered = await answer.json()
+    assert own == rendered["token_ids"], rendered
