@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from openai import AsyncOpenAI
 
 from agentflow.gateway import (
     BegunEpisode,
@@ -32,6 +33,8 @@ PAGE = ROOT / "docs/gateway.md"
 
 WEATHER = "Rome: sunny, 21 degrees. Oslo: snow, -5 degrees."
 SCRIPTS = {
+    "greeting": [WEATHER],
+    "thinking": ["<think>\nRome first.\n</think>\n\nSunny in Rome."],
     "weather": [tool_line("weather", city="Rome"), tool_line("weather", city="Oslo"), WEATHER],
     "claude": [
         tool_line("Read", file_path="numbers.txt"),
@@ -172,6 +175,34 @@ def codex(folder: Path, begun: BegunEpisode) -> list[str]:
     (folder / ".codex/config.toml").write_text(settings, encoding="utf-8")
     options = "--skip-git-repo-check --json --dangerously-bypass-approvals-and-sandbox"
     return ["sh", "-c", f'codex exec {options} "$TASK"']
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.promise("gateway:stream:text")
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_text_comes_from_vllm_in_pieces_and_reasoning_apart(api: str, scripted: ModelServer) -> None:
+    async with gateway(scripted.url, scripted.model, scripted.key) as client:
+        begun = await begin(client)
+        async with AsyncOpenAI(base_url=begun.base_url, api_key=begun.keys[""]) as model:
+            for script, expected, least in (("greeting", WEATHER, 5), ("thinking", "Sunny in Rome.", 1)):
+                pieces: list[str] = []
+                text = f"[[script {script}]]"
+                if api == "chat":
+                    messages: list[Any] = [{"role": "user", "content": text}]
+                    chunks = await model.chat.completions.create(
+                        model=begun.model, messages=messages, stream=True
+                    )
+                    pieces += [chunk.choices[0].delta.content or "" async for chunk in chunks]
+                else:
+                    events = await model.responses.create(model=begun.model, input=text, stream=True)
+                    pieces += [
+                        event.delta async for event in events if event.type == "response.output_text.delta"
+                    ]
+                assert "".join(pieces) == expected
+                assert len(list(filter(None, pieces))) >= least
+        _, calls = await finish(client, begun)
+    assert [call.reasoning.strip() for call in calls] == ["", "Rome first."]
 
 
 CALL = '{"city": "Rome"}'
