@@ -35,7 +35,7 @@ class PromptMatch(Struct, frozen=True):
     count: int = 0
     """Number of messages up to the answer of that call."""
     ids: "array[int]" = array("i")
-    """Tokens of these messages."""
+    """Tokens of these messages; empty if the model reports none."""
 
 
 class _CallNode:
@@ -136,7 +136,7 @@ class PromptMemory:
         if walk.node is None and walk.unknown < 0:
             return PromptMatch(PromptOrigin.OPENING)
         origin = PromptOrigin.APPENDED if walk.unknown < 0 else self._why(call, walk)
-        if walk.node is None or not walk.node.ids:
+        if walk.node is None:
             return PromptMatch(origin)
         return PromptMatch(origin, walk.node.record.id, walk.count, _ids(walk.node))
 

@@ -124,7 +124,7 @@ class RecordedCall(Struct, frozen=True, kw_only=True):
     origin: PromptOrigin
     """Origin of its prompt."""
     parent: str = ""
-    """Id of the call whose tokens the prompt continues; empty: none."""
+    """Id of the call that the prompt continues; empty: none."""
     tokens: Tokens | None = None
     """Tokens; with a parent the prompt holds only what follows the parent's tokens."""
     before: int = 0

@@ -317,9 +317,12 @@ async def test_other_endpoints_answer_through_the_chat_api() -> None:
         plain = Answering(PlainAnswerer(connection))
         pieces: list[str] = []
         answer = await plain.ask(user("a"), on_text=pieces.append)
+        await plain.ask(user("a"), said(answer), user("b"))
         assert await plain.answerer.count(GatewayCall(dialect="chat", messages=(user("a"),))) > 0
     assert pieces == [answer.text] == ["unknown"]
     assert plain.records[0].tokens is None
+    assert (plain.records[1].parent, plain.records[1].messages) == ("c0", (user("b"),)), "stored once"
+    assert list(full_tokens(plain.records)) == []
     assert answer.usage is not None
     assert (
         plain.answerer.overrides(GatewayCall(dialect="chat", sampling=Sampling(temperature=2.0)), 1.0) == ()
