@@ -126,6 +126,8 @@ class GatewayRollout:
         """Collect ended episodes inside the block."""
         # An earlier run in this folder may have ended: an offer opens the gateway again, before anybody begins an episode.
         await self._gateway.offer([])
+        # A trainer that was killed while weights changed has left calls waiting.
+        await self._gateway.go_on()
         await self._gateway.set_version(self.version)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect)

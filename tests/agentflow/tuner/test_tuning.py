@@ -18,9 +18,10 @@ from agentflow.models import ModelSettings
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import Scored
 from agentflow.trajectory import Failure, Task
-from agentflow.tuner import PolicyEndpoint
+from agentflow.tuner import GatewayRollout, PolicyEndpoint
+from agentflow.tuner.judges import make_judge
 from tests.agentflow.gateway._registry import EchoModel
-from tests.agentflow.tuner._tuning import Address, CountingBackbone, says, some_tasks, tuned
+from tests.agentflow.tuner._tuning import Address, CountingBackbone, gateway_at, says, some_tasks, tuned
 
 ONCE = GatewaySettings(limits=EpisodeLimits(attempts=1))
 
@@ -348,3 +349,12 @@ async def test_a_reward_can_be_replaced_while_its_group_is_played(tmp_path: Path
 
     done = await tuned(tmp_path, None, some_tasks(1), clients=client, tasks_per_step=1)
     assert done.figures[0]["reward/mean"] == 2.5
+
+
+@pytest.mark.promise("tuner:resume")
+async def test_calls_that_a_killed_trainer_held_continue_with_the_next_one(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path) as gateway, GatewayClient(*gateway) as client:
+        await client.hold()
+        rollout = GatewayRollout(client, make_judge("exact_match"), temperature=1.0, size=2)
+        async with rollout.running():
+            assert not (await client.status()).held
