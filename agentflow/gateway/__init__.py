@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         token_tree,
         trained_tokens,
     )
+    from agentflow.gateway._places import recorded_calls
     from agentflow.gateway._process import Gateway, run_gateway
     from agentflow.gateway._settings import AgentSettings, EpisodeLimits, GatewaySettings, UpstreamSettings
     from agentflow.gateway._store import EpisodeStore
@@ -73,6 +74,7 @@ __all__ = [
     "UpstreamSettings",
     "add_swarm_routes",
     "full_tokens",
+    "recorded_calls",
     "rewards_of",
     "run_gateway",
     "token_tree",
@@ -88,6 +90,7 @@ __getattr__ = lazy_exports(
         "._episodes": ["EpisodeRegistry"],
         "._live": ["LiveEpisode"],
         "._memory": ["PromptMemory", "PromptMatch", "full_tokens", "token_tree", "trained_tokens"],
+        "._places": ["recorded_calls"],
         "._process": ["Gateway", "run_gateway"],
         "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
         "._store": ["EpisodeStore"],

@@ -9,7 +9,6 @@ from typing import Self
 import anyio
 import anyio.abc
 import msgspec
-from msgspec import structs
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import unwrap_group
@@ -26,7 +25,7 @@ from agentflow.gateway._keys import (
     same,
 )
 from agentflow.gateway._live import LiveEpisode, ended_error
-from agentflow.gateway._places import PageBegin, PageEnd, Place, PlaceBook, check_outcome
+from agentflow.gateway._places import PageBegin, PageEnd, Place, PlaceBook, check_outcome, decode_calls
 from agentflow.gateway._settings import GatewaySettings
 from agentflow.gateway._store import EpisodeStore, PageRow, begin_page, end_page, put_meta
 from agentflow.gateway._types import (
@@ -227,9 +226,7 @@ class EpisodeRegistry:
         """
         page = await self._page(who, id, attempt)
         bodies = await self._store.calls(page.page)
-        lost = set(PageEnd.of(page).lost) if page.end else set[str]()
-        found = [msgspec.msgpack.decode(body, type=RecordedCall) for body in bodies]
-        return [structs.replace(call, delivered=False) if call.id in lost else call for call in found]
+        return decode_calls(bodies, page.end)
 
     async def set_version(self, version: int) -> None:
         """Set the version of the weights, which episodes get at their beginning."""

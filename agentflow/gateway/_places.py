@@ -1,14 +1,18 @@
 """Places of episodes: in memory until a step used them, with their order, and their form in the journal."""
 
+import sqlite3
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 from msgspec import Struct, structs
 
-from agentflow.gateway._store import Change, EpisodeStore, PageRow, PlaceRow, put_place
+from agentflow.errors import ConfigurationError
+from agentflow.gateway._store import FILE, Change, EpisodeStore, PageRow, PlaceRow, put_place
 from agentflow.gateway._types import (
     EndedEpisode,
     EpisodeMode,
@@ -17,6 +21,7 @@ from agentflow.gateway._types import (
     EpisodeReceipt,
     EpisodeState,
     GatewayError,
+    RecordedCall,
     check_finite,
 )
 from agentflow.trajectory import Task
@@ -54,6 +59,38 @@ class PageEnd(Struct, frozen=True):
     def of(cls, page: PageRow) -> "PageEnd":
         """Return the end of a page that has one."""
         return msgspec.msgpack.decode(page.end or b"", type=cls)
+
+
+def decode_calls(bodies: Iterable[bytes], end: bytes | None) -> list[RecordedCall]:
+    """Return the calls of a page; those whose client left are not delivered.
+
+    :param end: last entry of the page; `None`: its episode is open.
+    """
+    lost = set(msgspec.msgpack.decode(end, type=PageEnd).lost) if end else set[str]()
+    calls = [msgspec.msgpack.decode(body, type=RecordedCall) for body in bodies]
+    return [structs.replace(call, delivered=False) if call.id in lost else call for call in calls]
+
+
+def recorded_calls(folder: Path, episode: str) -> list[RecordedCall]:
+    """Return the calls of an episode's newest attempt from the journal of a gateway, which may be running.
+
+    See docs/tokens.md.
+
+    :param folder: folder of the gateway.
+    :return: empty if there is no such journal or episode.
+    :raises ConfigurationError: if the journal can't be read.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as reader:
+            newest = "SELECT page, end FROM pages WHERE place = ? ORDER BY attempt DESC LIMIT 1"
+            page, end = reader.execute(newest, (episode,)).fetchone() or (None, None)
+            query = "SELECT body FROM calls WHERE page = ? ORDER BY number"
+            return decode_calls((body for (body,) in reader.execute(query, (page,))), end)
+    except (sqlite3.Error, msgspec.MsgspecError) as error:
+        raise ConfigurationError(f"{path}: can't be read: {error}") from None
 
 
 class Place:

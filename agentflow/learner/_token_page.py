@@ -15,6 +15,7 @@ from agentflow._terminal import printable
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
+from agentflow.gateway import RecordedCall, recorded_calls, token_tree, trained_tokens
 from agentflow.learner._groups import Batch, Sample
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner.losses import LossSettings, advantages_of
@@ -36,7 +37,7 @@ from agentflow.trajectory import Tokens
 
 _SETTINGS: Final = "settings.yaml"
 _STEP: Final = re.compile(r"step_(\d+)\.jsonl\.gz")
-_AGENT: Final = re.compile(r"@\d+#(.*)$")
+_AGENT: Final = re.compile(r"@\d+#(.*)$", re.DOTALL)
 """End of a group's name that has an agent."""
 _NO_TEXT: Final = "ids are shown instead of text"
 
@@ -50,6 +51,8 @@ class CallTokens(Struct, frozen=True, kw_only=True):
     """Relation to the calls before it; see `ForkReason`."""
     parent: str
     """Call that it continues; empty: none."""
+    origin: str
+    """Origin of its prompt; see `PromptOrigin`. Empty: it was not made through a gateway, or its record is gone."""
     left: str
     """Call whose answer is changed or missing in its prompt; empty: none."""
     shared: int
@@ -75,6 +78,7 @@ class CallTokens(Struct, frozen=True, kw_only=True):
         parts = [f"continues {self.parent}"] if self.parent else []
         parts += [f"without the answer of {self.left}"] if self.left else []
         parts += [f"after {self.shared} shared tokens"] if self.shared and not self.parent else []
+        parts += [f"prompt: {self.origin}"] if self.origin else []
         parts += [] if self.trained else ["not trained"]
         return ", ".join(parts)
 
@@ -93,6 +97,8 @@ class EpisodeTokens:
     """Advantage of each call: that of the reward, and of the turn rewards from the call on."""
     loss: LossSettings
     """Settings of the loss."""
+    gateway: Path | None = None
+    """Folder of the gateway that recorded it; `None`: none."""
 
     @property
     def agent(self) -> str:
@@ -134,6 +140,20 @@ class EpisodeTokens:
                 raise ConfigurationError(f"step {self.step}, episode {self.sample.id}: {error}") from None
         return tree
 
+    @cached_property
+    def recorded(self) -> list[RecordedCall]:
+        """Calls of all agents in this episode as the gateway recorded them; empty: not known.
+
+        :raises ConfigurationError: if the gateway's journal can't be read.
+        """
+        if self.gateway is None:
+            return []
+        id = self.sample.id.removesuffix(f"#{self.agent}") if self.agent else self.sample.id
+        calls = recorded_calls(self.gateway, id)
+        # A later attempt at the same episode has other calls.
+        own = tuple(tokens for _, tokens in trained_tokens(calls).get(self.agent, []))
+        return calls if own == self.sample.calls else []
+
     def is_trained(self, call: Tokens) -> bool:
         """Return true if the call's tokens are in the loss."""
         return self.advantage is not None and is_trained(call, self.loss)
@@ -148,28 +168,31 @@ class EpisodeTokens:
 
     def calls(self, decode: Decode | None = None) -> list[CallTokens]:
         """Return the calls, each with the reason for its place in the tree."""
+        own = [call for call in self.recorded if call.trained and call.delivered and call.agent == self.agent]
+        origins = [call.origin.value for call in own] or [""] * len(self.sample.calls)
         return [
-            self._call(fork, call)
-            for fork, call in zip(self.tree.forks(decode), self.sample.calls, strict=True)
+            self._call(number, fork, origin)
+            for number, (fork, origin) in enumerate(zip(self.tree.forks(decode), origins, strict=True))
         ]
 
-    def advantage_of(self, call: str) -> float | None:
-        """Return the advantage of a call's tokens; `None`: they are not trained."""
-        place = int(call) - 1
-        return self.call_advantages[place] if self.is_trained(self.sample.calls[place]) else None
+    def advantage_of(self, number: int) -> float | None:
+        """Return the advantage of the tokens of a call, numbered from 0; `None`: they are not trained."""
+        return self.call_advantages[number] if self.is_trained(self.sample.calls[number]) else None
 
-    def _call(self, fork: CallFork, call: Tokens) -> CallTokens:
+    def _call(self, number: int, fork: CallFork, origin: str) -> CallTokens:
+        call = self.sample.calls[number]
         count = len(call.sampled)
         return CallTokens(
             id=fork.call,
             reason=fork.reason.value,
             parent=fork.parent,
+            origin=origin,
             left=fork.left,
             shared=fork.shared,
             prompt=len(call.prompt),
             sampled=count,
             trained=self.is_trained(call),
-            advantage=self.advantage_of(fork.call),
+            advantage=self.advantage_of(number),
             logprob=sum(call.logprobs) / count if count else 0.0,
             version=call.version,
             finish=call.finish,
@@ -178,22 +201,33 @@ class EpisodeTokens:
     def rows(self) -> list[tuple[str, list[Piece]]]:
         """Return each row of the tree, as a title and pieces; every sampled token is trained in one of them.
 
-        Tokens that another row trains are context.
+        Tokens that another row trains are context. Those of other agents are told apart if the gateway's record is known.
         """
-        return [(_title(row), list(self._pieces(row))) for row in self.tree.rows()]
+        tree, ids = self.tree, [str(number + 1) for number in range(len(self.sample.calls))]
+        if self.recorded:
+            tree = token_tree(self.recorded, episode=self.sample.id)
+            ids = [id for id, _ in trained_tokens(self.recorded)[self.agent]]
+        numbers = {id: number for number, id in enumerate(ids)}
+        return [
+            (_title(row, numbers), list(self._pieces(tree, row, numbers)))
+            for row in tree.rows(lambda voice: voice.agent == self.agent)
+        ]
 
-    def _pieces(self, row: TokenRow) -> Iterator[Piece]:
+    def _pieces(self, tree: TokenTree, row: TokenRow, numbers: Mapping[str, int]) -> Iterator[Piece]:
         own = {part.call for part in row.trained}
-        for piece in self.tree.pieces(row.call):
+        for piece in tree.pieces(row.call):
             if not piece.is_sampled or piece.call not in own:
-                yield structs.replace(piece, kind="context", logprobs=()) if piece.is_sampled else piece
+                name = str(numbers[piece.call] + 1) if piece.call in numbers else piece.call
+                kind = "context" if piece.is_sampled else piece.kind
+                yield structs.replace(piece, kind=kind, call=name, logprobs=())
                 continue
-            call = self.sample.calls[int(piece.call) - 1]
-            advantage = self.advantage_of(piece.call)
+            number = numbers[piece.call]
+            call = self.sample.calls[number]
+            advantage = self.advantage_of(number)
             for version, start, stop in call.versions or ((call.version, 0, len(piece.ids)),):
                 yield Piece(
                     kind="left_out" if advantage is None else "trained",
-                    call=piece.call,
+                    call=str(number + 1),
                     ids=piece.ids[start:stop],
                     logprobs=piece.logprobs[start:stop],
                     version=version,
@@ -201,8 +235,9 @@ class EpisodeTokens:
                 )
 
 
-def _title(row: TokenRow) -> str:
-    return f"row of {len(row.ids)} tokens, trains {', '.join(part.call for part in row.trained)}"
+def _title(row: TokenRow, numbers: Mapping[str, int]) -> str:
+    trained = ", ".join(str(numbers[part.call] + 1) for part in row.trained)
+    return f"row of {len(row.ids)} tokens, trains {trained}"
 
 
 def agent_of(sample: Sample) -> str:
@@ -262,6 +297,7 @@ class RunTokens:
                 advantage=None if dropped else advantages[place],
                 call_advantages=tuple(by_call[place].tolist()),
                 loss=loss,
+                gateway=self.folder / "gateway",
             )
 
     def decoder(self) -> tuple[Decode, str]:

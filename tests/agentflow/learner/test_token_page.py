@@ -10,11 +10,15 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from agentflow.cli import main
+from agentflow.errors import ConfigurationError
+from agentflow.gateway import AgentSettings, EpisodeOutcome, GatewaySettings, recorded_calls
 from agentflow.learner import Batch, Group, RunTokens, Sample
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner.losses import LossSettings, step_rows
 from agentflow.tokens import Piece, token_texts
 from agentflow.trajectory import Tokens
+from agentflow.tuner._samples import episode_samples
+from tests.agentflow.gateway._registry import OWNER, ask, offers, registry_at
 
 HOSTILE = "<script>alert(1)</script>\x1b]0;title\x07\u202e"
 WORDS = ["▁the", "▁cat", "▁sat", HOSTILE, "<|end|>"]
@@ -92,8 +96,8 @@ def test_advantages_and_masks_are_those_of_the_loss(run: Path) -> None:
     trained = [
         (call, advantage)
         for episode in episodes
-        for number, call in enumerate(episode.sample.calls, 1)
-        if (advantage := episode.advantage_of(str(number))) is not None
+        for number, call in enumerate(episode.sample.calls)
+        if (advantage := episode.advantage_of(number)) is not None
     ]
     assert [row.ids[row.trained].tolist() for row in rows] == [list(call.sampled) for call, _ in trained]
     assert [row.advantages[0].item() for row in rows] == pytest.approx(
@@ -214,3 +218,47 @@ def test_a_token_without_text_is_shown_by_its_id_and_broken_characters_end() -> 
     assert [part.text for part in parts[:2]] == ["a", "‹300›"]
     assert sum(len(part.ids) for part in parts) == 23
     assert parts[-1].text.endswith("a")
+
+
+@pytest.mark.promise("tokens:page")
+async def test_an_episode_of_a_gateway_has_the_origins_of_its_prompts_and_only_received_answers(
+    tmp_path: Path,
+) -> None:
+    settings = GatewaySettings(
+        agents={"wolf": AgentSettings(trained=True), "owl": AgentSettings(trained=True)}
+    )
+    outcome = EpisodeOutcome(reward={"wolf": 1.0, "owl": 0.0})
+    async with registry_at(tmp_path / "gateway", settings) as registry:
+        await registry.collector.offer(offers("t@0", size=1))
+        begun = await registry.begin(OWNER)
+        assert begun is not None
+        for agent, question, received in (
+            ("wolf", "one", True),
+            ("owl", "seven", True),
+            ("wolf", "lost", False),
+        ):
+            live, name = registry.find(begun.keys[agent])
+            answers = await live.complete(name, ask(question), "")
+            live.delivered([answer.id for answer in answers], received)
+        await registry.end(OWNER, begun.episode, 1, outcome)
+        calls = recorded_calls(tmp_path / "gateway", begun.episode)
+    assert [(call.agent, call.delivered) for call in calls] == [
+        ("wolf", True),
+        ("owl", True),
+        ("wolf", False),
+    ]
+    told = episode_samples(calls, outcome, group="t@0", id=begun.episode, temperature=1.0)
+    RolloutStore(tmp_path / "rollouts").write(
+        Batch(step=1, version=0, taken=1, groups=(Group(number=0, name="t@0", samples=told),))
+    )
+    (tmp_path / "settings.yaml").write_text("loss: {}")
+    owl, wolf = RunTokens(tmp_path).episodes()
+    assert (owl.agent, wolf.agent) == ("owl", "wolf")
+    assert [(call.id, call.origin, call.note) for call in wolf.calls()] == [
+        ("1", "opening", "prompt: opening")
+    ]
+    assert [piece.ids for _, row in wolf.rows() for piece in row if piece.kind == "trained"] == [(3, 3)]
+    assert [piece.call for _, row in wolf.rows() for piece in row if piece.kind == "trained"] == ["1"]
+    (tmp_path / "gateway" / "episodes.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(ConfigurationError, match=r"episodes\.db: can't be read"):
+        next(RunTokens(tmp_path).episodes()).calls()
