@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from agentflow._private_files import make_private_folder, replace_file
+from agentflow.errors import ConfigurationError
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.serving import ModelServer, ServingSettings, Weights
 from agentflow.trajectory import Task
@@ -21,6 +22,8 @@ from examples.library.plan import ExamplePlan
 from examples.library.teaching import demonstrate, make_and_fine_tune
 
 __all__ = ["Played", "run_example"]
+
+T = TypeVar("T")
 
 Say = Callable[[str], None]
 
@@ -44,10 +47,10 @@ async def run_example(
     :raises ConfigurationError: one line, if something is missing.
     :raises RunStopped: if it ended early.
     """
+    _claim(folder, example.name, seed)
     kept = folder / "played.json"
-    if kept.exists():
-        return msgspec.json.decode(kept.read_bytes(), type=Played)
-    make_private_folder(folder)
+    if (known := _stored(kept, Played)) is not None:
+        return known
     held_out = example.make_tasks("held_out", plan.held_out, seed)
     teacher = [each.reward for each in await demonstrate(example, held_out, seed)]
     say(f"the teacher: {fmean(teacher):.1%} of {len(held_out)} held-out tasks")
@@ -66,6 +69,37 @@ async def run_example(
     played = Played(teacher, before, after)
     replace_file(kept, msgspec.json.encode(played))
     return played
+
+
+def _claim(folder: Path, name: str, seed: int) -> None:
+    """Refuse the folder of another run.
+
+    :raises ConfigurationError: if it belongs to another example or seed, or can't be written.
+    """
+    file, own = folder / "run.json", [name, seed]
+    known = _stored(file, list[str | int])
+    if known not in (None, own):
+        raise ConfigurationError(f"{folder}: it has the run {known}, not {own}; choose another --out")
+    try:
+        make_private_folder(folder)
+        replace_file(file, msgspec.json.encode(own))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder}: can't be written: {error.strerror}; choose another --out"
+        ) from error
+
+
+def _stored(path: Path, kind: type[T]) -> T | None:
+    """Return what an earlier run has stored, if anything.
+
+    :raises ConfigurationError: if it can't be read.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(f"{path}: can't be read: {error}; remove it") from error
 
 
 async def _taught(example: Example, plan: ExamplePlan, folder: Path, seed: int, say: Say) -> Path:
@@ -117,8 +151,8 @@ class _Course:
     async def evaluated(self, name: str, model: Path, tasks: Sequence[Task]) -> list[float]:
         """Return the reward of each task, played once by a model."""
         kept = self._folder / f"{name}.json"
-        if kept.exists():
-            return msgspec.json.decode(kept.read_bytes(), type=list[float])
+        if (known := _stored(kept, list[float])) is not None:
+            return known
         await self._server.publish(Weights(folder=model, version=name))
         rewards = [0.0] * len(tasks)
         slots = anyio.Semaphore(self._plan.at_once)

@@ -262,6 +262,36 @@ def test_a_table_of_unfinished_runs_is_refused_in_one_line(
 
 
 @pytest.mark.promise("examples:report")
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("run.json", '["countdown", 1]', "choose another --out"),
+        ("run.json", '["werewolves", 0]', "choose another --out"),
+        ("run.json", "{", "remove it"),
+        ("played.json", "[1]", "remove it"),
+    ],
+)
+def test_a_folder_of_another_run_or_a_damaged_file_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, problem: str
+) -> None:
+    (tmp_path / file).write_text(content)
+    assert main(COUNTDOWN, ["--out", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert str(tmp_path) in error
+    assert problem in error
+
+
+@pytest.mark.promise("examples:report")
+def test_a_folder_that_can_not_be_made_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(COUNTDOWN, ["--out", str(tmp_path / "file" / "0")]) == 1
+    assert "file" in capsys.readouterr().err
+
+
+@pytest.mark.promise("examples:report")
 def test_a_missing_extra_is_named_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
