@@ -1,6 +1,5 @@
 """Filters of tasks: near-duplicates, a window of pass rates, and functions of the user."""
 
-import gzip
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -8,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 import anyio.to_thread
-import msgspec
-from msgspec import Struct, field, structs
+from msgspec import structs
 from pydantic import Field, model_validator
 
 from agentflow._typeguards import is_list, is_mapping
@@ -17,9 +15,9 @@ from agentflow.actors import together
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.facts import TextValue, Value, ValueKind, parse_value
 from agentflow.models import Call, Message, Sampling, TextPart
-from agentflow.readers._reading import read_tasks
 from agentflow.readers._replies import KeptReplies
 from agentflow.readers._settings import REASONING_GYM, REASONING_GYM_METRIC
+from agentflow.readers._traces import stored_rates
 from agentflow.scoring import BY_SOURCE, make_metric
 from agentflow.settings import Section, import_object, nearest
 from agentflow.synthesis import QuestionIndex
@@ -213,40 +211,6 @@ class PassRate:
         scores = [score for score in made if score is not None]
         # Failed calls say nothing about the task.
         return sum(score >= _RIGHT for score in scores) / len(scores) if scores else "attempts failed"
-
-
-class _StoredSample(Struct):
-    reward: float
-
-
-class _StoredGroup(Struct):
-    name: str = ""
-    samples: list[_StoredSample] = field(default_factory=list[_StoredSample])
-
-
-def stored_rates(path: Path) -> dict[str, float]:
-    """Return the share of right attempts by task: in results of a rollout, or in the output folder of a training.
-
-    :raises ConfigurationError: one line, if they can't be read.
-    """
-    steps = sorted((path / "rollouts").glob("step_*.jsonl.gz"))
-    if not steps:
-        found = {task.id: task.metadata.get("pass_rate") for task in read_tasks(f"traces:{path}")}
-        return {id: rate for id, rate in found.items() if isinstance(rate, float)}
-    decoder = msgspec.json.Decoder(_StoredGroup)
-    rewards: dict[str, list[float]] = {}
-    for step in steps:
-        try:
-            with gzip.open(step) as file:
-                groups = [decoder.decode(line) for line in file]
-        except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{step}: can't be read: {error_line(error)}") from None
-        for group in groups:
-            # A group is a task and the number of its draw.
-            task, drawn, _ = group.name.rpartition("@")
-            if drawn:
-                rewards.setdefault(task, []).extend(sample.reward for sample in group.samples)
-    return {task: sum(reward >= _RIGHT for reward in own) / len(own) for task, own in rewards.items() if own}
 
 
 async def attempt_answer(model: KeptReplies, question: str, number: int, temperature: float) -> str | None:

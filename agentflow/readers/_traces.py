@@ -1,15 +1,17 @@
 """Tasks from traces: the results of our rollouts, and OpenTelemetry spans of language models."""
 
+import gzip
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct, field
 
 from agentflow._typeguards import is_list, is_object
-from agentflow.errors import ConfigurationError
-from agentflow.readers._reading import Located, refuse_options, take_option
+from agentflow.errors import ConfigurationError, error_line
+from agentflow.readers._reading import Located, read_tasks, refuse_options, take_option
 from agentflow.readers._settings import ParsedSource, ReaderSettings
 from agentflow.rollout.benchmarks import BenchmarkRow, read_rows
 from agentflow.trajectory import Task
@@ -267,3 +269,37 @@ def _text(message: Mapping[str, Any]) -> str:
         piece.get("content", piece.get("text")) for piece in pieces if piece.get("type", "text") == "text"
     ]
     return "\n".join(text for text in texts if isinstance(text, str))
+
+
+class _StoredSample(Struct):
+    reward: float
+
+
+class _StoredGroup(Struct):
+    name: str = ""
+    samples: list[_StoredSample] = field(default_factory=list[_StoredSample])
+
+
+def stored_rates(path: Path) -> dict[str, float]:
+    """Return the share of right attempts by task: in results of a rollout, or in the output folder of a training.
+
+    :raises ConfigurationError: one line, if they can't be read.
+    """
+    steps = sorted((path / "rollouts").glob("step_*.jsonl.gz"))
+    if not steps:
+        found = {task.id: task.metadata.get("pass_rate") for task in read_tasks(f"traces:{path}")}
+        return {id: rate for id, rate in found.items() if isinstance(rate, float)}
+    decoder = msgspec.json.Decoder(_StoredGroup)
+    rewards: dict[str, list[float]] = {}
+    for step in steps:
+        try:
+            with gzip.open(step) as file:
+                groups = [decoder.decode(line) for line in file]
+        except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{step}: can't be read: {error_line(error)}") from None
+        for group in groups:
+            # A group is a task and the number of its draw.
+            task, drawn, _ = group.name.rpartition("@")
+            if drawn:
+                rewards.setdefault(task, []).extend(sample.reward for sample in group.samples)
+    return {task: sum(reward >= _RIGHT for reward in own) / len(own) for task, own in rewards.items() if own}
