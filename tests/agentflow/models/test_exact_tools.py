@@ -21,6 +21,8 @@ from agentflow.models import (
     joined,
 )
 from agentflow.models._apis import EncodedRequest
+from agentflow.models._request_error import RequestError
+from agentflow.models._token_answers import AnswerStream
 from agentflow.models._token_engine import EngineFacts
 from agentflow.testing.endpoint._prompt import PromptBody
 from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
@@ -206,3 +208,44 @@ def test_a_closing_token_that_was_sampled_is_not_repeated() -> None:
     assert joined([1, 2], [9, 5]) == [1, 2, 9, 5]
     assert joined([], [9]) == [9]
     assert joined([1], []) == [1]
+
+
+def event(text: str, *, first: bool = False, finish: str | None = None) -> bytes:
+    choice = {
+        "text": text,
+        "token_ids": [1],
+        "logprobs": {"content": [{"logprob": -0.5}]},
+        "finish_reason": finish,
+    }
+    head = {"prompt_token_ids": [7]} if first else {}
+    return b"data: " + msgspec.json.encode({**head, "choices": [choice]}) + b"\n"
+
+
+@pytest.mark.promise("models:exact_tools")
+def test_a_repeated_stream_passes_no_text_on_twice_and_a_broken_one_is_an_error() -> None:
+    pieces: list[str] = []
+    stream = AnswerStream(pieces.append)
+    for line in (
+        event("a", first=True),
+        event("b"),
+        event("a", first=True),
+        event("bc"),
+        b"\n",
+        event("d", finish="stop"),
+        b"data: [DONE]\n",
+    ):
+        stream.add(line)
+    done = stream.answer([7])
+    assert (pieces, done.text) == (["a", "b", "c", "d"], "abcd")
+    assert (done.tokens.prompt, done.tokens.sampled, done.tokens.logprobs) == ((7,), (1, 1, 1), (-0.5,) * 3)
+    other = AnswerStream(pieces.append)
+    other.add(event("a", first=True))
+    with pytest.raises(RequestError, match="the answer ended early"):
+        other.answer([7])
+    with pytest.raises(RequestError, match="differs from its beginning"):
+        other.add(event("xyz", first=True))
+    other.add(b'data: {"error": {"message": "out of memory"}}\n')
+    with pytest.raises(RequestError, match="out of memory"):
+        other.answer([7])
+    with pytest.raises(msgspec.MsgspecError):
+        other.add(b"data: {\n")
