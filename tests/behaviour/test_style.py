@@ -57,7 +57,7 @@ def test_modules_are_neither_long_nor_fragments() -> None:
     assert len(short) <= 30, short
     users = Counter(module for path in lengths for module in imported(path))
     single = [name(path) for path in private if users[name(path).removesuffix(".py").replace("/", ".")] == 1]
-    assert len(single) <= 145, sorted(single)
+    assert len(single) <= 0.28 * len(private), sorted(single)
 
 
 @pytest.mark.promise("style:functions")
