@@ -262,7 +262,7 @@ async def open_episode_runner(
     models: Mapping[str, ModelSettings],
     metric: Metric | None = None,
 ) -> AsyncGenerator[SandboxEpisodeRunner]:
-    """Open everything that episodes need.
+    """Open everything that episodes need. See docs/tuner.md.
 
     :param models: settings of each role; roles with equal settings share one.
     :param metric: metric of the answers; `None`: that of the tasks.

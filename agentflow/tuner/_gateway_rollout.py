@@ -27,6 +27,7 @@ from agentflow.tuner.judges import EpisodeJudge, Judged
 
 logger = get_logger(__name__)
 
+_OWN = "own/"
 _TAKEN = 409
 _MODEL_TRIES = 3
 _NO_ANSWER = "the model gave no answer"
@@ -88,9 +89,9 @@ class GatewayRollout:
         judge: EpisodeJudge,
         *,
         temperature: float,
-        size: int,
         seed: int = 0,
         version: int = 0,
+        own_tasks: bool = False,
         engine_ready: Callable[[], Awaitable[None]] = _ready,
         on_result: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
@@ -98,9 +99,9 @@ class GatewayRollout:
 
         :param judge: gives outcomes without a reward their rewards.
         :param temperature: sampling temperature of trained agents.
-        :param size: episodes of a group.
         :param seed: seed of everything that is sampled.
         :param version: version of the weights that sample now.
+        :param own_tasks: a group is the next one that clients have played for a task of their own, whatever is drawn.
         :param engine_ready: waits until the engine answers.
         :param on_result: called with the result of each episode.
         """
@@ -109,7 +110,6 @@ class GatewayRollout:
         self._gateway = gateway
         self._judge = judge
         self._temperature = temperature
-        self._size = size
         self._seed = seed
         self._engine_ready = engine_ready
         self._on_result = on_result
@@ -117,7 +117,10 @@ class GatewayRollout:
         self._engine = anyio.Lock()
         self._waiting: dict[str, anyio.Event] = {}
         self._arrived: dict[str, EndedEpisode] = {}
-        self._offered: set[int] = set()
+        self._ids: dict[int, list[str]] = {}
+        self._own_tasks = own_tasks
+        self._own_groups: dict[str, dict[str, EndedEpisode]] = {}
+        self._own_changed = anyio.Event()
         self._validated: list[str] = []
         self._step = 0
 
@@ -142,7 +145,9 @@ class GatewayRollout:
         :raises RunStopped: if the run can't continue.
         """
         filled: list[EpisodeResult | None] = [None] * size if results is None else results
-        self._offered.add(draw.number)
+        if self._own_tasks:
+            return await self._next_own_group(draw, size, filled)
+        self._ids[draw.number] = [f"{draw.number}/{place}" for place in range(size)]
         offers = [
             self._offer(f"{draw.number}/{place}", draw.group, draw.task, (draw.number, place))
             for place in range(size)
@@ -207,12 +212,11 @@ class GatewayRollout:
     async def use(self, batch: Batch) -> None:
         """Mark the episodes of a batch as used, and drop the others of groups that no later step can use."""
         used = {sample.id.partition(SEPARATOR)[0] for sample in batch.samples}
-        done = {number for number in self._offered if number < batch.taken and number not in batch.pending}
-        places = [f"{number}/{place}" for number in sorted(done) for place in range(self._size)]
+        done = [number for number in self._ids if number < batch.taken and number not in batch.pending]
+        places = [id for number in sorted(done) for id in self._ids.pop(number)]
         await self._gateway.use([*sorted(used), *self._validated], batch.step)
         if others := [id for id in places if id not in used]:
             await self._gateway.withdraw(others)
-        self._offered -= done
         self._validated.clear()
         self._step = batch.step
 
@@ -249,6 +253,35 @@ class GatewayRollout:
                 if (waiting := self._waiting.get(ended.offer.id)) is not None:
                     self._arrived[ended.offer.id] = ended
                     waiting.set()
+                elif ended.offer.id.startswith(_OWN):
+                    await self._add_own(ended)
+
+    async def _add_own(self, ended: EndedEpisode) -> None:
+        """Keep an episode of a client's own task; a run with tasks drops it."""
+        id = ended.offer.id
+        if not self._own_tasks or ended.offer.mode != "train":
+            logger.warning("episode of a client's own task dropped: this run has tasks", episode=id)
+            await self._gateway.withdraw([id])
+        elif not any(id in ids for ids in self._ids.values()):
+            self._own_groups.setdefault(ended.offer.group, {})[id] = ended
+            self._own_changed.set()
+            self._own_changed = anyio.Event()
+
+    async def _next_own_group(self, draw: TaskDraw, size: int, filled: list[EpisodeResult | None]) -> Group:
+        """Return the next group of a client's own task, once all its episodes have ended."""
+        while (
+            name := next((name for name, own in self._own_groups.items() if len(own) >= size), None)
+        ) is None:
+            changed = self._own_changed
+            await changed.wait()
+        episodes = self._own_groups.pop(name)
+        self._ids[draw.number] = sorted(episodes)
+        for place, id in enumerate(sorted(episodes)):
+            result = await self._result_of(episodes[id])
+            filled[place] = result
+            if self._on_result is not None:
+                self._on_result(result)
+        return self.group_of(draw, filled)
 
     async def _offer_all(self, offers: Sequence[EpisodeOffer]) -> None:
         try:

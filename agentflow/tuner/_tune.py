@@ -148,7 +148,7 @@ def serve_run(
 ) -> TrainRun:
     """Return a tuning run whose episodes are played by clients; see docs/swarm.md.
 
-    Without a worker token in the settings, one is made and kept in `OUTPUT_DIR/swarm.json`.
+    Without tasks, clients bring their own, each with a unique id, until `schedule.steps` are made. Without a worker token in the settings, one is made and kept in `OUTPUT_DIR/swarm.json`.
 
     :param say: receives the address.
     :raises ConfigurationError: if that file can't be written.
@@ -158,7 +158,14 @@ def serve_run(
             "backbone: debug plays episodes in this process; use agentflow tune, or another backbone"
         )
     config = with_client_access(config)
-    rollouts = WorkflowRollouts(config, None, config.reward if reward is None else reward, say=say)
+    given = config.tasks
+    own = tasks is None and not (given.data_path or given.benchmark_name or given.reader)
+    if own:
+        # Each draw is the next group that clients have played; there is no end of tasks.
+        tasks = [Task(index=0, id="clients", question="")]
+        config = config.model_copy(update={"schedule": config.schedule.model_copy(update={"epochs": None})})
+    reward = config.reward if reward is None else reward
+    rollouts = WorkflowRollouts(config, None, reward, own_tasks=own, say=say)
     return TrainRun(config, tasks=tasks, validation=validation, resume=resume, rollouts=rollouts)
 
 

@@ -50,14 +50,17 @@ class WorkflowRollouts:
         solve: Solve | str | None,
         reward: JudgeSpec = None,
         *,
+        own_tasks: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
         """Configure it.
 
         :param solve: the agent, or `team` for our own; `None`: only clients of a swarm play.
         :param reward: reward of episodes; `None`: the metric of the tasks.
+        :param own_tasks: clients bring tasks of their own.
         :param say: receives the address of the gateway.
         """
+        self._own_tasks = own_tasks
         self._say = say
         self._config = config
         self._solve = solve
@@ -80,8 +83,8 @@ class WorkflowRollouts:
                 client,
                 judge,
                 temperature=config.episodes.temperature_in_training,
-                size=config.schedule.episodes_per_task,
                 seed=config.seed,
+                own_tasks=self._own_tasks,
                 version=context.version,
                 engine_ready=context.engine_ready,
                 on_result=context.on_result,
@@ -132,7 +135,6 @@ class WorkflowRollouts:
                 client,
                 judge,
                 temperature=settings.temperature,
-                size=own.schedule.episodes_per_task,
                 seed=own.seed,
             )
             await stack.enter_async_context(rollout.running())
@@ -203,7 +205,8 @@ class WorkflowRollouts:
             supervisor = await stack.enter_async_context(Supervisor(name="judge", intensity=3, period=60))
             model = (await open_models(supervisor, {JUDGE: models[JUDGE]}, Accounts()))[JUDGE]
         judge = make_judge(spec, options=options, model=model)
-        await judge.prepare(assignment.tasks)
+        if not self._own_tasks:
+            await judge.prepare(assignment.tasks)
         return judge
 
 

@@ -146,6 +146,7 @@ async def tuned(
     sandbox: Any = None,  # noqa: ANN401 - opens anything
     steps: int = 1,
     seconds: float = 60.0,
+    own_tasks: bool = False,
     engine_ready: Callable[[], Coroutine[Any, Any, None]] | None = None,
     clients: Callable[[Address], Coroutine[Any, Any, None]] | None = None,
     **schedule: Any,  # noqa: ANN401 - any setting of the schedule
@@ -168,8 +169,8 @@ async def tuned(
             client,
             judge,
             temperature=1.0,
-            size=plan.episodes_per_task,
             seed=7,
+            own_tasks=own_tasks,
             engine_ready=engine_ready or nothing,
         )
         checkpoints = Checkpoints(folder / "checkpoints")

@@ -13,7 +13,9 @@ import pytest
 from openai import OpenAI
 
 from agentflow.errors import ConfigurationError, RunStopped
-from agentflow.gateway import EpisodeOutcome, GatewayError
+from agentflow.gateway import EpisodeOutcome, GatewayError, GatewaySettings
+from agentflow.learner import Group
+from agentflow.learner._rollout_store import RolloutStore
 from agentflow.trajectory import Task
 from agentflow.tuner import TOKEN_VARIABLE, Swarm, SwarmEpisode
 from tests._core import core_environment, core_python
@@ -162,3 +164,35 @@ def test_a_client_runs_in_an_installation_without_extras() -> None:
         [core_python(), "-c", program], env=core_environment(), capture_output=True, check=False
     )
     assert (run.returncode, run.stderr.decode()) == (0, "")
+
+
+@pytest.mark.promise("tuner:own-tasks")
+async def test_clients_train_on_tasks_of_their_own_in_whole_groups(tmp_path: Path) -> None:
+    def play(address: Address) -> None:
+        with Swarm(*address) as swarm:
+            for number in range(4):
+                mine = Task(index=0, id=f"mine {number}", question=f"What is {number}?")
+                for reward in (1.0, -1.0):
+                    with swarm.begin_episode(mine) or pytest.fail("no place") as episode:
+                        asks(episode)
+                        episode.end(reward=reward)
+                if not number:
+                    with pytest.raises(GatewayError, match="mine 0"):
+                        swarm.begin_episode(mine)
+
+    async def client(address: Address) -> None:
+        await anyio.to_thread.run_sync(play, address)
+
+    settings = GatewaySettings(group_size=2)
+    done = await tuned(
+        tmp_path, None, some_tasks(1), own_tasks=True, settings=settings, clients=client, steps=2
+    )
+    assert [figures["episodes/count"] for figures in done.figures] == [4, 4]
+    groups = [group.samples[0].task for step in (1, 2) for group in _stored(tmp_path, step)]
+    assert sorted(groups) == [f"own/mine {number}" for number in range(4)]
+
+
+def _stored(folder: Path, step: int) -> tuple[Group, ...]:
+    batch = RolloutStore(folder / "rollouts").read(step)
+    assert batch is not None
+    return batch.groups
