@@ -270,7 +270,8 @@ class EnvironmentServer:
     # OpenEnv
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse(max_msg_size=MAX_BODY, heartbeat=30.0)
+        # A client that answers no ping for as long is gone.
+        socket = web.WebSocketResponse(max_msg_size=MAX_BODY, heartbeat=self._limits.idle_seconds / 2)
         await socket.prepare(request)
         try:
             self._check_room()

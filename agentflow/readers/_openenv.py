@@ -6,8 +6,9 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 import anyio
@@ -18,6 +19,10 @@ from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.readers._reading import Located, take_option
 from agentflow.readers._settings import ParsedSource, ReaderSettings
 from agentflow.trajectory import Task
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 SOURCE: Final = "openenv"
 """`source` of these tasks, and the field with the environment and the arguments of its reset."""
@@ -63,6 +68,9 @@ class OpenEnvClient:
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._asking = anyio.Lock()
+        self._group: TaskGroup
+        self._received: MemoryObjectReceiveStream[str]
+        self._interrupted = False
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -78,6 +86,10 @@ class OpenEnvClient:
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             await self._session.close()
             raise OpenEnvFailure(f"openenv:{self.url}: can't be reached: {error_line(error)}") from None
+        # Read all the time: a server closes a connection whose pings nobody answers while the model thinks.
+        received, self._received = anyio.create_memory_object_stream[str](1)
+        self._group = await anyio.create_task_group().__aenter__()
+        self._group.start_soon(self._read, self._socket, received)
         return self
 
     async def __aexit__(
@@ -87,11 +99,23 @@ class OpenEnvClient:
         trace: TracebackType | None,
     ) -> None:
         """End the episode and disconnect."""
+        self._group.cancel_scope.cancel()
+        await self._group.__aexit__(None, None, None)
+        self._received.close()
         with anyio.CancelScope(shield=True):
             if self._socket is not None:
                 await self._socket.close()
             if self._session is not None:
                 await self._session.close()
+
+    async def _read(
+        self, socket: aiohttp.ClientWebSocketResponse, received: "MemoryObjectSendStream[str]"
+    ) -> None:
+        async with received:
+            # A lost connection ends the stream; the pending request reports it.
+            with suppress(aiohttp.ClientError, ConnectionError):
+                while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
+                    await received.send(message.data)
 
     async def schema(self) -> dict[str, Any]:
         """Return the JSON schema of actions.
@@ -133,22 +157,25 @@ class OpenEnvClient:
     async def _ask(self, message: Mapping[str, object]) -> dict[str, Any]:
         assert self._socket is not None, "entered before"
         async with self._asking:
+            if self._interrupted:
+                # Its late answer would be taken for that of this one.
+                raise OpenEnvFailure(f"openenv:{self.url}: an earlier request was interrupted; connect again")
+            self._interrupted = True
             try:
                 with anyio.fail_after(self._seconds):
                     await self._socket.send_json(message)
-                    received = await self._socket.receive()
+                    received = await self._received.receive()
             except TimeoutError:
-                # A late answer would be taken for that of the next request.
-                await self._socket.close()
                 raise OpenEnvFailure(
                     f"openenv:{self.url}: no answer to {message['type']} within {self._seconds:g} seconds"
                 ) from None
+            except anyio.EndOfStream:
+                raise OpenEnvFailure(f"openenv:{self.url}: the environment closed the connection") from None
             except (aiohttp.ClientError, ConnectionError) as error:
                 raise OpenEnvFailure(f"openenv:{self.url}: {error_line(error)}") from None
-        if received.type is not aiohttp.WSMsgType.TEXT:
-            raise OpenEnvFailure(f"openenv:{self.url}: the environment closed the connection")
+            self._interrupted = False
         try:
-            answer: object = json.loads(received.data)
+            answer: object = json.loads(received)
         except ValueError as error:
             raise OpenEnvFailure(f"openenv:{self.url}: the answer is no JSON: {error}") from None
         data = answer.get("data") if is_object(answer) else None

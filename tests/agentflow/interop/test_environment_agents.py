@@ -2,19 +2,20 @@
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import anyio.to_thread
 import pytest
-from aiohttp import web
+from aiohttp import WSMsgType, web
 
 from agentflow.errors import ConfigurationError
 from agentflow.gateway import EpisodeOffer, EpisodeOutcome, GatewayClient
 from agentflow.interop import ActionFailure, action_of, solve_openenv, solve_verifiers
-from agentflow.readers import OpenEnvFailure, VerifiersFailure, play_verifiers, read_tasks
+from agentflow.readers import OpenEnvClient, OpenEnvFailure, VerifiersFailure, play_verifiers, read_tasks
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Task
 from agentflow.tuner import atune
@@ -76,19 +77,10 @@ SCHEMA = {"action": {"properties": {"move": {"type": "string"}}, "required": ["m
 
 
 @asynccontextmanager
-async def corridor(answer: Callable[[dict[str, Any]], str | None]) -> AsyncGenerator[str]:
-    """Serve an environment of another author; `None` closes the connection."""
-
-    async def socket(request: web.Request) -> web.WebSocketResponse:
-        opened = web.WebSocketResponse()
-        await opened.prepare(request)
-        async for message in opened:
-            said = answer(json.loads(message.data))
-            if said is None:
-                break
-            await opened.send_str(said)
-        await opened.close()
-        return opened
+async def environment_of(
+    socket: Callable[[web.Request], Awaitable[web.WebSocketResponse]],
+) -> AsyncGenerator[str]:
+    """Serve an environment of another author."""
 
     async def schema(request: web.Request) -> web.Response:
         return web.json_response(SCHEMA)
@@ -102,6 +94,23 @@ async def corridor(answer: Callable[[dict[str, Any]], str | None]) -> AsyncGener
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+def corridor(answer: Callable[[dict[str, Any]], str | None]) -> AbstractAsyncContextManager[str]:
+    """Serve an environment that answers each message; `None` closes the connection."""
+
+    async def socket(request: web.Request) -> web.WebSocketResponse:
+        opened = web.WebSocketResponse()
+        await opened.prepare(request)
+        async for message in opened:
+            said = answer(json.loads(message.data))
+            if said is None:
+                break
+            await opened.send_str(said)
+        await opened.close()
+        return opened
+
+    return environment_of(socket)
 
 
 def observed(place: int, reward: float | None, *, done: bool = False) -> str:
@@ -181,6 +190,31 @@ async def test_a_tuning_plays_the_episodes_of_an_environment(
             loss={"kl_coef": 0.0},
         )
     assert outcome["figures"]["reward/mean"] == 0.25
+
+
+@pytest.mark.promise("interop:openenv_source")
+async def test_pings_are_answered_between_steps_and_an_interrupted_step_is_no_later_ones() -> None:
+    pongs = anyio.Event()
+
+    async def socket(request: web.Request) -> web.WebSocketResponse:
+        opened = web.WebSocketResponse(autoping=False)
+        await opened.prepare(request)
+        await opened.receive()
+        await opened.send_str(observed(0, None))
+        await opened.ping()
+        assert (await opened.receive()).type is WSMsgType.PONG
+        pongs.set()
+        await opened.receive()
+        await opened.receive()
+        return opened
+
+    async with environment_of(socket) as url, OpenEnvClient(url) as environment:
+        await environment.reset()
+        await pongs.wait()
+        with anyio.move_on_after(0.01):
+            await environment.step({"move": "left"})
+        with pytest.raises(OpenEnvFailure, match="an earlier request was interrupted; connect again"):
+            await environment.step({"move": "right"})
 
 
 BROKEN = {
