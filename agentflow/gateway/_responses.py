@@ -289,8 +289,9 @@ class ResponsesApi:
 
     def failure_event(self, error: GatewayError) -> bytes:
         """Return the event of an error."""
-        found = openai_failure(error)["error"]
-        return event({"type": "error", **found, "sequence_number": 0}, "error")
+        # `openai` raises an error only for an object `error`.
+        told = {"code": error.code or None, "message": error.message, "param": None, "sequence_number": 0}
+        return event({"type": "error", **told, **openai_failure(error)}, "error")
 
 
 def _continued(response: str, tag: str) -> tuple[str, int]:

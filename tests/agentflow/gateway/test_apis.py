@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from openai import AsyncOpenAI, BadRequestError
+from openai import APIError, AsyncOpenAI, BadRequestError
 
 from agentflow.gateway import GatewayError
 from agentflow.models import Message, TextPart, ToolCall, ToolReply
@@ -347,6 +347,23 @@ async def test_an_error_has_its_status_before_the_first_event_and_is_an_event_af
             assert events_of(text)[-1][1]["error"]["message"] == "too many calls in flight"
             text = (await client.post("/v1/messages", json={**body, "max_tokens": 5})).text
             assert events_of(text)[-1][0] == "error"
+    assert calls.received == []
+
+
+@pytest.mark.promise("gateway:stream:errors")
+async def test_the_client_raises_an_error_that_comes_after_the_first_event() -> None:
+    calls = ScriptedCalls([GatewayError(502, "the engine died") for _ in range(3)], pieces=["He"])
+    async with scripted_server(calls) as url, client_of(url) as client:
+        hi: list[Any] = [{"role": "user", "content": "Hi"}]
+        streams: list[Any] = [
+            await client.chat.completions.create(model=MODEL, messages=hi, stream=True),
+            await client.completions.create(model=MODEL, prompt="Hi", stream=True),
+            await client.responses.create(model=MODEL, input="Hi", stream=True),
+        ]
+        for stream in streams:
+            with pytest.raises(APIError, match="the engine died"):
+                async for _ in stream:
+                    pass
     assert calls.received == []
 
 
