@@ -288,7 +288,15 @@ def _rows_of_dataset(where: str, rows: Any) -> Iterator[BenchmarkRow]:  # noqa: 
     except ConfigurationError:
         raise
     except Exception as error:  # boundary: the library raises many types, such as those of broken files
-        raise ConfigurationError(f"{where}: row {number + 1}: can't be read: {error_line(error)}") from None
+        raise ConfigurationError(f"{where}: row {number + 1}: can't be read: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the first cause of an error of a library, on one line."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return error_line(cause if isinstance(cause, Exception) else error)[:300]
 
 
 def _load_dataset(
@@ -306,7 +314,7 @@ def _load_dataset(
             return saved[split] if (folder / "dataset_dict.json").exists() else saved
         return datasets.load_dataset(name, config, split=split, revision=revision, streaming=streaming)
     except Exception as error:  # boundary: the library raises many types: network, names, formats
-        raise ConfigurationError(f"{where}: can't be loaded: {error_line(error)}") from None
+        raise ConfigurationError(f"{where}: can't be loaded: {_reason(error)}") from None
 
 
 def take_option(source: ParsedSource, name: str, kind: type[Any], default: object) -> Any:  # noqa: ANN401 - of that type

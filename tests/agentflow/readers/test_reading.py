@@ -243,6 +243,30 @@ def test_a_data_set_is_read_by_configuration_split_and_columns(data_set: Path) -
         assert "\n" not in str(caught.value)
 
 
+BROKEN_DATA = [
+    (
+        json.dumps({"id": "a", "question": "x"})[:-1].encode()
+        + b', "m": '
+        + b'{"a":' * 80
+        + b"1"
+        + b"}" * 81,
+        "can't be loaded",
+    ),
+    (b"[" * 100_000, "can't be loaded"),
+    (b'{"id": "a", "question": "\xff"}', "row 1: can't be read: UnicodeDecodeError"),
+]
+
+
+@pytest.mark.promise("readers:hostile")
+@pytest.mark.usefixtures("data_set")
+@pytest.mark.parametrize(("line", "message"), BROKEN_DATA)
+def test_a_hostile_data_set_is_one_error(line: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        list(read_tasks(f"datasets:{tmp_path}"))
+    assert "\n" not in str(caught.value) and "while generating the dataset" not in str(caught.value)
+
+
 RESULTS: list[dict[str, Any]] = [
     {"task_id": "a", "sample": 0, "question": "2 + 2?", "answer": "4", "references": ["4"], "score": 1.0},
     {"task_id": "a", "sample": 1, "question": "2 + 2?", "answer": "5", "references": ["4"], "score": 0.0},
