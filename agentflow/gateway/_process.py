@@ -5,8 +5,8 @@ import os
 import secrets
 import signal
 import tempfile
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Generator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from agentflow._import_path import module_command
 from agentflow._private_files import make_private_folder, open_private
-from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Supervisor
+from agentflow.actors import ChildSpec, Process, Restart, RestartLimitReached, StartFailed, Supervisor
 from agentflow.errors import RunStopped, StopCause
 from agentflow.gateway._answers import Answerer, ExactAnswerer, PlainAnswerer, RecordingAnswerer
 from agentflow.gateway._episodes import EpisodeRegistry
@@ -48,7 +48,7 @@ class Gateway:
     given to the next client, and ended ones come back.
 
     :raises ConfigurationError: on entering, if the settings contradict each other.
-    :raises RunStopped: on entering, if it does not start; the message has its last words.
+    :raises RunStopped: if it does not start, or fails again and again; the message has its last words.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
@@ -104,6 +104,7 @@ class Gateway:
                 shutdown=STOP_SECONDS,
                 start_timeout=START_SECONDS,
             )
+            stack.enter_context(self._last_words_of_failure())
             supervisor = Supervisor([spec], name=_CHILD, intensity=RESTARTS, period=RESTART_SECONDS)
             try:
                 await stack.enter_async_context(supervisor)
@@ -117,6 +118,14 @@ class Gateway:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.__aexit__(kind, error, trace)
+
+    @contextmanager
+    def _last_words_of_failure(self) -> Generator[None]:
+        try:
+            yield
+        except RestartLimitReached as limit:
+            message = f"the gateway fails again and again: {self.last_words() or limit}"
+            raise RunStopped(StopCause.MODEL, message) from limit
 
     def last_words(self) -> str:
         """Return the last line of its log."""

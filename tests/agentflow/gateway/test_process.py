@@ -20,6 +20,7 @@ from agentflow.gateway import (
 )
 from agentflow.testing import fake_endpoint
 from tests.agentflow.gateway._registry import offers
+from tests.agentflow.gateway.test_store import change_file
 
 KEY = "key-of-the-upstream-engine"
 
@@ -79,3 +80,21 @@ async def test_a_killed_gateway_comes_back_with_its_address_and_its_episodes(tmp
             again = await worker.begin()
             assert again is not None
             assert (again.episode, again.attempt, again.base_url) == (lost.episode, 2, lost.base_url)
+
+
+@pytest.mark.promise("gateway:process:refused")
+async def test_a_gateway_that_fails_again_and_again_ends_the_run_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentflow.gateway._process.RESTARTS", 0)
+    upstream = UpstreamSettings(base_url="http://127.0.0.1:9/v1", model="tiny")
+    with pytest.raises(
+        RunStopped, match=r"fails again and again: journal .* no such table: pages; nothing with"
+    ):
+        async with (
+            Gateway(GatewaySettings(folder=tmp_path, upstream=upstream)) as gateway,
+            GatewayClient(gateway.url, gateway.token) as client,
+        ):
+            await client.offer(offers())
+            change_file(tmp_path, "ALTER TABLE pages RENAME TO gone")
+            await client.begin()
