@@ -334,7 +334,7 @@ class RunTokens:
             return LossSettings.model_validate(self._settings.get("loss", {}))
         except ValidationError as error:
             why = explain_line(error, LossSettings)
-            raise ConfigurationError(f"{self.folder / _SETTINGS}: loss.{why}") from None
+            raise ConfigurationError(f"{self.folder / _SETTINGS}: loss: {why}") from None
 
 
 def _settings_of(path: Path) -> Mapping[str, object]:

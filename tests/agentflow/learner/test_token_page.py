@@ -188,7 +188,7 @@ def test_a_folder_without_rollouts_or_settings_is_an_error_of_one_line(
 ) -> None:
     assert "has no rollouts/step_*.jsonl.gz" in shown(capsys, str(tmp_path), status=2)
     (run / "settings.yaml").write_text("loss: {clip_rato_low: 1}")
-    assert "settings.yaml: loss.clip_rato_low is unknown" in shown(capsys, str(run), status=2)
+    assert "settings.yaml: loss: clip_rato_low is unknown" in shown(capsys, str(run), status=2)
     (run / "settings.yaml").unlink()
     assert "settings.yaml: no such file" in shown(capsys, str(run), status=2)
     RolloutStore(run / "rollouts").path(3).write_bytes(b"x")
