@@ -10,8 +10,8 @@ import msgspec
 from anyio import to_thread
 from msgspec import Struct
 
-from agentflow._private_files import open_private
-from agentflow.errors import ConfigurationError
+from agentflow._private_files import make_private_folder, open_private
+from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.models import Accounts, Call, Model, ModelSettings, ask_model, make_model
 from agentflow.runs import RoleModel
 from agentflow.trajectory import Failure, Reply, digest
@@ -87,12 +87,15 @@ class KeptReplies:
         line = msgspec.json.encode(_KeptLine(key, msgspec.Raw(value))) + b"\n"
         async with self._writing:
             with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(_append, self._file, line)
+                try:
+                    await to_thread.run_sync(_append, self._file, line)
+                except OSError as error:
+                    problem = f"cache: {self._file} can't be written: {error.strerror or error}"
+                    raise RunStopped(StopCause.JOURNAL, f"{problem}; the same command continues") from None
 
     def _read(self, file: Path) -> None:
         decoder = msgspec.json.Decoder(_KeptLine)
         try:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lines = file.read_bytes().split(b"\n") if file.exists() else []
         except OSError as error:
             raise ConfigurationError(
@@ -160,6 +163,7 @@ def cache_folder(cache: str | None) -> Path:
 
 
 def _append(path: Path, line: bytes) -> None:
+    make_private_folder(path.parent)
     with open_private(path, "a+b") as file:
         # Start on a new line after an unfinished one.
         if file.tell():

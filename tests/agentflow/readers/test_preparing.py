@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.learner import Batch, Group, Sample
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.readers import FilterSpec, PreparedTasks, aprepare_tasks, prepare_tasks
@@ -247,6 +247,11 @@ async def test_a_crash_repeats_no_call(tmp_path: Path) -> None:
         (tmp_path / "replies.jsonl").write_bytes(damaged + b"".join(others))
         await augmented(url, tmp_path)
         assert len(asked) == 2
+        (tmp_path / "file").write_text("")
+        with pytest.raises(
+            RunStopped, match=r"replies\.jsonl can't be written: .*; the same command continues"
+        ):
+            await augmented(url, tmp_path / "file" / "below")
 
 
 def write_variant(system: str, asked: str, body: dict[str, Any]) -> str | None:
