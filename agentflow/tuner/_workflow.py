@@ -1,5 +1,6 @@
 """Workflows: the user's agent, played with the keys of an episode, in this process."""
 
+import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -153,6 +154,11 @@ class WorkflowPlayers:
         if (self._wants or self._judge) and sandbox is None:
             raise ConfigurationError(
                 "sandbox: the workflow or its reward needs one; sandboxes are made by tune"
+            )
+        called = getattr(solve, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function
+        if self._wants and not (inspect.iscoroutinefunction(solve) or inspect.iscoroutinefunction(called)):
+            raise ConfigurationError(
+                "solve: its sandbox is awaited; write async def, or leave out the parameter sandbox"
             )
         self._sandbox = sandbox if self._wants or self._judge else None
         self._slots = anyio.Semaphore(at_once)

@@ -14,8 +14,10 @@ from agentflow.errors import ConfigurationError
 from agentflow.gateway import AgentSettings
 from agentflow.learner import POLICY
 from agentflow.models import ModelSettings
+from agentflow.sandbox import Sandbox
 from agentflow.testing import fake_endpoint
-from agentflow.tuner import TOKEN_VARIABLE, load_tune_config, tune_run
+from agentflow.trajectory import Task
+from agentflow.tuner import TOKEN_VARIABLE, PolicyEndpoint, atune, load_tune_config, tune_run
 from agentflow.tuner._tune import SWARM_FILE, with_client_access
 from tests.agentflow.tuner._tuning import WORKER_TOKEN, gateway_at
 from tests.behaviour._tree import ROOT
@@ -193,3 +195,36 @@ def test_the_commands_refuse_what_they_cannot_do_in_one_line(
 def test_the_commands_print_their_settings(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--print-config", "gateway.limits.calls=7"]) == 0
     assert "calls: 7" in capsys.readouterr().out
+
+
+@pytest.mark.promise("tuner:sandbox")
+async def test_an_agent_and_its_reward_share_a_sandbox_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def solve(task: Task, policy: PolicyEndpoint, sandbox: Sandbox) -> None:
+        del task
+        assert policy.sandbox is sandbox
+        await sandbox.execute("code:run", {"code": f"score = {policy.episode[-1]}"})
+
+    async def state(answer: str, task: Task, sandbox: Sandbox) -> float:
+        del answer, task
+        return float((await sandbox.execute("code:run", {"code": "score"})).data["value"])
+
+    def blocking(task: Task, policy: PolicyEndpoint, sandbox: Sandbox) -> None:
+        del task, policy, sandbox
+
+    async with fake_endpoint() as url:
+        tune = partial(
+            atune,
+            tasks=[Task(index=0, id="a", question="Who?")],
+            reward=state,
+            backbone="debug",
+            engine={"base_url": url, "served_model_name": "any"},
+            loss={"kl_coef": 0.0},
+        )
+        outcome = await tune(solve)
+        with pytest.raises(ConfigurationError, match="solve: its sandbox is awaited; write async def"):
+            await tune(blocking)
+    assert outcome["figures"]["reward/mean"] == 0.5
