@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from examples.first_training.tiny import make_model
+from examples.library.tiny import make_model
 
 from agentflow.trajectory import Task
 from benchmarks._ablation_drafts import Gate, PathPair, write_arms

@@ -109,12 +109,14 @@ def _lines(path: Path) -> Iterator[BenchmarkRow]:
                 raise ConfigurationError(f"{place}: is longer than {_LONGEST_LINE >> 20} MiB; split it")
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                if text.strip():
-                    yield _row(place, json.loads(text))
+                if not text.strip():
+                    continue
+                read = json.loads(text)
             except UnicodeDecodeError:
                 raise ConfigurationError(f"{place}: not UTF-8 text; save the file as UTF-8") from None
             except (ValueError, RecursionError) as error:
                 raise ConfigurationError(f"{place}: not JSON: {_why(error)}") from None
+            yield _row(place, read)
 
 
 def _json(path: Path) -> Iterator[BenchmarkRow]:

@@ -68,7 +68,6 @@ async def tune(tuner: Tuner, emit: Callable[[str], None]) -> None:
             client,
             make_judge("exact_match"),
             temperature=1.0,
-            size=tuner.size,
             seed=7,
             on_result=lambda _: emit("result"),
         )
@@ -77,7 +76,6 @@ async def tune(tuner: Tuner, emit: Callable[[str], None]) -> None:
                 rollout,
                 TaskOrder(some_tasks(8), seed=7),
                 tasks=tuner.tasks_per_step,
-                size=tuner.size,
                 replace_equal=0.0,
             ),
             backbone=backbone,

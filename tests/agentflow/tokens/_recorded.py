@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 import aiohttp
 import msgspec
@@ -56,7 +57,7 @@ class Recorder:
         target = f"{self._address}{request.path}"
         async with self._session.post(target, data=body, headers=headers) as answer:
             said = await answer.read()
-        if request.path.endswith("/generate"):
+        if request.path.endswith("/generate") and answer.status == HTTPStatus.OK:
             told = msgspec.json.decode(said, type=_Told)
             asked = msgspec.json.decode(body, type=_Request).token_ids
             assert told.prompt_token_ids in (None, asked)

@@ -355,6 +355,6 @@ async def test_a_reward_can_be_replaced_while_its_group_is_played(tmp_path: Path
 async def test_calls_that_a_killed_trainer_held_continue_with_the_next_one(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as gateway, GatewayClient(*gateway) as client:
         await client.hold()
-        rollout = GatewayRollout(client, make_judge("exact_match"), temperature=1.0, size=2)
+        rollout = GatewayRollout(client, make_judge("exact_match"), temperature=1.0)
         async with rollout.running():
             assert not (await client.status()).held
