@@ -25,8 +25,6 @@ from transformers.utils import logging as transformers_logging
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from examples.library.tiny import make_model
-
 from agentflow.trajectory import Task
 from benchmarks._ablation_drafts import Gate, PathPair, write_arms
 from benchmarks._local_planner import LocalPlanner, PathFollower
@@ -35,6 +33,7 @@ from examples.first_training.plan import FineTuning, Shape
 from examples.first_training.play import TaskOutcome, play
 from examples.first_training.teacher import Demonstration
 from examples.first_training.tuning import fine_tuned_checkpoints
+from examples.library.tiny import make_model
 
 ARMS = {"base": "not fine-tuned", "ungated": "unchecked drafts", "gated": "checked drafts"}
 KINDS = ("look_up", "chain")
