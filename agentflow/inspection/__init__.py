@@ -1,0 +1,50 @@
+"""Read runs, finished or not, without changing them: the data behind the live view, reports and exports.
+
+`open_runs(place)` opens a run's folder, a folder of runs, a journal file or a Postgres database. See docs/journal.md.
+"""
+
+from agentflow.inspection._types import (
+    CallDetail,
+    CallSummary,
+    NodeCitation,
+    NodeDetail,
+    NodePart,
+    NodeSummary,
+    RunChanges,
+    RunHit,
+    RunKind,
+    RunSummary,
+    SeedAnswer,
+    SeedCounts,
+    SeedResults,
+    SeedSummary,
+    SeedTokens,
+    ShownMessage,
+    StepFigures,
+    TokenPiece,
+    TreeSkeleton,
+    WorkState,
+)
+
+__all__ = [
+    "CallDetail",
+    "CallSummary",
+    "NodeCitation",
+    "NodeDetail",
+    "NodePart",
+    "NodeSummary",
+    "RunChanges",
+    "RunHit",
+    "RunKind",
+    "RunSummary",
+    "SeedAnswer",
+    "SeedCounts",
+    "SeedResults",
+    "SeedSummary",
+    "SeedTokens",
+    "ShownMessage",
+    "StepFigures",
+    "TokenPiece",
+    "TreeSkeleton",
+    "WorkState",
+]
