@@ -1,0 +1,241 @@
+// A node: siblings side by side, action, observation with citations, verdict, model calls with prompts.
+"use strict";
+{
+  const app = globalThis.agentflow;
+  const { el, add, fill, chip, count } = app;
+  const FIRST = 20000; // Characters of a text that are shown at once.
+
+  // Long text: its beginning, and a button for more. `rest(from)` loads what the server left out.
+  app.longText = (text, { tag = "pre.words", spans = [], chars = 0, rest = null } = {}) => {
+    const box = el("div"), body = el(tag);
+    let whole = text, shown = 0;
+    const far = spans.reduce((end, span) => Math.max(end, span.end), 0);
+    const total = Math.max(chars, text.length);
+    const more = async (size) => {
+      let end = Math.min(whole.length, shown + size);
+      if (end < whole.length && /[\ud800-\udbff]/.test(whole[end - 1])) end += 1;
+      appendSpans(body, whole, shown, end, spans);
+      shown = end;
+      fill(bar);
+      const hasRest = rest && app.points(whole) < chars;
+      if (shown < whole.length || hasRest) {
+        const left = total - shown;
+        const button = el("button", { type: "button", onclick: async () => {
+          button.disabled = true;
+          try {
+            if (shown >= whole.length) whole += await rest(app.points(whole));
+            await more(FIRST * 5);
+          } catch (error) {
+            fill(bar, error.message);
+          }
+        } }, `Show ${count(Math.min(left, FIRST * 5))} more`);
+        add(bar, button, el("span.faint", `${count(shown)} of ${count(total)} characters`));
+      } else if (chars > app.points(whole)) add(bar, el("span.faint", `The first ${count(shown)} of ${count(chars)} characters`));
+    };
+    const bar = el("div.bar");
+    more(Math.min(Math.max(FIRST, far + 500), 400000));
+    return add(box, body, bar);
+  };
+
+  const appendSpans = (body, text, from, to, spans) => {
+    const edges = [from, to];
+    for (const span of spans) for (const edge of [span.start, span.end]) if (edge > from && edge < to) edges.push(edge);
+    edges.sort((one, other) => one - other);
+    for (let place = 0; place + 1 < edges.length; place++) {
+      const [start, end] = [edges[place], edges[place + 1]];
+      if (start === end) continue;
+      const over = spans.filter((span) => span.start <= start && span.end >= end);
+      const piece = text.slice(start, end);
+      add(body, over.length ? el("mark", { title: over.map((span) => span.title).join("\n"), data: { cite: over.map((span) => span.name).join(" ") } }, piece) : piece);
+    }
+  };
+
+  const block = (title, info, body, { name = title, open = true } = {}) => {
+    const node = el("details.block", { open, data: { name } }, el("summary", el("span", title), el("span.info.grow.cut", info ?? "")));
+    return add(node, el("div.body", body));
+  };
+
+  const copyButton = (text) => el("button.plain", { type: "button", title: text, onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      app.toast("Copied.");
+    } catch {
+      app.toast("The browser does not allow copying here.");
+    }
+  } }, "Copy id");
+
+  app.nodeView = async (outline, at, { choose, results, address }) => {
+    const { run, seed } = outline, { spot } = at;
+    const [node, siblings] = await Promise.all([app.load(app.seedPath(run, seed, "node", { spot })), spot === "" ? [] : outline.siblings(spot)]);
+    const children = node.children ? await outline.children(spot) : [];
+    const parts = [pathBar(outline, spot, choose)];
+    if (siblings.length) parts.push(cards(outline, siblings, spot, choose, "Siblings"));
+    parts.push(spot === "" ? seedBlock(node, results) : actionBlock(node));
+    if (spot !== "" || node.parts?.length) parts.push(observation(run, seed, node, spot));
+    if (node.calls?.length) parts.push(...calls(run, seed, node, at, address));
+    if (children.length) parts.push(el("h2", { style: { "margin-top": ".6rem" } }, app.plural(children.length, "next action")), cards(outline, children, null, choose, "Next actions"));
+    if (node.stalled) parts.push(el("p.soft", `Fewer next actions than wanted: ${node.stalled}`));
+    const made = el("article.measure", { "aria-label": spot === "" ? "Seed" : `Node ${spot}` }, parts);
+    return { node: made, signature: JSON.stringify([node, siblings, children, at.call]) };
+  };
+
+  const link = (choose, outline, spot, given, ...children) =>
+    el(given.tag ?? "a", { href: app.seedAddress(outline.run, outline.seed, { spot }), ...given, tag: null, onclick: (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      choose(spot);
+    } }, children);
+
+  const pathBar = (outline, spot, choose) => {
+    const steps = spot === "" ? [] : spot.split("-");
+    const links = [link(choose, outline, "", { "aria-current": spot === "" ? "location" : null }, "Seed")];
+    for (let depth = 1; depth <= steps.length; depth++) {
+      const own = steps.slice(0, depth).join("-");
+      const about = outline.known.get(own);
+      links.push(el("span", { "aria-hidden": "true" }, "›"), link(choose, outline, own, { "aria-current": own === spot ? "location" : null }, about ? `${steps[depth - 1]} ${about.tool}` : steps[depth - 1]));
+    }
+    return el("nav.path", { "aria-label": "Path" }, links);
+  };
+
+  const cards = (outline, nodes, current, choose, label) => {
+    const list = el("div.siblings", { role: "group", "aria-label": label }, nodes.map((about) => link(choose, outline, about.spot,
+      { tag: "a.card", "aria-current": about.spot === current ? "true" : null },
+      el("div.line", app.mark(about.verdict, about.spot), el("span.cut", about.tool || about.spot), about.images ? el("span.faint", `▣ ${about.images}`) : null, about.children ? el("span.faint.num", { title: app.plural(about.children, "child") }, `▾ ${about.children}`) : null),
+      el("p", about.intent || about.arguments), el("p.seen", about.failure ? `${about.failure}: ${about.line}` : about.line))));
+    requestAnimationFrame(() => {
+      const card = list.querySelector('[aria-current="true"]');
+      if (card) list.scrollLeft = card.offsetLeft - list.offsetLeft - (list.clientWidth - card.clientWidth) / 2;
+    });
+    return list;
+  };
+
+  const seedBlock = (node, results) => [
+    el("h1", { style: { "overflow-wrap": "anywhere" } }, app.longText(results?.text || (node.parts ?? []).map((part) => part.text).join("\n"), { tag: "span.words" })),
+    results?.answers?.length ? el("p.soft", app.plural(results.answers.length, "result"), ", press ", el("kbd", "r")) : null,
+  ];
+
+  const value = (given) => (typeof given === "string" ? app.longText(given, { tag: "pre.words" }) : el("pre.words", JSON.stringify(given, null, typeof given === "object" ? 2 : 0)));
+
+  const actionBlock = (node) => {
+    const entries = Object.entries(node.arguments ?? {});
+    const list = entries.length ? el("dl.args", entries.flatMap(([name, given]) => [el("dt", name), el("dd", value(given))])) : el("p.faint", "No arguments");
+    const verdict = node.verdict ? [chip(node.verdict), node.reason ? el("span.soft", node.reason) : null, node.judge ? el("span.faint", `by ${node.judge}`) : null] : [chip("waiting", "not judged yet")];
+    return [
+      el("div.head", el("h1.mono", { style: { "overflow-wrap": "anywhere" } }, node.tool), verdict, el("span.grow"), el("span.faint", node.isolation ? `ran in: ${node.isolation}` : ""),
+        node.diverged ? el("span.chip.repeats", { title: "It returned something else when it was replayed" }, "diverged") : null, node.id ? copyButton(node.id) : null),
+      node.failure ? el("div.block", { style: { "border-left": "3px solid var(--error)" } }, el("div.body", chip("error", node.failure.kind), " ", node.failure.message)) : null,
+      node.trouble ? el("p", chip("error", "program"), " ", node.trouble) : null,
+      node.intent ? el("p.words", { style: { "font-size": "1.08rem" } }, node.intent) : null,
+      node.reasoning ? block("Reasoning of the planner", app.plural(node.reasoning.length, "character"), app.longText(node.reasoning, { tag: "div.words" }), { name: "reasoning", open: node.reasoning.length < 1500 }) : null,
+      block("Call", "", list),
+    ];
+  };
+
+  const observation = (run, seed, node, spot) => {
+    const cites = node.citations ?? [];
+    const body = [];
+    let base = 0, number = 0;
+    const pictures = el("div.pictures");
+    for (const [place, part] of (node.parts ?? []).entries()) {
+      if (part.blob) {
+        number += 1;
+        pictures.append(picture(run, part, cites.filter((cite) => cite.image ? cite.image === part.blob : cite.region?.picture === number && !cite.quote), number));
+        continue;
+      }
+      const chars = Math.max(part.chars ?? 0, app.points(part.text)), start = base;
+      const spans = cites.map((cite, index) => ({ cite, index })).filter(({ cite }) => !cite.image && !cite.region && cite.end > start && cite.start < start + chars)
+        .map(({ cite, index }) => ({ start: app.unit(part.text, Math.max(0, cite.start - start)), end: app.unit(part.text, cite.end - start), title: cite.question, name: index }));
+      const rest = app.bundle ? null : async (from) => (await app.load(app.seedPath(run, seed, "text", { spot, part: String(place), from }))).text;
+      if (chars) body.push(app.longText(part.text, { spans, chars, rest }));
+      base += chars + 1;
+    }
+    if (pictures.childElementCount) body.push(pictures);
+    if (!body.length) body.push(el("p.faint", "Empty"));
+    const characters = Math.max(0, base - 1);
+    const made = [block("Observation", [characters ? app.plural(characters, "character") : "", number ? app.plural(number, "image") : ""].filter(Boolean).join(", "), body)];
+    if (cites.length) {
+      const list = el("div.cites", cites.map((cite, index) => el("div.bar", el("button.plain", { type: "button", onclick: () => aim(made[0], index), style: { "text-align": "left" } }, el("mark", cite.quote.slice(0, 200))), el("span.soft", cite.question))));
+      made.push(block("Cited by", app.plural(cites.length, "citation"), list));
+    }
+    return made;
+  };
+
+  const aim = (box, index) => {
+    for (const old of box.querySelectorAll(".aim")) old.classList.remove("aim");
+    const found = [...box.querySelectorAll("[data-cite]")].filter((mark) => mark.dataset.cite.split(" ").includes(String(index)));
+    for (const mark of found) mark.classList.add("aim");
+    box.open = true;
+    found[0]?.scrollIntoView({ block: "center" });
+  };
+
+  const picture = (run, part, cites, number) => {
+    const address = app.isImage(part.mime) ? app.blobAddress(run, part.blob, part.mime) : null;
+    if (!address) return el("p.soft", `${part.mime || "bytes"}, `, el("span.mono", part.blob.slice(0, 16)), " (not shown)");
+    const image = el("img", { src: address, alt: `Image ${number} of the observation`, loading: "lazy", decoding: "async" });
+    image.addEventListener("error", () => image.replaceWith(el("p.body.soft", "The image can't be shown.")));
+    const regions = cites.filter((cite) => cite.region).map(({ region, quote, question }) =>
+      el("div.region", { title: `${quote}\n${question}`, style: { left: `${region.left * 100}%`, top: `${region.top * 100}%`, width: `${(region.right - region.left) * 100}%`, height: `${(region.bottom - region.top) * 100}%` } }));
+    return el("div.picture", image, regions);
+  };
+
+  const calls = (run, seed, node, at, address) =>
+    node.calls.map((call) => {
+      const usage = call.usage ?? {};
+      const info = [call.key, usage.prompt_tokens || usage.completion_tokens ? `${count(usage.prompt_tokens)} → ${count(usage.completion_tokens)} tokens` : "", call.seconds !== null && call.seconds !== undefined ? app.span(call.seconds) : "", call.failure ? call.failure.kind : ""];
+      const body = el("div.body");
+      const box = el("details.block", { data: { name: `call ${call.key}` } }, el("summary", el("span", `Model call: ${call.role}`), el("span.info.grow.cut.mono", info.filter(Boolean).join(" · "))), body);
+      let isLoaded = false;
+      box.addEventListener("toggle", async () => {
+        if (box.open && at.call !== call.key) (at.call = call.key), app.replace(address());
+        else if (!box.open && at.call === call.key) (at.call = ""), app.replace(address());
+        if (!box.open || isLoaded) return;
+        isLoaded = true;
+        fill(body, call.failure ? el("p", chip("error", call.failure.kind), " ", call.failure.message) : null,
+          call.reasoning ? [el("h3", "Reasoning"), app.longText(call.reasoning, { tag: "div.words" })] : null,
+          call.text ? [el("h3", "Answer"), app.longText(pretty(call.text))] : null);
+        const prompt = el("div");
+        add(body, prompt);
+        try {
+          const detail = await app.load(app.seedPath(run, seed, "call", { key: call.key }));
+          fill(prompt, el("h3", { style: { margin: ".4rem 0" } }, detail.prompt?.length ? "Prompt" : `No prompt: ${detail.missing}`), el("div.cites", (detail.prompt ?? []).map((message) => el("div.message", el("div.who", message.role), app.longText(message.text, { tag: "div.words" }),
+            message.images?.length ? el("p.faint", app.plural(message.images.length, "image")) : null))));
+        } catch (error) {
+          fill(prompt, el("p.faint", error.message));
+        }
+      });
+      if (at.call === call.key) box.open = true;
+      return box;
+    });
+
+  const pretty = (text) => {
+    if (text.length > 200000 || !/^\s*[[{]/.test(text)) return text;
+    try {
+      return JSON.stringify(JSON.parse(text), null, 2);
+    } catch {
+      return text;
+    }
+  };
+
+  // Results of a seed: pairs, tasks or the answer
+  app.resultView = (run, seed, results, choose) => {
+    if (!results) return el("p.none", "The results of this seed can't be read.");
+    const usage = app.usage(results.usage);
+    const figures = [["state", results.state.replace("_", " ")], results.seconds ? ["duration", app.span(results.seconds)] : null, usage.calls ? ["model calls", count(usage.calls)] : null,
+      usage.calls ? ["prompt tokens", app.short(usage.prompt_tokens)] : null, usage.calls ? ["sampled tokens", app.short(usage.completion_tokens)] : null];
+    const pair = (answer) => el("section.pair", { "aria-label": answer.id },
+      el("div.bar", answer.kind ? chip("kind", answer.kind) : null, answer.score !== null && answer.score !== undefined ? el("span", { class: `chip ${answer.score > 0 ? "new" : "error"}` }, `score ${app.score(answer.score)}`) : null, answer.hops ? el("span.faint", app.plural(answer.hops, "hop")) : null,
+        answer.pass_rate !== null && answer.pass_rate !== undefined ? el("span.faint", `pass rate ${Math.round(answer.pass_rate * 100)} %`) : null, el("span.faint.mono.cut", answer.id)),
+      el("div.q", app.longText(answer.question, { tag: "div.words" })), el("div.a", app.longText(answer.answer || "(no answer)", { tag: "div.words" })),
+      answer.references?.length ? el("p.soft", "Reference: ", answer.references.join(" · ")) : null, answer.reason ? el("p.soft", answer.reason) : null,
+      answer.steps?.length ? el("ol", answer.steps.map((step) => el("li.soft", step))) : null,
+      answer.spots?.length ? el("p.bar", el("span.faint", "Evidence"), answer.spots.map((spot) => el("a.mono", { href: app.seedAddress(run, seed, { spot }), onclick: (event) => {
+        event.preventDefault();
+        choose(spot);
+      } }, spot || "seed"))) : null);
+    const answers = results.answers ?? [], rejected = results.rejected ?? [];
+    return el("div.measure", el("h1", { style: { "overflow-wrap": "anywhere" } }, app.longText(results.text, { tag: "span.words" })), app.figures(figures),
+      results.failure ? el("div.problem", { style: { margin: "0" } }, `${results.failure.kind}: ${results.failure.message}`) : null, results.ending ? el("p.soft", `Ended: ${results.ending}`) : null,
+      answers.length ? answers.map(pair) : el("p.none", results.state === "done" ? "This seed gave nothing." : "No results yet: the seed is unfinished."),
+      rejected.length ? block("Rejected questions", count(rejected.length), el("dl.cites", rejected.map(([question, reason]) => el("div", el("dt", question), el("dd.faint", reason)))), { open: false }) : null);
+  };
+}
