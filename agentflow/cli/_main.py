@@ -56,6 +56,7 @@ def command_parser() -> argparse.ArgumentParser:
             "show the tokens that a training used: mask, log-probabilities, advantages, forks",
             _describe_tokens,
         ),
+        ("export", "write a run as a data set for other trainers", _describe_export),
         ("data", "prepare training data, read tasks from any source", _describe_data),
         ("serve-model", "serve a model with vLLM until Ctrl-C", _describe_serve_model),
         ("serve-env", "serve tasks with their sandboxes to OpenEnv and verifiers", _describe_serve_env),
@@ -217,6 +218,24 @@ def _describe_tokens(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the figures and calls as JSON")
 
 
+def _describe_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="output directory of a synthesis, a rollout or a training")
+    parser.add_argument(
+        "--format",
+        required=True,
+        metavar="FORMAT",
+        help="format, such as trl-sft; docs/exports.md lists them",
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder for the data set")
+    what = "all answers, correct ones, or the best of each seed or task (default: what the format needs)"
+    parser.add_argument("--take", metavar="all|correct|best", help=what)
+    what = "agent: each path as one agent that calls tools (default)"
+    parser.add_argument("--view", default="agent", metavar="VIEW", help=what)
+    what = "hold out a tenth of the seeds or tasks as validation"
+    parser.add_argument("--split", action="store_true", help=what)
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+
+
 def _describe_settings(parser: argparse.ArgumentParser) -> None:
     what = "settings file, YAML or JSON, and settings that override it"
     _complete(
@@ -360,7 +379,7 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
-_EXTRAS = {"train": "train", "tune": "train", "tokens": "train", "data": "data"}
+_EXTRAS = {"train": "train", "tune": "train", "tokens": "train", "export": "train", "data": "data"}
 """Extras that commands need."""
 
 

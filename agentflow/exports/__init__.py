@@ -1,0 +1,14 @@
+"""Exports: the trees and episodes of a run as data sets for other trainers. See docs/exports.md."""
+
+from agentflow.exports._rows import DropReason, Take
+from agentflow.exports._run import ExportFormat, export_run
+from agentflow.exports._writing import ExportFile, ExportManifest
+
+__all__ = [
+    "DropReason",
+    "ExportFile",
+    "ExportFormat",
+    "ExportManifest",
+    "Take",
+    "export_run",
+]

@@ -1,0 +1,339 @@
+"""Conversations: a path retold as one tool-using agent, in the notations of trainers."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from agentflow._typeguards import is_list
+from agentflow.exports._records import ExportAnswer, ExportNode, ExportTree
+from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.models import ToolSpec
+from agentflow.team import result_text
+from agentflow.trajectory import ChatBuilder, ChatMessage
+
+_RESULT_CHARS: Final = 6_000
+"""Characters of a result that a single agent is shown."""
+_PLACEHOLDERS: Final = ("<image>", "<video>", "<audio>")
+_HERMES: Final = (
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{}\n</tools>\n\n"
+    "For each function call, return a json object with function name and arguments within <tool_call></tool_call> "
+    'XML tags:\n<tool_call>\n{{"name": <function-name>, "arguments": <args-json-object>}}\n</tool_call>'
+)
+"""Prompt of the tools in the notation of Hermes, as the templates of Qwen 2.5 and 3 write it."""
+
+
+def chosen_answers(
+    trees: Sequence[ExportTree], take: Take
+) -> Iterator[tuple[ExportTree, ExportAnswer] | Dropped]:
+    """Yield the answers of a group that are taken, and the reason for each other one."""
+    found = [(tree, answer) for tree in trees for answer in tree.answers]
+    rights = [(tree, answer) for tree, answer in found if answer.right and answer.answer]
+    best = min(rights, key=lambda one: (-(one[1].score or 0.0), len(one[1].nodes)), default=None)
+    for tree in trees:
+        if not tree.answers:
+            yield Dropped(tree.group, tree.id, DropReason.NO_QUESTION)
+    for tree, answer in found:
+        reason: DropReason | None = None
+        if not answer.answer:
+            reason = DropReason.NO_ANSWER
+        elif take is not Take.ALL and not answer.right:
+            unscored = tree.is_episode and answer.score is None
+            reason = DropReason.NO_SCORE if unscored else DropReason.NOT_CORRECT
+        elif take is Take.BEST and best is not None and answer is not best[1]:
+            reason = DropReason.NOT_BEST
+        yield (tree, answer) if reason is None else Dropped(tree.group, answer.id, reason)
+
+
+def conversation_of(tree: ExportTree, answer: ExportAnswer) -> list[ChatMessage]:
+    """Return an answer with its path as messages; masked ones have `"trainable": False`."""
+    known = tree.by_id()
+    nodes = [known[own] for own in answer.nodes]
+    chat = begin_chat(answer.question, nodes[0] if tree.is_episode and nodes else None)
+    for node in nodes:
+        add_call(chat, node, answer.question, is_episode=tree.is_episode)
+    chat.answer(answer.answer, trainable=answer.is_shown or any(node.images for node in nodes))
+    return chat.messages
+
+
+def begin_chat(question: str, root: ExportNode | None = None) -> ChatBuilder:
+    """Return a chat with the question and the images of a root."""
+    chat = ChatBuilder(question)
+    if root is not None and root.images:
+        parts = [{"type": "image", "path": image.file} for image in root.images]
+        chat.messages[0]["content"] = [*parts, {"type": "text", "text": question}]
+    return chat
+
+
+def add_call(chat: ChatBuilder, node: ExportNode, question: str, *, is_episode: bool) -> None:
+    """Add the action of a node and its result, shortened as a single agent is shown it; a root adds nothing."""
+    if node.action is None:
+        return
+    call = node.call
+    # The results of a rollout contain the reason of a failure already.
+    failure = None if is_episode else node.failure
+    shown = result_text(node.observation, _RESULT_CHARS, question, call, node.intent, failure=failure)
+    images = [image.file for image in node.images]
+    chat.call(call.tool, call.arguments, node.intent, shown, images=images, failed=not node.trainable)
+
+
+def trained_spans(messages: Sequence[ChatMessage]) -> list[tuple[int, int]]:
+    """Return start and end of the longest parts that end with an answer of the model and hold no masked one.
+
+    Each unmasked message of the model is in exactly one of them.
+    """
+    spans: list[tuple[int, int]] = []
+    start: int | None = None
+    end = 0
+    for place, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        if message.get("trainable", True):
+            start, end = (place if start is None else start), place + 1
+        elif start is not None:
+            spans.append((start, end))
+            start = None
+    return spans if start is None else [*spans, (start, end)]
+
+
+def without_masked(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Leave out masked calls with their results, for formats that can't mask; a masked answer leaves no end."""
+    left: list[ChatMessage] = []
+    masked = False
+    for message in messages:
+        if message["role"] == "assistant":
+            masked = not message.get("trainable", True)
+        if message["role"] == "user" or not masked:
+            left.append(message)
+    while left and left[-1]["role"] != "assistant":
+        left.pop()
+    return left
+
+
+def text_of(content: object, *, placeholders: bool = False) -> str:
+    """Return the text of a message.
+
+    :param placeholders: images are written as `<image>`, and texts that look like a placeholder are changed.
+    """
+    if not is_list(content):
+        text = str(content)
+        return _without_placeholders(text) if placeholders else text
+    parts: list[str] = []
+    for part in content:
+        if part.get("type") != "image":
+            parts.append(text_of(part.get("text", ""), placeholders=placeholders))
+        elif placeholders:
+            parts.append("<image>")
+    return "\n".join(parts) or "(empty)"
+
+
+def _without_placeholders(text: str) -> str:
+    for word in _PLACEHOLDERS:
+        text = text.replace(word, f"[{word[1:-1]}]")
+    return text
+
+
+def image_files(messages: Iterable[ChatMessage]) -> list[str]:
+    """Return the paths of the images in messages, in order."""
+    return [
+        part["path"]
+        for message in messages
+        if is_list(message.get("content"))
+        for part in message["content"]
+        if part.get("type") == "image"
+    ]
+
+
+def tool_functions(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
+    """Return schemas of tools in the notation of OpenAI."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+        }
+        for tool in tools
+    ]
+
+
+def encode(value: object) -> str:
+    """Return a value as one line of JSON; letters stay as they are."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def plain(message: ChatMessage) -> ChatMessage:
+    """Return a message without its mask."""
+    return {name: value for name, value in message.items() if name != "trainable"}
+
+
+def _with_text_arguments(message: ChatMessage) -> ChatMessage:
+    """Return a message whose arguments are JSON text."""
+    if "tool_calls" not in message:
+        return message
+    calls = [
+        {**call, "function": {**call["function"], "arguments": encode(call["function"]["arguments"])}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def trl_parts(message: ChatMessage) -> ChatMessage:
+    """Return a message whose images are placeholders, as TRL takes them beside a column `images`."""
+    content = message["content"]
+    if is_list(content):
+        content = [{"type": "image"} if part["type"] == "image" else part for part in content]
+    return {**plain(message), "content": content}
+
+
+class ConversationFormats:
+    """Rows of the formats of conversations.
+
+    Each method takes the trees of one group and yields rows, and the reason for everything that is not in one.
+    """
+
+    def __init__(self, tools: Sequence[ToolSpec], take: Take, *, images: bool) -> None:
+        """Prepare the columns that all rows share.
+
+        :param tools: tools of the run; empty: unknown.
+        :param images: the run has images, so every row has a column for them.
+        """
+        self._tools = tool_functions(tools)
+        self._take = take
+        self._images = images
+
+    def trl_sft(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+        """Yield `prompt` and `completion`: a masked call splits a path, so that no row trains it."""
+        for tree, answer, messages in self._paths(trees, split := []):
+            spans = trained_spans(messages)
+            for number, (start, end) in enumerate(spans):
+                values: dict[str, Any] = {
+                    "id": answer.id if len(spans) == 1 else f"{answer.id}/{number}",
+                    "prompt": [trl_parts(message) for message in messages[:start]],
+                    "completion": [trl_parts(message) for message in messages[start:end]],
+                }
+                values |= self._common(messages[:end])
+                yield ExportRow("train", tree.group, values, tuple(image_files(messages[:end])))
+            if not spans:
+                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
+        yield from split
+
+    def openai(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+        """Yield `messages` as the API of OpenAI takes them for fine-tuning; masked ones have weight 0."""
+        for tree, answer, messages in self._paths(trees, split := []):
+            if not trained_spans(messages):
+                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
+                continue
+            rows = [_openai_message(message) for message in messages]
+            values: dict[str, Any] = {"messages": rows}
+            if self._tools:
+                values["tools"] = self._tools
+            yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
+        yield from split
+
+    def sharegpt(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+        """Yield `conversations` that alternate strictly; masked calls are left out, because LLaMA-Factory can't mask."""
+        for tree, answer, messages in self._paths(trees, split := []):
+            left = without_masked(messages)
+            if not left:
+                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
+                continue
+            values: dict[str, Any] = {
+                "id": answer.id,
+                "conversations": [_sharegpt_turn(message) for message in left],
+                **self._common(left),
+            }
+            yield ExportRow("train", tree.group, values, tuple(image_files(left)))
+            for masked in masked_calls(tree, answer):
+                yield Dropped(tree.group, f"{answer.id}/{masked}", DropReason.MASKED)
+        yield from split
+
+    def axolotl(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+        """Yield `messages` with `training` for each."""
+        for tree, answer, messages in self._paths(trees, split := []):
+            if not trained_spans(messages):
+                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
+                continue
+            rows = [
+                {
+                    **_with_text_arguments(plain(message)),
+                    "training": message["role"] == "assistant" and message.get("trainable", True),
+                }
+                for message in messages
+            ]
+            tools = {"tools": encode(self._tools)} if self._tools else {}
+            yield ExportRow(
+                "train",
+                tree.group,
+                {"id": answer.id, "messages": rows, **tools},
+                tuple(image_files(messages)),
+            )
+        yield from split
+
+    def verl_sft(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+        """Yield `messages` whose calls are text in the notation of Hermes; masked calls are left out."""
+        for tree, answer, messages in self._paths(trees, split := []):
+            left = without_masked(messages)
+            if not left:
+                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
+                continue
+            rows = [{"role": one["role"], "content": hermes_text(one)} for one in left]
+            if self._tools:
+                lines = "\n".join(encode(tool) for tool in self._tools)
+                rows.insert(0, {"role": "system", "content": _HERMES.format(lines)})
+            values: dict[str, Any] = {"id": answer.id, "messages": rows}
+            yield ExportRow("train", tree.group, values)
+            for masked in masked_calls(tree, answer):
+                yield Dropped(tree.group, f"{answer.id}/{masked}", DropReason.MASKED)
+        yield from split
+
+    def _paths(
+        self, trees: Sequence[ExportTree], dropped: list[Dropped]
+    ) -> Iterator[tuple[ExportTree, ExportAnswer, list[ChatMessage]]]:
+        """Yield the answers that are taken, as conversations; the others are added to a list."""
+        for one in chosen_answers(trees, self._take):
+            if isinstance(one, Dropped):
+                dropped.append(one)
+            else:
+                yield *one, conversation_of(*one)
+
+    def _common(self, messages: Sequence[ChatMessage]) -> dict[str, Any]:
+        common: dict[str, Any] = {"tools": encode(self._tools)} if self._tools else {}
+        return {**common, "images": image_files(messages)} if self._images else common
+
+
+def masked_calls(tree: ExportTree, answer: ExportAnswer) -> list[str]:
+    """Return the ids of the nodes of an answer whose call is masked."""
+    known = tree.by_id()
+    return [own for own in answer.nodes if known[own].action is not None and not known[own].trainable]
+
+
+def hermes_text(message: Mapping[str, Any]) -> str:
+    """Return a message as text, its calls in the notation of Hermes."""
+    text = text_of(message["content"])
+    calls = [
+        f"<tool_call>\n{encode({'name': one['function']['name'], 'arguments': one['function']['arguments']})}\n</tool_call>"
+        for one in message.get("tool_calls", ())
+    ]
+    return "\n".join([*([text] if text or not calls else []), *calls])
+
+
+def _openai_message(message: ChatMessage) -> ChatMessage:
+    shown = _with_text_arguments(plain(message))
+    shown.pop("name", None)
+    if message["role"] == "assistant" and not message.get("trainable", True):
+        shown["weight"] = 0
+    if is_list(content := shown["content"]):
+        shown["content"] = [
+            {"type": "image_url", "image_url": {"url": part["path"]}} if part["type"] == "image" else part
+            for part in content
+        ]
+    return shown
+
+
+def _sharegpt_turn(message: ChatMessage) -> dict[str, str]:
+    if calls := message.get("tool_calls"):
+        functions = [
+            {"name": one["function"]["name"], "arguments": one["function"]["arguments"]} for one in calls
+        ]
+        return {"from": "function_call", "value": encode(functions)}
+    role = {"user": "human", "assistant": "gpt", "tool": "observation"}[message["role"]]
+    return {"from": role, "value": text_of(message["content"], placeholders=True)}

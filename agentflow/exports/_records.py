@@ -1,0 +1,140 @@
+"""Trees and episodes as the formats read them, whatever run they come from."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from agentflow.trajectory import Action, Failure, Tokens, Verdict
+
+
+class ExportImage(Struct, frozen=True):
+    """Image of a node, by its file in the folder of the run."""
+
+    hash: str
+    """SHA-256 of its bytes."""
+    mime: str
+    """MIME type."""
+    file: str
+    """Path, relative to the folder: `images/….png`."""
+
+
+class ExportNode(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Node of a tree, or turn of an episode: a line of `trees.jsonl` or `trajectories.jsonl` has these."""
+
+    node_id: str
+    """Id."""
+    parent_id: str | None = None
+    """Id of the previous node; `None` for the root."""
+    depth: int
+    """Number of actions from the root."""
+    intent: str = ""
+    """Reason for the action."""
+    action: dict[str, Any] | None = None
+    """`tool` and `args`; `None` for the root."""
+    observation: str = ""
+    """Whole text of the result."""
+    verdict: Verdict | None = None
+    """Judgement of the observation."""
+    reason: str | None = None
+    """Reason of the judgement."""
+    failure: Failure | None = None
+    """Failure of the action."""
+    images: tuple[ExportImage, ...] = ()
+    """Images in the result; of the root, those of the question."""
+    reasoning: str = ""
+    """Reasoning of the model before the action."""
+    trainable: bool = True
+    """False for an action that failed or gave nothing new."""
+    fixed: tuple[str, ...] | None = None
+    """Names of the arguments that the seed or the task fixed."""
+    trouble: str = ""
+    """Error of the program that the call ran."""
+    isolation: str = ""
+    """Isolation from its siblings."""
+    diverged: bool = False
+    """Repeating the path to this node gave another observation."""
+
+    @property
+    def call(self) -> Action:
+        """Action as the model wrote it: without the arguments that were fixed. Not for the root."""
+        action = self.action or {"tool": "", "args": {}}
+        fixed = frozenset(self.fixed or ())
+        return Action(
+            action["tool"], {name: own for name, own in action["args"].items() if name not in fixed}
+        )
+
+
+class ExportAnswer(Struct, frozen=True, kw_only=True):
+    """Question with an answer and the nodes between them: a pair of a tree, or the answer of an episode."""
+
+    id: str
+    """Id of the pair or of the episode."""
+    question: str
+    """The question."""
+    answer: str
+    """The answer; empty if the episode has none."""
+    nodes: tuple[str, ...]
+    """Ids of the nodes in path order."""
+    score: float | None = None
+    """Score of an episode's answer; the score of a pair's path as a share of 100. `None`: not scored."""
+    right: bool
+    """The pair passed every check; the episode's score is 1."""
+    is_shown: bool = True
+    """The texts of the nodes show all that the answer rests on."""
+    references: tuple[str, ...] = ()
+    """Reference answers."""
+
+
+class ExportCall(Struct, frozen=True, kw_only=True):
+    """Model call with its exact tokens."""
+
+    id: str
+    """Key in its episode."""
+    role: str
+    """Role that was asked."""
+    tokens: Tokens
+    """Exact tokens."""
+    advantage: float | None = None
+    """Advantage of its sampled tokens; `None`: unknown, or not trained."""
+
+
+class ExportTree(Struct, frozen=True, kw_only=True):
+    """Tree of a seed, an episode of a task (a tree without branches), or the calls of a training's episode."""
+
+    id: str
+    """Id of the tree or the episode."""
+    group: str
+    """Id of the seed or the task: episodes of one task share it."""
+    text: str
+    """Content of the seed, or the question."""
+    nodes: tuple[ExportNode, ...] = ()
+    """All nodes; a parent precedes its children."""
+    is_episode: bool
+    """False for the tree of a synthesis."""
+    answers: tuple[ExportAnswer, ...] = ()
+    """Accepted pairs, or the answer of the episode."""
+    calls: tuple[ExportCall, ...] = ()
+    """Model calls whose tokens are known."""
+    reward: float | None = None
+    """Reward or score of the episode."""
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Further facts for `native`: sample, step, stalled nodes, …"""
+
+    def by_id(self) -> Mapping[str, ExportNode]:
+        """Return the nodes by id."""
+        return {node.node_id: node for node in self.nodes}
+
+    def leaves(self) -> Sequence[tuple[ExportNode, ...]]:
+        """Return the path to each leaf, without the root; a tree without actions has none."""
+        parents = {node.parent_id for node in self.nodes}
+        known = self.by_id()
+        paths: list[tuple[ExportNode, ...]] = []
+        for leaf in self.nodes:
+            if leaf.node_id in parents or leaf.action is None:
+                continue
+            path = [leaf]
+            while (parent := path[-1].parent_id) is not None:
+                path.append(known[parent])
+            paths.append(tuple(reversed(path[:-1])))
+        return paths

@@ -1,0 +1,78 @@
+"""Rows of exported files, and reasons for leaving something out."""
+
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+
+class Take(StrEnum):
+    """Selection of answers. The set is closed."""
+
+    ALL = "all"
+    """Every question with an answer, right or wrong."""
+    CORRECT = "correct"
+    """Pairs of `synthesized_qa.jsonl`; episodes whose score is 1."""
+    BEST = "best"
+    """The correct answer of each seed or task with the highest score, the fewest actions; else the first."""
+
+
+class DropReason(StrEnum):
+    """Reason that something of the run is in no row. The set is closed: manifests count by it."""
+
+    NO_QUESTION = "no_question"
+    """No question was written on the tree, or it was not accepted."""
+    NO_ANSWER = "no_answer"
+    """The episode has no answer."""
+    NO_SCORE = "no_score"
+    """The answer was not scored, so nobody knows if it is correct."""
+    NOT_CORRECT = "not_correct"
+    """The score is below 1, or the pair is not among those of the file."""
+    NOT_BEST = "not_best"
+    """Another correct answer of the seed or task was taken."""
+    NOTHING_TO_TRAIN = "nothing_to_train"
+    """Every message of the model is masked: it failed, or rests on something that is not shown."""
+    MASKED = "masked"
+    """The call failed or gave nothing new, and the format can't mask it."""
+    NO_TOKENS = "no_tokens"
+    """The tokens of its model calls are unknown."""
+    NO_ACTIONS = "no_actions"
+    """It has no action."""
+    SAME_VALUE = "same_value"
+    """Its siblings are as good, or it has none."""
+    UNDECIDED = "undecided"
+    """As many of the paths through it are right as wrong, or nobody knows."""
+    NO_REFERENCE = "no_reference"
+    """There is no reference answer."""
+
+
+class ExportRow(NamedTuple):
+    """Row of a file."""
+
+    table: str
+    """Table; `train` for formats with one."""
+    group: str
+    """Seed or task that it comes from: a split never divides one."""
+    values: dict[str, Any]
+    """Columns."""
+    images: tuple[str, ...] = ()
+    """Paths of the images that it mentions."""
+
+
+class Dropped(NamedTuple):
+    """Something of the run that is in no row."""
+
+    group: str
+    """Seed or task that it comes from."""
+    id: str
+    """Id of the tree, the answer, the node or the call."""
+    reason: DropReason
+    """Reason."""
+
+
+COLUMNS: Final = {
+    "bool": "bool",
+    "float": "float64",
+    "int": "int64",
+    "json": "json",
+    "string": "string",
+}
+"""Column types and their names in a dataset card; a list of one is written `[type]`."""

@@ -1,0 +1,279 @@
+"""Trees and episodes from the files of a run: those of a synthesis, a rollout, or a training."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from agentflow.errors import ConfigurationError
+from agentflow.exports._records import ExportAnswer, ExportCall, ExportNode, ExportTree
+from agentflow.models import ToolSpec
+from agentflow.trajectory import Tokens
+
+_PAIRS: Final = "synthesized_qa.jsonl"
+_SURPLUS: Final = "surplus.jsonl"
+_PATHS: Final = "trajectories.jsonl"
+_TREES: Final = "trees.jsonl"
+_RESULTS: Final = "results.jsonl"
+_ROLLOUTS: Final = "rollouts"
+_WHOLE: Final = 100.0
+"""Highest score of a path."""
+
+T = TypeVar("T", bound=Struct)
+
+
+class _SpanLine(Struct):
+    region: object = None
+
+
+class _FactLine(Struct):
+    spans: list[_SpanLine] = field(default_factory=list[_SpanLine])
+
+
+class _PairDetails(Struct):
+    facts: list[_FactLine] = field(default_factory=list[_FactLine])
+    score: float | None = None
+
+
+class _PairLine(Struct):
+    question: str
+    answer: str
+    trajectory_id: str
+    source_id: str
+    qa_id: str
+    metadata: _PairDetails = field(default_factory=_PairDetails)
+
+    @property
+    def is_text(self) -> bool:
+        facts = self.metadata.facts
+        return all(not each.spans or any(span.region is None for span in each.spans) for each in facts)
+
+
+class _SelectedLine(Struct):
+    trajectory_id: str
+    nodes: list[ExportNode]
+
+
+class _TreeLine(Struct):
+    tree_id: str
+    source_id: str
+    seed_data: str
+    nodes: tuple[ExportNode, ...]
+    seed_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    stalled: dict[str, str] = field(default_factory=dict[str, str])
+    duplicates: int = 0
+
+
+class _CallLine(Struct):
+    key: str
+    role: str
+    tokens: Tokens | None = None
+    unusable: tuple[Tokens, ...] = ()
+
+
+class _EpisodeLine(Struct):
+    trajectory_id: str
+    task_id: str
+    seed_data: str
+    nodes: tuple[ExportNode, ...]
+    sample: int = 0
+    answer: str = ""
+    score: float | None = None
+    agent: str = ""
+    ending: str | None = None
+    exchanges: list[_CallLine] = field(default_factory=list[_CallLine])
+
+
+class _ResultLine(Struct):
+    task_id: str
+    sample: int = 0
+    references: tuple[str, ...] = ()
+
+
+class RunFiles:
+    """A finished run, read from its output directory."""
+
+    def __init__(self, folder: Path) -> None:
+        """Find the files.
+
+        :raises ConfigurationError: one line, if it is no output directory.
+        """
+        self.folder = folder
+        """Output directory of the run."""
+        self.kind = self._kind()
+        """`synthesis`, `rollout` or `training`."""
+
+    def _kind(self) -> str:
+        for name, kind in ((_TREES, "synthesis"), (_PATHS, "rollout"), (_ROLLOUTS, "training")):
+            if (self.folder / name).exists():
+                return kind
+        raise ConfigurationError(
+            f"{self.folder}: has none of {_TREES}, {_PATHS} and {_ROLLOUTS}; name the output directory of a finished run"
+        )
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the files that are read: the same content gives the same key."""
+        total = sha256()
+        names = {"synthesis": (_TREES, _PATHS, _PAIRS, _SURPLUS), "rollout": (_PATHS, _RESULTS)}
+        paths = [self.folder / name for name in names.get(self.kind, ())]
+        if self.kind == "training":
+            paths = sorted((self.folder / _ROLLOUTS).glob("step_*.jsonl.gz"))
+        for path in paths:
+            if path.is_file():
+                with path.open("rb") as file:
+                    while part := file.read(1 << 20):
+                        total.update(part)
+            total.update(b"\0")
+        return total.hexdigest()[:32]
+
+    def trees(self) -> Iterator[ExportTree]:
+        """Yield the trees or episodes in the order of the run.
+
+        :raises ConfigurationError: one line with file and line, if something can't be read.
+        """
+        if self.kind == "synthesis":
+            return self._synthesis()
+        return self._rollout() if self.kind == "rollout" else self._training()
+
+    def survey(self) -> tuple[list[str], bool]:
+        """Return the ids of the seeds or tasks, each once, in order, and whether there are images."""
+        groups: dict[str, None] = {}
+        images = False
+        for tree in self.trees():
+            groups[tree.group] = None
+            images = images or any(node.images for node in tree.nodes)
+        return list(groups), images
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Return the tools of the run; empty: it kept no schemas."""
+        return ()
+
+    def image(self, file: str) -> bytes | None:
+        """Return the bytes of an image; `None`: it is missing."""
+        path = self.folder / file
+        inside = self.folder.resolve() in path.resolve().parents
+        return path.read_bytes() if inside and path.is_file() else None
+
+    def _synthesis(self) -> Iterator[ExportTree]:
+        selected = {line.trajectory_id: [node.node_id for node in line.nodes] for line in self._paths()}
+        answers: dict[str, list[ExportAnswer]] = {}
+        for name, right in ((_PAIRS, True), (_SURPLUS, False)):
+            if not right and not (self.folder / name).exists():
+                continue
+            for number, pair in enumerate(_lines(self.folder / name, _PairLine), 1):
+                nodes = selected.get(pair.trajectory_id)
+                if nodes is None:
+                    missing = f"trajectory {pair.trajectory_id} is not in {_PATHS}; write the files again"
+                    raise ConfigurationError(f"{self.folder / name}:{number}: {missing}")
+                score = pair.metadata.score
+                answers.setdefault(pair.source_id, []).append(
+                    ExportAnswer(
+                        id=pair.qa_id,
+                        question=pair.question,
+                        answer=pair.answer,
+                        nodes=tuple(nodes),
+                        score=None if score is None else score / _WHOLE,
+                        right=right,
+                        is_shown=pair.is_text,
+                        references=(pair.answer,),
+                    )
+                )
+        for line in _lines(self.folder / _TREES, _TreeLine):
+            yield ExportTree(
+                id=line.tree_id,
+                group=line.source_id,
+                text=line.seed_data,
+                nodes=line.nodes,
+                is_episode=False,
+                answers=tuple(answers.get(line.source_id, ())),
+                facts={"kwargs": line.seed_kwargs, "stalled": line.stalled, "duplicates": line.duplicates},
+            )
+
+    def _paths(self) -> Iterator[_SelectedLine]:
+        return _lines(self.folder / _PATHS, _SelectedLine)
+
+    def _rollout(self) -> Iterator[ExportTree]:
+        results = self.folder / _RESULTS
+        references: dict[tuple[str, int], tuple[str, ...]] = {}
+        if results.is_file():
+            references = {(one.task_id, one.sample): one.references for one in _lines(results, _ResultLine)}
+        for line in _lines(self.folder / _PATHS, _EpisodeLine):
+            answer = ExportAnswer(
+                id=line.trajectory_id,
+                question=line.seed_data,
+                answer=line.answer,
+                nodes=tuple(node.node_id for node in line.nodes),
+                score=line.score,
+                right=bool(line.answer) and line.score is not None and line.score >= 1.0,
+                references=references.get((line.task_id, line.sample), ()),
+            )
+            yield ExportTree(
+                id=line.trajectory_id,
+                group=line.task_id,
+                text=line.seed_data,
+                nodes=line.nodes,
+                is_episode=True,
+                answers=(answer,),
+                calls=tuple(_calls(line.exchanges)),
+                reward=line.score,
+                facts={"sample": line.sample, "agent": line.agent, "ending": line.ending},
+            )
+
+    def _training(self) -> Iterator[ExportTree]:
+        from agentflow.learner import RunTokens  # it imports numpy
+
+        for episode in RunTokens(self.folder).episodes():
+            sample = episode.sample
+            calls = tuple(
+                ExportCall(
+                    id=str(number),
+                    role=episode.agent,
+                    tokens=call,
+                    advantage=episode.advantage_of(number - 1),
+                )
+                for number, call in enumerate(sample.calls, 1)
+            )
+            facts: dict[str, Any] = {
+                "step": episode.step,
+                "agent": episode.agent,
+                "turn_rewards": sample.turn_rewards,
+            }
+            yield ExportTree(
+                id=sample.id,
+                group=sample.task,
+                text="",
+                is_episode=True,
+                calls=calls,
+                reward=sample.reward,
+                facts=facts,
+            )
+
+
+def _calls(lines: list[_CallLine]) -> Iterator[ExportCall]:
+    for line in lines:
+        for number, tokens in enumerate(line.unusable, 1):
+            yield ExportCall(id=f"{line.key}/unusable/{number}", role=line.role, tokens=tokens)
+        if line.tokens is not None:
+            yield ExportCall(id=line.key, role=line.role, tokens=line.tokens)
+
+
+def _lines(path: Path, kind: type[T]) -> Iterator[T]:
+    decoder = msgspec.json.Decoder(kind)
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield decoder.decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    raise ConfigurationError(
+                        f"{path}:{number}: {error}; name the output directory of a run"
+                    ) from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: can't be read: {error.strerror}; name the output directory of a finished run"
+        ) from None

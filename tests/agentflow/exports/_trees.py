@@ -1,0 +1,104 @@
+"""Runs and trees for tests of exports."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from agentflow.cli import main
+from agentflow.exports._records import ExportAnswer, ExportImage, ExportNode, ExportTree
+from agentflow.trajectory import Verdict
+
+SEEDS = ("Explore the lighthouses of Lucan Thorne and their keepers.", "Explore the Grey Petrel.")
+QUESTIONS = (
+    {"id": "a", "question": "When was Needle Light built?", "answer": "1834"},
+    {"id": "b", "question": "Who was the designer of Needle Light?", "answer": "Somebody else"},
+)
+
+
+def synthesise(folder: Path) -> Path:
+    """Run a small synthesis by the offline engine; return its output directory."""
+    seeds = folder / "seeds.jsonl"
+    seeds.write_text("".join(json.dumps({"content": seed}) + "\n" for seed in SEEDS), encoding="utf-8")
+    output = folder / "synthesis"
+    assert main(["synth", f"seeds_file={seeds}", f"output_dir={output}", "max_depth=3"]) == 0
+    return output
+
+
+def roll_out(folder: Path) -> Path:
+    """Run a small rollout by the offline engine, with a right and a wrong task; return its output directory."""
+    tasks = folder / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps(task) + "\n" for task in QUESTIONS), encoding="utf-8")
+    output = folder / "rollout"
+    assert main(["rollout", "--data", str(tasks), f"output_dir={output}", "max_turns=3", "samples=2"]) == 0
+    return output
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a JSONL file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def node(
+    name: str,
+    parent: str | None,
+    depth: int,
+    *,
+    new: bool = True,
+    tool: str = "rag_search",
+    images: tuple[ExportImage, ...] = (),
+) -> ExportNode:
+    """Return a node; the root has no action."""
+    action = None if parent is None else {"tool": tool, "args": {"query": f"about {name}", tool: depth}}
+    return ExportNode(
+        node_id=name,
+        parent_id=parent,
+        depth=depth,
+        intent=f"Look for {name}.",
+        action=action,
+        observation=f"Seen at {name}.",
+        verdict=Verdict.NEW if new else Verdict.ERROR,
+        trainable=new,
+        images=images,
+    )
+
+
+def answer(tree: tuple[ExportNode, ...], name: str, last: str, *, right: bool = True) -> ExportAnswer:
+    """Return an answer on the path to a node."""
+    known = {one.node_id: one for one in tree}
+    path = [last]
+    while (parent := known[path[-1]].parent_id) is not None:
+        path.append(parent)
+    return ExportAnswer(
+        id=name,
+        question=f"Question {name}?",
+        answer=f"Answer {name}",
+        nodes=tuple(reversed(path)),
+        right=right,
+    )
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> ExportTree:
+    """Generate a tree with tools of different schemas, failed calls, and an answer on some of its leaves."""
+    parents = draw(st.lists(st.integers(0, 11), max_size=12))
+    nodes = [node("n0", None, 0)]
+    for number, parent in enumerate(parents, 1):
+        above = nodes[min(parent, number - 1)]
+        new, tool = draw(st.booleans()), draw(st.sampled_from(("rag_search", "bash_run")))
+        nodes.append(node(f"n{number}", above.node_id, above.depth + 1, new=new, tool=tool))
+    whole = tuple(nodes)
+    ends = draw(st.sets(st.sampled_from([one.node_id for one in nodes]), max_size=4))
+    answers = tuple(
+        answer(whole, f"a{place}", end, right=draw(st.booleans())) for place, end in enumerate(sorted(ends))
+    )
+    return ExportTree(id="t", group="s", text="Explore it.", nodes=whole, is_episode=False, answers=answers)
+
+
+def files_of(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a folder with their bytes, in order."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield path.relative_to(folder).as_posix(), path.read_bytes()

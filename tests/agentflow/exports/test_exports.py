@@ -1,0 +1,104 @@
+"""Exports of finished runs, from the command line to the files."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentflow.cli import main
+from agentflow.errors import ConfigurationError
+from agentflow.exports import ExportFormat, export_run
+from tests.agentflow.exports._trees import files_of, rows
+
+FORMATS = list(ExportFormat)
+
+
+@pytest.mark.promise("exports:bytes")
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_same_run_gives_the_same_bytes(synthesis: Path, tmp_path: Path, format: ExportFormat) -> None:
+    for name in ("one", "two"):
+        export_run(synthesis, format, tmp_path / name, split=True)
+    assert list(files_of(tmp_path / "one")) == list(files_of(tmp_path / "two"))
+
+
+@pytest.mark.promise("exports:manifest")
+@pytest.mark.parametrize("format", FORMATS)
+def test_manifest_and_card_name_every_file_and_reason(
+    rollout: Path, tmp_path: Path, format: ExportFormat
+) -> None:
+    folder = tmp_path / "data"
+    manifest = export_run(rollout, format, folder, take="correct")
+    assert json.loads((folder / "manifest.json").read_text())["run"]["kind"] == "rollout"
+    assert {file.name for file in manifest.files} == {name for name, _ in files_of(folder)} - {
+        "manifest.json"
+    }
+    dropped = rows(folder / "dropped.jsonl") if manifest.dropped else []
+    assert len(dropped) == sum(manifest.dropped.values())
+    assert {one["reason"] for one in dropped} == set(manifest.dropped)
+    _, front, body = (folder / "README.md").read_text().split("---\n", 2)
+    card = yaml.safe_load(front)
+    named = {part["path"] for config in card["configs"] for part in config["data_files"]}
+    assert named == set(manifest.rows)
+    assert all(reason in body for reason in manifest.dropped)
+
+
+@pytest.mark.promise("exports:take")
+def test_only_correct_or_only_the_best_answers_are_taken(rollout: Path, tmp_path: Path) -> None:
+    counts: dict[str, int] = {}
+    for take in ("all", "correct", "best"):
+        manifest = export_run(rollout, "openai", tmp_path / take, take=take)
+        counts[take] = manifest.rows["train.jsonl"]
+    assert counts == {"all": 4, "correct": 2, "best": 1}
+    texts = (tmp_path / "best" / "train.jsonl").read_text()
+    assert "When was Needle Light built?" in texts
+    assert "Who was the designer" not in texts
+
+
+@pytest.mark.promise("exports:split")
+def test_a_split_holds_out_whole_seeds(synthesis: Path, tmp_path: Path) -> None:
+    manifest = export_run(synthesis, "native", tmp_path / "data", split=True)
+    parts = [rows(tmp_path / "data" / name) for name in ("trees.jsonl", "trees.validation.jsonl")]
+    assert [len(part) for part in parts] == [1, 1]
+    assert parts[0][0]["group"] != parts[1][0]["group"]
+    assert set(manifest.rows) >= {"nodes.jsonl", "nodes.validation.jsonl"}
+
+
+@pytest.mark.promise("exports:command")
+def test_the_command_writes_the_folder_and_says_what_is_left_out(
+    rollout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    assert main(["export", str(rollout), "--format", "sharegpt", "-o", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{folder}/train.jsonl: 2 rows" in shown
+    assert "left out: 2 not_correct" in shown
+    assert main(["export", str(rollout), "--format", "sharegpt", "-o", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == {"train.jsonl": 2}
+
+
+@pytest.mark.promise("exports:bad")
+def test_bad_input_is_one_line_and_leaves_no_files(synthesis: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine.txt").write_text("mine")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "trees.jsonl").write_text('{"tree_id": 1}\n')
+    (broken / "trajectories.jsonl").write_text("")
+    (broken / "synthesized_qa.jsonl").write_text("")
+    cases: tuple[tuple[Path, str, str, dict[str, str], str], ...] = (
+        (synthesis, "trl-stf", "new", {}, "did you mean trl-sft"),
+        (synthesis, "openai", "new", {"take": "right"}, "--take: right is unknown"),
+        (synthesis, "openai", "new", {"view": "planner"}, "--view: planner is unknown"),
+        (synthesis, "openai", "other", {}, "has files, but no export"),
+        (tmp_path / "nothing", "openai", "new", {}, "name the output directory"),
+        (broken, "openai", "new", {}, "trees.jsonl:1: "),
+    )
+    for run, format, folder, more, words in cases:
+        with pytest.raises(ConfigurationError) as caught:
+            export_run(run, format, tmp_path / folder, take=more.get("take"), view=more.get("view", "agent"))
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["broken", "other"]
+    assert [path.name for path in other.iterdir()] == ["mine.txt"]
