@@ -42,6 +42,7 @@ PURPOSES: Final[Mapping[str, str]] = {
     "games": "tasks of reasoning-gym, games of textarena",
     "litellm": "models of any provider that LiteLLM supports (150 MB)",
     "math": "mathematical answers judged by more rules",
+    "otel": "traces and metrics to a collector",
     "postgres": "a journal that many machines share",
     "sql": "backend `sql`: DuckDB and Postgres besides SQLite",
     "train": "the learner: torch, transformers (gigabytes)",

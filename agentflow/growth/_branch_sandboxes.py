@@ -22,6 +22,7 @@ from agentflow.growth._records import ActionRecord
 from agentflow.growth._settings import ExecutorPort, Unforkable
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, Tool
+from agentflow.telemetry import mark_spans, silent_spans
 from agentflow.trajectory import Action, ActionOutcome, Failure, Isolation, Observation
 
 MAX_ATTEMPTS = 5
@@ -313,7 +314,8 @@ class ActionRunner:
         return partial(self._refuse, state, key, action, reason)
 
     async def _act_shared(self, state: BranchState, key: str, action: Action) -> BranchResult:
-        outcome = await self._act(self._run_sandboxes.base, action)
+        with mark_spans(node=key, effect=f"act/{key}"):
+            outcome = await self._act(self._run_sandboxes.base, action)
         return await self._record(key, ActionRecord(outcome, Isolation.SHARED), state)
 
     async def _act_isolated(
@@ -324,7 +326,8 @@ class ActionRunner:
         key: str,
         action: Action,
     ) -> BranchResult:
-        outcome = await self._act(sandbox, action)
+        with mark_spans(node=key, effect=f"act/{key}"):
+            outcome = await self._act(sandbox, action)
         equal = 1
         for _ in range(1, MAX_ATTEMPTS):
             if equal == EQUAL_OUTCOMES or not self._may_be_external(action, outcome):
@@ -332,7 +335,8 @@ class ActionRunner:
             # An outside process may have killed the sandbox. Repeat from the same state until outcomes are equal.
             await self._sandboxes.discard(sandbox)
             sandbox = await self._sandboxes.rebuild(history, self._replay)
-            before, outcome = outcome, await self._executor.act(sandbox, action)
+            with mark_spans(node=key, effect=f"act/{key}"):
+                before, outcome = outcome, await self._executor.act(sandbox, action)
             equal = equal + 1 if outcome == before else 1
         if outcome.failure is not None and outcome.failure.kind == ErrorKind.UNAVAILABLE:
             message = f"no sandbox is available: {outcome.failure.message} Run the same command to resume."
@@ -369,7 +373,8 @@ class ActionRunner:
         return BranchResult(record, state)
 
     async def _replay(self, sandbox: Sandbox, past: PastAction, last: bool) -> bool:
-        outcome = await self._executor.act(sandbox, past.action)
+        with silent_spans():
+            outcome = await self._executor.act(sandbox, past.action)
         same = (outcome.observation, outcome.lost) == (past.outcome.observation, past.outcome.lost)
         if same or not (last or self._is_external(past.action)):
             return same

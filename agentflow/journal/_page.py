@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from agentflow.errors import RunStopped
+from agentflow.telemetry import mark_spans
 
 T = TypeVar("T")
 
@@ -106,7 +107,8 @@ class Page:
         """Return the result stored under a key; if there is none, record and return the result of `make`."""
         known = self.recall(key, kind)
         if known is None:
-            known = await make()
+            with mark_spans(effect=key):
+                known = await make()
             await self.note(key, known)
         return known
 

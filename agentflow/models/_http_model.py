@@ -39,6 +39,8 @@ from agentflow.models._providers import ModelAddress, find_address
 from agentflow.models._request_error import RequestError, names_response_format, undecodable, unusable
 from agentflow.models._retries import Retrier
 from agentflow.models._settings import ModelSettings
+from agentflow.models._tracing import ModelTrace
+from agentflow.telemetry import Operation, conventions, observe_queue
 from agentflow.trajectory import Tokens, Usage
 
 if TYPE_CHECKING:
@@ -119,6 +121,8 @@ class HttpModel:
         self._calls = self._failures = self._in_a_row = 0
         self._heard = False
         self._tools: tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]] = (), ()
+        self._trace = ModelTrace(address.model, settings, endpoint.url)
+        observe_queue("model calls", endpoint.limiter)
 
     async def __aenter__(self) -> Self:
         await self._endpoint.__aenter__()
@@ -155,16 +159,21 @@ class HttpModel:
             refusal = f"{self.name} accepts no images"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
         received: list[ApiAnswer] = []
-        try:
-            completion = await self._attempts.run(partial(self._ask, call, received))
-        except RequestError as error:
-            raise self._give_up(error, received) from None
+        with self._trace.begin(call, self._sampling_of(call)) as operation:
+            try:
+                completion = await self._attempts.run(partial(self._ask, call, received, operation))
+            except RequestError as error:
+                raise self._give_up(error, received) from None
+            self._trace.end(operation, call, completion)
         self._in_a_row = 0
         return completion
 
-    async def _ask(self, call: Call[T], received: list[ApiAnswer], seconds: float) -> Completion[T]:
+    async def _ask(
+        self, call: Call[T], received: list[ApiAnswer], operation: Operation, seconds: float
+    ) -> Completion[T]:
         # Other calls may have used up the budget while this one was in the queue.
         self._accounts.check()
+        operation.count(conventions.ATTEMPTS)
         free = _is_text(call.reply)
         known = free or self._settings.structured == "known"
         format = None if known else self._formats.choose()
@@ -220,7 +229,7 @@ class HttpModel:
             if self._settings.max_text_chars is not None:
                 schema = bounded(schema, self._settings.max_text_chars)
             asked = AnswerSchema(format, call.reply.__name__.lower(), schema)
-        sampling = self._sampling if call.sampling is None else merged_sampling(call.sampling, self._sampling)
+        sampling = self._sampling_of(call)
         address = self._address
         return PreparedCall(
             model=address.model,
@@ -231,6 +240,9 @@ class HttpModel:
             may_call=call.may_call,
             tokens=address.tokens,
         )
+
+    def _sampling_of(self, call: Call[Any]) -> Sampling:
+        return self._sampling if call.sampling is None else merged_sampling(call.sampling, self._sampling)
 
     def _escaped_tools(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
         # An agent lists the same tools in each call.

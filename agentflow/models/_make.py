@@ -14,8 +14,10 @@ from agentflow.models._http_model import HttpModel, OpenModel, Statistics
 from agentflow.models._protocol import Call, Completion
 from agentflow.models._providers import LITELLM, find_address, full_name
 from agentflow.models._settings import ModelSettings
+from agentflow.models._tracing import ModelTrace
 from agentflow.models._transport import need_litellm
 from agentflow.settings import read_environment
+from agentflow.trajectory import Request
 
 T = TypeVar("T")
 OFFLINE = "offline"
@@ -64,6 +66,7 @@ class OfflineModel:
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self._calls = self._failures = 0
+        self._trace = ModelTrace(self.name)
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,14 +88,20 @@ class OfflineModel:
         self._calls += 1
         if call.request is None:
             raise self._refusal("the offline engine answers typed requests only; name a model for free text")
+        with self._trace.begin(call) as operation:
+            completion = self._answered(call, call.request)
+            self._trace.end(operation, call, completion)
+        return completion
+
+    def _answered(self, call: Call[T], request: Request[T]) -> Completion[T]:
         from agentflow.offline import answer, usage_of
 
-        value = answer(call.request)
+        value = answer(request)
         if not isinstance(value, call.reply):
             raise self._refusal(
                 f"the offline engine answers this request with {type(value).__name__}, not {call.reply.__name__}"
             )
-        usage = usage_of(call.request, value)
+        usage = usage_of(request, value)
         self._accounts.add(call.role, usage, model=self.name)
         return Completion(value=value, text=msgspec.json.encode(value).decode(), usage=usage, model=self.name)
 

@@ -13,6 +13,7 @@ import anyio
 from anyio import CancelScope, RunFinishedError
 from anyio.from_thread import run_sync as run_in_loop
 from anyio.lowlevel import EventLoopToken, current_token
+from anyio.to_thread import run_sync as run_in_thread
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
@@ -26,7 +27,7 @@ from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, RunShut
 from agentflow.runs._supervised_resources import open_accounts, open_models, open_supervised, start_child
 from agentflow.runs._tools import ChosenTools, choose_tools, input_lines, sandbox_settings
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
-from agentflow.telemetry import get_logger
+from agentflow.telemetry import RunTrace, flush_tracing, get_logger, silent_spans, start_tracing
 from agentflow.trajectory import Blob, Seed
 
 logger = get_logger(__name__)
@@ -97,6 +98,8 @@ class SupervisedRun(Generic[C, P]):
         self._grace_seconds = grace_seconds
         self._gate = PauseGate()
         self._shutdown = RunShutdown()
+        self._name = name
+        self._agent = "team"
         self._supervisor = Supervisor(name=name, intensity=3, period=60)
         self._run: Run | None = None
         self._scheduler: SeedScheduler | None = None
@@ -154,6 +157,7 @@ class SupervisedRun(Generic[C, P]):
         :raises RunStopped: if it ended early.
         """
         try:
+            start_tracing(self.config.tracing)
             # Before anything is opened; a new directory is locked when it is made.
             self.directory.lock()
             with infrequent_gc():
@@ -163,6 +167,7 @@ class SupervisedRun(Generic[C, P]):
             self._shutdown.request(stopped)
         finally:
             self.directory.unlock()
+            await flush_spans()
         if self._shutdown.reason is not None:
             self._progress.phase = Phase.STOPPED
             raise self._shutdown.reason
@@ -181,7 +186,8 @@ class SupervisedRun(Generic[C, P]):
             sandbox = await open_supervised(self._supervisor, "servers", opens)
         except ToolFailure as failure:
             raise ConfigurationError(f"sandbox: {failure.message}") from None
-        chosen = await choose_tools(sandbox, self.config, broken)
+        with silent_spans():
+            chosen = await choose_tools(sandbox, self.config, broken)
         self.chosen = chosen._replace(inputs=input_lines(settings))
         self._note(self.chosen.corpus)
         return sandbox
@@ -248,6 +254,8 @@ class SupervisedRun(Generic[C, P]):
                 gate=self._gate,
                 shutdown=self._shutdown,
                 progress=self._progress,
+                trace=trace,
+                agent=self._agent,
                 grace_seconds=self._grace_seconds,
                 save_usage=save_usage,
             )
@@ -255,8 +263,9 @@ class SupervisedRun(Generic[C, P]):
 
         self._progress.phase = Phase.GROWING
         spec = ChildSpec(id="seed scheduler", start=make, restart=Restart.TRANSIENT)
-        await start_child(self._supervisor, spec)
-        await self._shutdown.finished.wait()
+        with RunTrace(self._name, run.key) as trace:
+            await start_child(self._supervisor, spec)
+            await self._shutdown.finished.wait()
         await self._count_left(run)
 
     async def _count_left(self, run: Run) -> None:
@@ -340,6 +349,12 @@ class _OwnLoop(Generic[T]):
                     scope.cancel()
             return await self._work()
         raise CancelledError
+
+
+async def flush_spans() -> None:
+    """Send what is queued of the trace, also when the run is cancelled. See docs/tracing.md."""
+    with CancelScope(shield=True):
+        await run_in_thread(flush_tracing)
 
 
 YOUNG = 200_000

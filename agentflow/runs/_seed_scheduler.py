@@ -17,7 +17,7 @@ from agentflow.errors import (
 from agentflow.journal import Run, SeedTaken
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
-from agentflow.telemetry import get_logger
+from agentflow.telemetry import Operation, RunTrace, get_logger
 from agentflow.trajectory import Seed
 
 logger = get_logger(__name__)
@@ -89,6 +89,10 @@ class SeedScheduler:
     """Gate in front of every effect of the run."""
     shutdown: RunShutdown
     """State of the end of the run."""
+    trace: RunTrace
+    """Trace of the run."""
+    agent: str
+    """Name of what works on a seed, for its trace."""
     progress: RunProgress
     """Counters of the run."""
     grace_seconds: float
@@ -151,6 +155,10 @@ class SeedScheduler:
         return self.shutdown.no_more_claims
 
     async def _finish(self, seed: Seed) -> None:
+        with self.trace.seed(str(seed.index), seed.id, agent=self.agent) as operation:
+            await self._finish_traced(seed, operation)
+
+    async def _finish_traced(self, seed: Seed, operation: Operation) -> None:
         try:
             try:
                 result = await self._result(seed)
@@ -161,6 +169,7 @@ class SeedScheduler:
                 self.shutdown.postpone(postponed)
                 return
             await self.journal.finish(seed, result)
+            operation.finish()
             self._recovered = self.shutdown.postponed is not None
             self.progress.done += 1
         except SeedTaken as taken:

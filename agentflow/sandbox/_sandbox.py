@@ -16,7 +16,8 @@ from agentflow.sandbox._names import canonical_backend, documented_arguments
 from agentflow.sandbox._opening import Target, settings_for, tool_host_for
 from agentflow.sandbox._own_session import OwnSession, SessionInfo
 from agentflow.sandbox._tool_host import ToolHost
-from mcp_servers import BACKENDS, Backend, Tool, ToolResult
+from agentflow.telemetry import conventions, tool_operation
+from mcp_servers import BACKENDS, Backend, TextContent, Tool, ToolResult
 from mcp_servers.core import ProgressSink
 from runtimes import Runtime
 
@@ -155,7 +156,13 @@ class Sandbox:
             given.setdefault("timeout", limit)
             limit += GRACE_SECONDS
         progress = None if on_progress is None else partial(_tell, on_progress)
-        return await self._host.call(found, given, session=session, timeout=limit, progress=progress)
+        with tool_operation(found.name) as operation:
+            operation.content(conventions.TOOL_CALL_ARGUMENTS, lambda: given)
+            result = await self._host.call(found, given, session=session, timeout=limit, progress=progress)
+            operation.content(conventions.TOOL_CALL_RESULT, lambda: content_of(result))
+            if result.error is not None:
+                operation.failed(result.error.kind)
+        return result
 
     async def execute_batch(
         self, calls: Sequence[Call], *, parallel: bool = False, stop_on_error: bool = False
@@ -256,6 +263,13 @@ class Sandbox:
         forked._holding = forked._started = True
         forked.left_behind = left_behind
         return forked
+
+
+def content_of(result: ToolResult) -> dict[str, object]:
+    """Return the data and texts of a result, without its images. See docs/tracing.md."""
+    texts = [part.text for part in result.parts if isinstance(part, TextContent)]
+    error = None if result.error is None else result.error.message
+    return {"data": result.data, "texts": texts, "error": error}
 
 
 def _tell(listener: ProgressSink, done: float, total: float | None, message: str | None) -> None:

@@ -20,6 +20,7 @@ from agentflow.actors import (
     SupervisorGone,
 )
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause
+from agentflow.telemetry import carry_trace, current_trace, role_operation
 from agentflow.trajectory import Failure, Reply
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ class Job(Generic[R]):
         """End of the run, raised by the work. It is an answer, not a crash of the worker."""
         self._work = work
         self._scope = anyio.CancelScope()
+        self._trace = current_trace()
 
     async def run(self, clock: Clock) -> None:
         """Do the work, unless nobody waits for it any more."""
-        with self._scope:
+        with self._scope, carry_trace(self._trace):
             try:
                 self.result = await self._work(clock)
             except RunStopped as stopped:
@@ -202,6 +204,8 @@ class Role:
         :param name: name of its pool in the plural, such as `planners`.
         :param workers: maximum number of workers.
         """
+        self.name = name.removesuffix("s")
+        """Name of the role."""
         self.pool = RolePool(name, workers=workers)
         """The workers."""
 
@@ -217,12 +221,17 @@ def in_worker(
             @in_worker
             async def plan(self, request: PlanRequest) -> Reply[Plan]: ...
     """
+    name = method.__name__
 
     @wraps(method)
     async def ask(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Reply[T]:
-        try:
-            return await self.pool.ask(lambda _: method(self, *args, **kwargs))
-        except WorkerCrashed as crash:
-            return Reply(failure=Failure(ModelFailureKind.UNAVAILABLE, str(crash)))
+        with role_operation(self.name, name) as operation:
+            try:
+                reply = await self.pool.ask(lambda _: method(self, *args, **kwargs))
+            except WorkerCrashed as crash:
+                reply = Reply[T](failure=Failure(ModelFailureKind.UNAVAILABLE, str(crash)))
+            if reply.failure is not None:
+                operation.failed(reply.failure.kind)
+            return reply
 
     return ask

@@ -87,5 +87,4 @@ def test_only_packages_and_documented_modules_are_public() -> None:
         "agentflow/supervisor.py",
         "agentflow/synthesis/api.py",
         "agentflow/synthesis/pipeline.py",
-        "agentflow/telemetry.py",
     ]

@@ -14,12 +14,6 @@ from agentflow._secrets import MASK, is_secret_name, mask_settings, mask_text
 from agentflow._terminal import printable
 from agentflow._typeguards import is_list_or_tuple, is_mapping
 
-__all__ = [
-    "Level",
-    "configure_logging",
-    "get_logger",
-]
-
 
 class Level(StrEnum):
     """Minimum level of events to log. See docs/settings.md."""

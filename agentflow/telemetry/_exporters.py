@@ -1,0 +1,126 @@
+"""Exporters over OTLP that never disturb a run: a collector that does not answer costs one line of the log."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from time import monotonic
+from typing import Final
+
+from opentelemetry import metrics, trace
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from agentflow._secrets import mask_text
+from agentflow.telemetry._tracer import Tracer, tracer_of
+
+_logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 30.0
+"""Time without exports after one has failed."""
+EXPORT_SECONDS: Final = 5.0
+"""Time for one export, unless `OTEL_EXPORTER_OTLP_TIMEOUT` gives another."""
+_QUIET: Final = (
+    "opentelemetry.exporter.otlp",
+    "opentelemetry.sdk._shared_internal",
+    "opentelemetry.sdk.metrics",
+)
+
+
+class _Reachability:
+    """State of the collector, shared by the exporters of a process."""
+
+    def __init__(self, address: str) -> None:
+        self.until: float | None = None
+        """Time at which it is tried again; `None`: the last export went well, or there was none."""
+        self._address = address
+        self._told = False
+        self._lock = Lock()
+
+    @property
+    def is_down(self) -> bool:
+        """The last export failed a short time ago."""
+        return self.until is not None and monotonic() < self.until
+
+    def report(self, ok: bool) -> None:
+        """Note the result of an export."""
+        with self._lock:
+            self.until = None if ok else monotonic() + RETRY_SECONDS
+            if ok or self._told:
+                return
+            self._told = True
+        _logger.warning(
+            "no traces are sent: the collector at %s does not take them", mask_text(self._address)
+        )
+
+
+class _QuietSpans(SpanExporter):
+    def __init__(self, exporter: SpanExporter, reach: _Reachability) -> None:
+        self._exporter = exporter
+        self._reach = reach
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send spans; drop them while the collector does not answer."""
+        if self._reach.is_down:
+            return SpanExportResult.FAILURE
+        result = self._exporter.export(spans)
+        self._reach.report(result is SpanExportResult.SUCCESS)
+        return result
+
+    def shutdown(self) -> None:
+        """End it."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Return true: nothing is kept here."""
+        return True
+
+
+class Providers:
+    """Providers of this process."""
+
+    def __init__(self, address: str | None, service: str, variables: Mapping[str, str]) -> None:
+        """Make them.
+
+        :param address: address of the collector, before the paths of its signals; `None`: that of the variables.
+        :param service: name of this program.
+        """
+        for name in _QUIET:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        base = None if address is None else address.rstrip("/")
+        named = base or variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
+        self._reach = _Reachability(variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or named)
+        seconds = None if variables.get("OTEL_EXPORTER_OTLP_TIMEOUT") else EXPORT_SECONDS
+        own = {} if variables.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: service}
+        resource = Resource.create(own)
+        self._spans = TracerProvider(resource=resource, shutdown_on_exit=False)
+        if variables.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
+            exporter = OTLPSpanExporter(None if base is None else f"{base}/v1/traces", timeout=seconds)
+            self._spans.add_span_processor(BatchSpanProcessor(_QuietSpans(exporter, self._reach)))
+        readers: list[PeriodicExportingMetricReader] = []
+        if variables.get("OTEL_METRICS_EXPORTER", "otlp") != "none":
+            sent = OTLPMetricExporter(None if base is None else f"{base}/v1/metrics", timeout=seconds)
+            readers.append(PeriodicExportingMetricReader(sent))
+        self._meters = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+        self.tracer: Tracer = tracer_of(self._spans, self._meters)
+        """Tracer of this process."""
+
+    @property
+    def unreachable(self) -> bool:
+        """The collector did not answer the last time."""
+        return self._reach.is_down
+
+    def publish(self) -> None:
+        """Make them the global ones, so that servers and clients of MCP use them, too."""
+        trace.set_tracer_provider(self._spans)
+        metrics.set_meter_provider(self._meters)
+
+    def flush(self) -> None:
+        """Send everything that is queued."""
+        self._spans.force_flush()
+        if not self.unreachable:
+            self._meters.force_flush()
