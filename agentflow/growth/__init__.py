@@ -6,17 +6,27 @@ resumes it. See docs/growth.md.
 
 from agentflow.growth._branch_sandboxes import BranchSandboxes
 from agentflow.growth._grower import Grower, NodeObserver
-from agentflow.growth._records import plans_of, with_observations, without_observations
+from agentflow.growth._records import (
+    ActionRecord,
+    LevelRecord,
+    VerdictRecord,
+    plans_of,
+    with_observations,
+    without_observations,
+)
 from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, Unforkable, VerifierPort
 
 __all__ = [
+    "ActionRecord",
     "BranchSandboxes",
     "ExecutorPort",
     "Grower",
     "GrowthSettings",
+    "LevelRecord",
     "NodeObserver",
     "PlannerPort",
     "Unforkable",
+    "VerdictRecord",
     "VerifierPort",
     "plans_of",
     "with_observations",

@@ -283,40 +283,40 @@ class ActionRunner:
         refused = ""
         for index, (key, choice) in enumerate(pending):
             if not self._stateful(choice):
-                jobs.append(partial(self._act_shared, state, key, choice.action))
+                jobs.append(partial(self._act_shared, state, key, choice))
             elif refused:
-                jobs.append(partial(self._refuse, state, key, choice.action, refused))
+                jobs.append(partial(self._refuse, state, key, choice, refused))
             else:
                 try:
-                    jobs.append(await self._branch(state, key, choice.action))
+                    jobs.append(await self._branch(state, key, choice))
                 except CannotBranch as error:
                     refused = f"its sandbox cannot be forked: {error}"
                     others = sum(self._stateful(sibling) for _, sibling in pending[index + 1 :])
-                    jobs.append(await self._branch_alone(state, key, choice.action, others, refused))
+                    jobs.append(await self._branch_alone(state, key, choice, others, refused))
         return jobs
 
     def _stateful(self, choice: ChosenAction) -> bool:
         return self._run_sandboxes.tools[choice.action.tool].stateful
 
-    async def _branch(self, state: BranchState, key: str, action: Action) -> Job:
+    async def _branch(self, state: BranchState, key: str, choice: ChosenAction) -> Job:
         sandbox, isolation = await self._sandboxes.branch(state, self._replay)
-        return partial(self._act_isolated, state.history, sandbox, isolation, key, action)
+        return partial(self._act_isolated, state.history, sandbox, isolation, key, choice)
 
     async def _branch_alone(
-        self, state: BranchState, key: str, action: Action, others: int, reason: str
+        self, state: BranchState, key: str, choice: ChosenAction, others: int, reason: str
     ) -> Job:
         """Apply the policy for unforkable sandboxes: the first child takes its parent's sandbox, or none does."""
         for _ in range(others):
             await self._sandboxes.release(state)
         if self._unforkable is Unforkable.CHAIN and state.claims == 1:
-            return await self._branch(state, key, action)
+            return await self._branch(state, key, choice)
         await self._sandboxes.release(state)
-        return partial(self._refuse, state, key, action, reason)
+        return partial(self._refuse, state, key, choice, reason)
 
-    async def _act_shared(self, state: BranchState, key: str, action: Action) -> BranchResult:
+    async def _act_shared(self, state: BranchState, key: str, choice: ChosenAction) -> BranchResult:
         with mark_spans(node=key, effect=f"act/{key}"):
-            outcome = await self._act(self._run_sandboxes.base, action)
-        return await self._record(key, ActionRecord(outcome, Isolation.SHARED), state)
+            outcome = await self._act(self._run_sandboxes.base, choice.action)
+        return await self._record(key, outcome, Isolation.SHARED, choice, state)
 
     async def _act_isolated(
         self,
@@ -324,8 +324,9 @@ class ActionRunner:
         sandbox: Sandbox,
         isolation: Isolation,
         key: str,
-        action: Action,
+        choice: ChosenAction,
     ) -> BranchResult:
+        action = choice.action
         with mark_spans(node=key, effect=f"act/{key}"):
             outcome = await self._act(sandbox, action)
         equal = 1
@@ -342,7 +343,7 @@ class ActionRunner:
             message = f"no sandbox is available: {outcome.failure.message} Run the same command to resume."
             raise RunStopped(StopCause.SANDBOX, message)
         state = BranchState((*history, PastAction(key, action, outcome)), sandbox)
-        return await self._record(key, ActionRecord(outcome, isolation), state)
+        return await self._record(key, outcome, isolation, choice, state)
 
     async def _act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         if self._run_sandboxes.tools[action.tool].hints.changes_world:
@@ -350,10 +351,10 @@ class ActionRunner:
             await self._page.settle()
         return await self._executor.act(sandbox, action)
 
-    async def _refuse(self, state: BranchState, key: str, action: Action, reason: str) -> BranchResult:
+    async def _refuse(self, state: BranchState, key: str, choice: ChosenAction, reason: str) -> BranchResult:
         """Record an action that was not tried. Its claim was given back, so its state has only a history."""
         outcome = ActionOutcome(Observation(), Failure(ErrorKind.CANNOT_FORK, f"not tried: {reason}"))
-        return await self._record(key, ActionRecord(outcome, Isolation.SHARED), BranchState(state.history))
+        return await self._record(key, outcome, Isolation.SHARED, choice, BranchState(state.history))
 
     async def _resume(
         self, state: BranchState, key: str, action: Action, record: ActionRecord
@@ -368,7 +369,10 @@ class ActionRunner:
             return BranchResult(record, BranchState(state.history))
         return BranchResult(record, BranchState((*state.history, PastAction(key, action, record.outcome))))
 
-    async def _record(self, key: str, record: ActionRecord, state: BranchState) -> BranchResult:
+    async def _record(
+        self, key: str, outcome: ActionOutcome, isolation: Isolation, choice: ChosenAction, state: BranchState
+    ) -> BranchResult:
+        record = ActionRecord(outcome, isolation, choice.action, choice.intent)
         await self._page.note(f"act/{key}", record)
         return BranchResult(record, state)
 

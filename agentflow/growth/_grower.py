@@ -19,7 +19,7 @@ from agentflow.growth._branch_sandboxes import (
     BranchState,
     TreeSandboxes,
 )
-from agentflow.growth._records import ActionRecord, VerdictRecord, diverged_nodes, path_key
+from agentflow.growth._records import ActionRecord, LevelRecord, VerdictRecord, diverged_nodes, path_key
 from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, VerifierPort
 from agentflow.journal import Page
 from agentflow.trajectory import (
@@ -193,6 +193,7 @@ class _TreeGrowth:
             for position, (choice, result) in enumerate(zip(choices.choices, results, strict=True))
         ]
         verdicts = await self._verdicts(children)
+        await self._record_level(children, verdicts)
         return [self._complete(child, verdict) for child, verdict in zip(children, verdicts, strict=True)]
 
     async def _act(self, parent: OpenNode, chosen: NodeChoices) -> list[BranchResult]:
@@ -225,7 +226,7 @@ class _TreeGrowth:
         return _Child(parent, (*parent.path, position), choice, result, request)
 
     async def _verdicts(self, children: Sequence[_Child]) -> list[VerdictRecord]:
-        """Judge all children. Only verdicts of a model are recorded: the others follow from the page."""
+        """Judge all children. Verdicts of a model are recorded one by one: the others follow from the page."""
         by_rule = [self._grower.verifier.by_rule(child.request) for child in children]
         pending = [child for child, known in zip(children, by_rule, strict=True) if known is None]
         asked = iter(await together([partial(self._judge, child) for child in pending]))
@@ -233,6 +234,18 @@ class _TreeGrowth:
             next(asked) if known is None else VerdictRecord(known.verdict, known.reason, Usage())
             for known in by_rule
         ]
+
+    async def _record_level(self, children: Sequence[_Child], verdicts: Sequence[VerdictRecord]) -> None:
+        """Record all verdicts of a level for readers of the page."""
+        key = f"level/{len(children[0].path)}" if children else ""
+        if key and key not in self._page:
+            judged = zip(children, verdicts, strict=True)
+            others = {
+                path_key(child.path): (verdict.verdict, verdict.reason)
+                for child, verdict in judged
+                if verdict.verdict is not Verdict.NEW
+            }
+            await self._page.note(key, LevelRecord(others))
 
     async def _judge(self, child: _Child) -> VerdictRecord:
         ask = partial(self._ask_verifier, child.request)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from agentflow.journal import Page
 from agentflow.trajectory import (
+    Action,
     ActionOutcome,
     Failure,
     Isolation,
@@ -29,6 +30,17 @@ class ActionRecord(Struct, frozen=True):
     """Result of the action."""
     isolation: Isolation
     """Isolation from its siblings."""
+    action: Action | None = None
+    """The action, for readers of the journal; `None` in journals of earlier versions."""
+    intent: str = ""
+    """The planner's reason for it."""
+
+
+class LevelRecord(Struct, frozen=True):
+    """Verdicts of a level, under `level/<depth>`: by rule and by model."""
+
+    others: dict[str, tuple[Verdict, str]]
+    """Verdict and reason of each node that is not `new`, by path key."""
 
 
 class VerdictRecord(Struct, frozen=True):

@@ -3,6 +3,8 @@
 `open_runs(place)` opens a run's folder, a folder of runs, a journal file or a Postgres database. See docs/journal.md.
 """
 
+from agentflow.inspection._collection import RunCollection, open_runs
+from agentflow.inspection._reader import RunReader
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -34,8 +36,10 @@ __all__ = [
     "NodePart",
     "NodeSummary",
     "RunChanges",
+    "RunCollection",
     "RunHit",
     "RunKind",
+    "RunReader",
     "RunSummary",
     "SeedAnswer",
     "SeedCounts",
@@ -47,4 +51,5 @@ __all__ = [
     "TokenPiece",
     "TreeSkeleton",
     "WorkState",
+    "open_runs",
 ]

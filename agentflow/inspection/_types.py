@@ -324,7 +324,8 @@ class TokenPiece(Struct, frozen=True, kw_only=True):
     """Tokens of a row of the same kind."""
 
     kind: str
-    """`prompt`, `context`, `sampled`, `trained` or `left_out`; only `trained` tokens are in a loss."""
+    """`trained`: sampled by these calls; `left_out`: likewise, but not in the loss; `other`: sampled by another agent;
+    `context`: the rest."""
     call: str
     """Id of the call that they belong to."""
     ids: tuple[int, ...]

@@ -12,6 +12,8 @@ from runtimes._lazy import lazy_exports
 if TYPE_CHECKING:
     from agentflow.journal._journal import Journal, open_journal
     from agentflow.journal._leases import Counts, this_process
+    from agentflow.journal._news import JournalNews
+    from agentflow.journal._reader import JournalReader, StoredRun, StoredSeed, open_reader
     from agentflow.journal._run import Run
     from agentflow.journal._seeds import NewSeed
     from agentflow.journal._writer import SeedTaken
@@ -19,13 +21,18 @@ if TYPE_CHECKING:
 __all__ = [
     "Counts",
     "Journal",
+    "JournalNews",
+    "JournalReader",
     "MemoryPage",
     "NewSeed",
     "Page",
     "Run",
     "SeedTaken",
+    "StoredRun",
+    "StoredSeed",
     "Writing",
     "open_journal",
+    "open_reader",
     "this_process",
 ]
 
@@ -36,6 +43,8 @@ __getattr__ = lazy_exports(
     {
         "._journal": ["Journal", "open_journal"],
         "._leases": ["Counts", "this_process"],
+        "._news": ["JournalNews"],
+        "._reader": ["JournalReader", "StoredRun", "StoredSeed", "open_reader"],
         "._run": ["Run"],
         "._seeds": ["NewSeed"],
         "._writer": ["SeedTaken"],

@@ -1,12 +1,14 @@
 """Journal in a Postgres database shared by many machines."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TypeVar
 
 import anyio
+from anyio.from_thread import start_blocking_portal
 from sqlalchemy import URL, Connection, text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from agentflow.journal._backend import DatabaseFailure, EntryRow, root_of
 
@@ -30,21 +32,28 @@ _PASSING = ("08", "40", "57P01", "57P02", "57P03", "53300", "55P03")
 _FULL = "53100"
 
 
+def _engine(url: URL, size: int, **settings: str) -> AsyncEngine:
+    """Return an engine with at most `size` connections, each with these settings of the server."""
+    query = dict(url.query)
+    if "sslmode" in query:
+        # libpq's sslmode is the driver's ssl.
+        query["ssl"] = query.pop("sslmode")
+    return create_async_engine(
+        url.set(drivername="postgresql+asyncpg", query=query),
+        pool_size=size,
+        max_overflow=0,
+        connect_args={"timeout": 10, "server_settings": settings},
+    )
+
+
 class Postgres:
     """Database by URL. A committed transaction survives a power loss of the server."""
 
     def __init__(self, url: URL) -> None:
-        query = dict(url.query)
-        if "sslmode" in query:
-            # libpq's sslmode is the driver's ssl.
-            query["ssl"] = query.pop("sslmode")
+        self.url = url
+        """Its URL."""
         self.shown = url.render_as_string(hide_password=True)
-        self._engine = create_async_engine(
-            url.set(drivername="postgresql+asyncpg", query=query),
-            pool_size=_READERS + 1,
-            max_overflow=0,
-            connect_args={"timeout": 10},
-        )
+        self._engine = _engine(url, _READERS + 1)
         self._readers = anyio.CapacityLimiter(_READERS)
         self._writing: AsyncConnection | None = None
 
@@ -85,8 +94,7 @@ class Postgres:
 
     def now(self, connection: Connection) -> float:
         """Return the server's time."""
-        found = connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8"))
-        return float(found or 0)
+        return _server_time(connection)
 
     def trouble(self, error: BaseException) -> DatabaseFailure:
         """Classify by SQLSTATE; an error without one is a failed or broken connection."""
@@ -103,3 +111,35 @@ class Postgres:
                 await connection.close()
             except (SQLAlchemyError, OSError):
                 await connection.invalidate()
+
+
+def _server_time(connection: Connection) -> float:
+    found = connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8"))
+    return float(found or 0)
+
+
+class ReadOnlyPostgres:
+    """The same database for threads, in read-only transactions; the driver runs in the event loop of a thread."""
+
+    def __init__(self, url: URL) -> None:
+        self.shown = url.render_as_string(hide_password=True)
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal())
+        self._engine = _engine(url, _READERS, default_transaction_read_only="on")
+
+    def read(self, ask: Callable[[Connection], T]) -> T:
+        """Run a query."""
+        return self._portal.call(self._read, ask)
+
+    def now(self, connection: Connection) -> float:
+        """Return the server's time."""
+        return _server_time(connection)
+
+    def close(self) -> None:
+        """Close all connections and end the thread."""
+        with self._stack:
+            self._portal.call(self._engine.dispose)
+
+    async def _read(self, ask: Callable[[Connection], T]) -> T:
+        async with self._engine.connect() as connection:
+            return await connection.run_sync(ask)

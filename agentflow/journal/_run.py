@@ -17,6 +17,8 @@ from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, SeedTaken
 from agentflow.trajectory import Blob, Seed, Usage
 
+RUN_PAGE = -1
+"""Number under which a run has a page of its own, beside those of its seeds."""
 _CHUNK = 16
 _END = (
     update(seeds)
@@ -71,6 +73,23 @@ class Run:
         return await self._inbox.change(
             lambda connection: add_seeds(connection, self._number, seeds, origin, further=further)
         )
+
+    async def keep(self, key: str, value: object) -> None:
+        """Store a record of the run itself, such as that of its beginning; a stored one never changes.
+
+        `JournalReader.kept` returns it.
+        """
+        body = msgspec.json.encode(value)
+
+        def write(connection: Connection) -> None:
+            known = select(entries.c.key).where(
+                entries.c.run == self._number, entries.c.seed == RUN_PAGE, entries.c.key == key
+            )
+            if connection.scalar(known) is None:
+                row = {"run": self._number, "seed": RUN_PAGE, "key": key, "ordinal": 0, "body": body}
+                put(connection, entries, row)
+
+        await self._inbox.change(write)
 
     async def claim(self, owner: str, count: int) -> list[Seed]:
         """Claim up to `count` free seeds, lowest index first, for as long as the lease is renewed.

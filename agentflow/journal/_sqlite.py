@@ -80,8 +80,13 @@ class Sqlite:
         return await self._writer.do(lambda connection: _insert_all(connection, rows))
 
     async def close(self) -> None:
-        """Close both connections after their current work."""
+        """Close both connections after their current work.
+
+        The last one moves the log into the file. A program that reads the file at this moment would prevent that, and a copy
+        of the file alone would lack the newest work, so it is asked for.
+        """
         await self._reader.close()
+        await self._writer.finish(_empty_log)
         await self._writer.close()
 
     def lock_schema(self, connection: Connection) -> None:
@@ -115,6 +120,17 @@ class _Connected:
         """Run a function in the thread."""
         return await self._thread.do(lambda: self._attempt(work))
 
+    async def finish(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """Run a last function in the thread if there is a connection; its failure has no consequence."""
+
+        def attempt() -> None:
+            if self._connection is not None:
+                with suppress(SQLAlchemyError, sqlite3.Error):
+                    work(_raw(self._connection))
+
+        if self._connection is not None:
+            await self._thread.do(attempt)
+
     async def close(self) -> None:
         """Close the connection and end the thread."""
         try:
@@ -142,10 +158,20 @@ class _Connected:
                 connection.close()
 
 
-def _driver(connection: Connection, *, durable: bool) -> sqlite3.Connection:
-    """Return the driver's connection, set so that the next transaction is durable or not."""
+def _raw(connection: Connection) -> sqlite3.Connection:
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
+    return driver
+
+
+def _empty_log(driver: sqlite3.Connection) -> None:
+    driver.execute("PRAGMA busy_timeout = 100")
+    driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _driver(connection: Connection, *, durable: bool) -> sqlite3.Connection:
+    """Return the driver's connection, set so that the next transaction is durable or not."""
+    driver = _raw(connection)
     if connection.info.get("durable", False) is not durable:
         driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         connection.info["durable"] = durable

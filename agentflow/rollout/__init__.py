@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentflow.rollout._api import aquick_rollout, arollout, quick_rollout, rollout
     from agentflow.rollout._files import RESULTS, SUMMARY, TRAJECTORIES
     from agentflow.rollout._progress import RolloutStatus
+    from agentflow.rollout._result import TaskResult, task_of
     from agentflow.rollout._run import RolloutRun
     from agentflow.rollout._summary import RolloutSummary
     from agentflow.rollout._tasks import Assignment, assign
@@ -31,6 +32,7 @@ __all__ = [
     "RolloutRun",
     "RolloutStatus",
     "RolloutSummary",
+    "TaskResult",
     "aquick_rollout",
     "arollout",
     "assign",
@@ -39,6 +41,7 @@ __all__ = [
     "quick_rollout",
     "rollout",
     "score",
+    "task_of",
 ]
 
 # Settings load no servers.
@@ -48,6 +51,7 @@ __getattr__ = lazy_exports(
         "._api": ["aquick_rollout", "arollout", "quick_rollout", "rollout"],
         "._files": ["RESULTS", "SUMMARY", "TRAJECTORIES"],
         "._progress": ["RolloutStatus"],
+        "._result": ["TaskResult", "task_of"],
         "._run": ["RolloutRun"],
         "._summary": ["RolloutSummary"],
         "._tasks": ["Assignment", "assign"],

@@ -7,9 +7,9 @@ and closed by its supervisor.
 from typing import TYPE_CHECKING
 
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
-from agentflow.runs._directory import CONTROL_FILE, AtomicFiles, Resume, report_disk_errors
+from agentflow.runs._directory import CONTROL_FILE, JOURNAL_FILE, AtomicFiles, Resume, report_disk_errors
 from agentflow.runs._exported_images import BlobReader, ExportedImages, image_file, image_record
-from agentflow.runs._output_lock import check_output, lock_output
+from agentflow.runs._output_lock import check_output, is_output_active, lock_output
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import (
     Phase,
@@ -26,6 +26,7 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.runs._run import SupervisedRun, check_models, run_sync
+    from agentflow.runs._run_records import RUN_MODELS, RUN_START, RunModels, RunStart
     from agentflow.runs._screen import (
         Printable,
         PrintableData,
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTROL_FILE",
     "GRACE_SECONDS",
+    "JOURNAL_FILE",
+    "RUN_MODELS",
+    "RUN_START",
     "AtomicFiles",
     "BlobReader",
     "ChosenTools",
@@ -69,7 +73,9 @@ __all__ = [
     "Resume",
     "RoleModel",
     "RunConfig",
+    "RunModels",
     "RunProgress",
+    "RunStart",
     "RunStatus",
     "SandboxPool",
     "SupervisedRun",
@@ -82,6 +88,7 @@ __all__ = [
     "explores_bundled_corpus",
     "image_file",
     "image_record",
+    "is_output_active",
     "lock_output",
     "on_terminal",
     "open_models",
@@ -108,6 +115,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._run": ["SupervisedRun", "check_models", "run_sync"],
+        "._run_records": ["RUN_MODELS", "RUN_START", "RunModels", "RunStart"],
         "._screen": [
             "Printable",
             "PrintableData",

@@ -45,6 +45,7 @@ _SHARED = (
     "/var/tmp",
     "/dev/shm",
 )
+_HOLDER = re.compile(r"pid (\d{1,9}) on (.+)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -121,6 +122,23 @@ def lock_output(folder: Path) -> Generator[None]:
             path.unlink()
         _held.discard(held)
         os.close(held)
+
+
+def is_output_active(folder: Path) -> bool:
+    """Return true if a run of this machine is active in a directory. The lock is not touched.
+
+    See docs/supervisor.md.
+    """
+    try:
+        found = _HOLDER.fullmatch((folder / LOCK_FILE).read_text(encoding="utf-8").strip())
+        if found is None or found[2] != socket.gethostname():
+            return False
+        os.kill(int(found[1]), 0)
+    except PermissionError:
+        return True
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def _acquire(path: Path) -> int | None:

@@ -23,6 +23,7 @@ from agentflow.runs._config import RunConfig
 from agentflow.runs._directory import Resume, RunDirectory
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
+from agentflow.runs._run_records import RUN_MODELS, RUN_START, models_of, start_of
 from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, RunShutdown, SeedScheduler
 from agentflow.runs._supervised_resources import open_accounts, open_models, open_supervised, start_child
 from agentflow.runs._tools import ChosenTools, choose_tools, input_lines, sandbox_settings
@@ -94,6 +95,7 @@ class SupervisedRun(Generic[C, P]):
         """Every seed was already finished when it began."""
         self.notes: list[str] = []
         """Lines about its input: the corpus, skipped files, ignored arguments."""
+        self._kind = name
         self._progress = progress
         self._grace_seconds = grace_seconds
         self._gate = PauseGate()
@@ -220,6 +222,7 @@ class SupervisedRun(Generic[C, P]):
         whole = {**self.config.identity(), **identity, "tools": tools}
         run = self._run = await journal.open_run(self.config.run_name, whole, lease_seconds=LEASE_SECONDS)
         self.directory.check(sum(await run.counts()) > 0)
+        await run.keep(RUN_START, start_of(self._kind, self.chosen))
         for blob, data in (blobs or {}).items():
             await run.put_blob(data, blob.mime)
         await run.add_seeds(seeds, further=further)
@@ -231,6 +234,7 @@ class SupervisedRun(Generic[C, P]):
 
     async def _open_models(self, run: Run, models: Mapping[str, ModelSettings]) -> dict[str, OpenModel]:
         """Open the models of all roles with the budgets of the run."""
+        await run.keep(RUN_MODELS, models_of(models))
         accounts = self._progress.accounts = await open_accounts(run, self.config, models)
         opened = await open_models(self._supervisor, models, accounts)
         self._progress.models = list(dict.fromkeys(opened.values()))

@@ -6,7 +6,8 @@ Each role takes typed requests and returns typed replies. Failures of models and
 
 from agentflow.team._executor import Executor, PutBlob, call_tool
 from agentflow.team._generator import Generator
-from agentflow.team._ledger import EffectGate, EpisodeSettings, Prepare
+from agentflow.team._ledger import EffectGate, EpisodeSettings, Prepare, TimedResult
+from agentflow.team._messages import plan_messages
 from agentflow.team._model_calls import ReadBlob
 from agentflow.team._model_tools import model_tools
 from agentflow.team._observations import ObservationLimits, path_memory, result_text
@@ -15,13 +16,14 @@ from agentflow.team._reader import Reader
 from agentflow.team._rendering import prompt_versions
 from agentflow.team._rules import judge_by_rule
 from agentflow.team._schemas import card_of, fixed_arguments, fixed_names
-from agentflow.team._single import solve_alone
+from agentflow.team._single import AgentAnswer, solve_alone
 from agentflow.team._solver import Solver, construct_solver
 from agentflow.team._solving import bind_action, solve_task
 from agentflow.team._team import Team
 from agentflow.team._verifier import Verifier, Verify
 
 __all__ = [
+    "AgentAnswer",
     "EffectGate",
     "EpisodeSettings",
     "Executor",
@@ -34,6 +36,7 @@ __all__ = [
     "Reader",
     "Solver",
     "Team",
+    "TimedResult",
     "Verifier",
     "Verify",
     "bind_action",
@@ -45,6 +48,7 @@ __all__ = [
     "judge_by_rule",
     "model_tools",
     "path_memory",
+    "plan_messages",
     "prompt_versions",
     "result_text",
     "solve_alone",

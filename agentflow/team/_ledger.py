@@ -63,6 +63,7 @@ class TimedResult(Struct, Generic[T], frozen=True):
     """Result of an effect, as recorded in the journal."""
 
     value: T
+    """The result."""
     seconds: float
     """Time of the result, in seconds since the start of the episode."""
 

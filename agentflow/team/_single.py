@@ -53,7 +53,9 @@ class AgentAnswer(Struct, frozen=True):
     """Answer of the agent to one model call."""
 
     text: str
+    """Text."""
     calls: tuple[ToolCall, ...] = ()
+    """Requested calls of tools."""
 
 
 async def solve_alone(

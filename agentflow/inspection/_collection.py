@@ -1,0 +1,172 @@
+"""Finding the runs of a folder, a journal or a database."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from agentflow._typeguards import is_object
+from agentflow.errors import ConfigurationError
+from agentflow.inspection._reader import RunReader
+from agentflow.inspection._rollouts import EpisodeRun
+from agentflow.inspection._trainings import TrainingFolder, is_training
+from agentflow.inspection._trees import TreeRun
+from agentflow.inspection._types import RunSummary
+from agentflow.journal import JournalReader, StoredRun, open_reader
+from agentflow.runs import JOURNAL_FILE
+from agentflow.trajectory import digest
+
+_DEPTH: Final = 3
+"""Levels of folders that are searched for runs."""
+
+
+class RunCollection:
+    """Runs of one place. Threads may share it.
+
+    Example::
+
+        with open_runs("results") as collection:
+            print([run.name for run in collection.runs()])
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        """Open it.
+
+        :raises ConfigurationError: one line, if there is no run.
+        """
+        self.place = place
+        """Folder, file or URL."""
+        self._stack = ExitStack()
+        self._journals: dict[str, JournalReader] = {}
+        self._readers: dict[str, RunReader] = {}
+        self._known: set[tuple[str, int]] = set()
+        try:
+            self._find()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all journals."""
+        self._stack.close()
+
+    def runs(self) -> list[RunSummary]:
+        """Return all runs, also those that were begun since it was opened."""
+        self._find()
+        return [reader.summary() for reader in self._readers.values()]
+
+    def run(self, run: str) -> RunReader:
+        """Return the reader of a run by its id, or of the only run of that name.
+
+        :raises KeyError: if there is none.
+        """
+        if run not in self._readers:
+            self._find()
+        if run in self._readers:
+            return self._readers[run]
+        named = [id for id in self._readers if id.rpartition("-")[0] == _slug(run)]
+        if len(named) != 1:
+            raise KeyError(run)
+        return self._readers[named[0]]
+
+    def _find(self) -> None:
+        """Open what is not open yet."""
+        if isinstance(self.place, str):
+            self._add_journal(self.place, None)
+            return
+        if self.place.is_file():
+            folder = self.place.parent if self.place.name == JOURNAL_FILE else None
+            self._add_journal(self.place, folder)
+            return
+        if not self.place.is_dir():
+            raise ConfigurationError(f"{self.place}: no such file or folder; name the output_dir of a run")
+        broken: list[ConfigurationError] = []
+        for folder in _folders(self.place, _DEPTH):
+            try:
+                self._add_folder(folder)
+            except ConfigurationError as error:
+                broken.append(error)
+        if broken and not self._readers:
+            raise broken[0]
+        if not self._readers:
+            raise ConfigurationError(
+                f"{self.place}: has no runs; name the output_dir of a run, or a folder of such folders"
+            )
+
+    def _add_folder(self, folder: Path) -> None:
+        if (folder / JOURNAL_FILE).is_file():
+            self._add_journal(folder / JOURNAL_FILE, folder)
+        elif is_training(folder) and (str(folder), 0) not in self._known:
+            self._known.add((str(folder), 0))
+            id = self._free(_id(folder.name, digest(folder.name, 4)), folder)
+            self._readers[id] = TrainingFolder(id, folder)
+
+    def _add_journal(self, place: str | Path, folder: Path | None) -> None:
+        name = str(place)
+        if (journal := self._journals.get(name)) is None:
+            journal = self._journals[name] = self._stack.enter_context(open_reader(place))
+        stored = journal.runs()
+        for run in stored:
+            if (name, run.number) in self._known:
+                continue
+            self._known.add((name, run.number))
+            shown = folder.name if folder is not None and len(stored) == 1 else run.name
+            id = self._free(_id(shown, digest([shown, run.name, run.settings.decode()], 4)), place)
+            kind = EpisodeRun if _is_rollout(journal, run) else TreeRun
+            self._readers[id] = kind(id, shown, journal, run, folder)
+
+    def _free(self, id: str, place: object) -> str:
+        """Return an id that no other run has."""
+        return f"{id}{digest(str(place), 2)}" if id in self._readers else id
+
+
+def open_runs(place: str | PathLike[str]) -> RunCollection:
+    """Open runs for reading: a run's folder, a folder of such folders, a journal file, or `postgresql://…`.
+
+    They may be active, finished or killed; nothing is changed. See docs/journal.md.
+
+    :raises ConfigurationError: one line, if there is no run that can be read.
+    """
+    named = str(place)
+    return RunCollection(named if "://" in named else Path(place))
+
+
+def _folders(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the folders of runs in and below a folder."""
+    if (folder / JOURNAL_FILE).is_file() or is_training(folder):
+        yield folder
+    elif depth:
+        try:
+            inner = sorted(
+                each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")
+            )
+        except OSError:
+            return
+        for each in inner:
+            yield from _folders(each, depth - 1)
+
+
+def _is_rollout(journal: JournalReader, run: StoredRun) -> bool:
+    settings: object = msgspec.json.decode(run.settings)
+    if is_object(settings) and "evaluation_metric" in settings:
+        return True
+    first = journal.seeds(run.number, limit=1)
+    return bool(first) and {"task", "sample"} <= first[0].seed.kwargs.keys()
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "run"
+
+
+def _id(name: str, mark: str) -> str:
+    return f"{_slug(name)}-{mark}"

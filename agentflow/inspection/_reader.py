@@ -1,0 +1,408 @@
+"""Interface of a run that is read, and what runs with a journal share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from agentflow._typeguards import is_object
+from agentflow.inspection._types import (
+    CallDetail,
+    CallSummary,
+    NodeDetail,
+    NodePart,
+    NodeSummary,
+    RunChanges,
+    RunHit,
+    RunKind,
+    RunSummary,
+    SeedCounts,
+    SeedResults,
+    SeedSummary,
+    SeedTokens,
+    StepFigures,
+    TokenPiece,
+    TreeSkeleton,
+    WorkState,
+)
+from agentflow.journal import JournalReader, StoredRun, StoredSeed
+from agentflow.models import ToolSpec
+from agentflow.rollout import TaskResult
+from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart
+from agentflow.synthesis import SeedResult
+from agentflow.tokens import TokenTree
+from agentflow.trajectory import Observation, Reply, Text, Tree, digest
+
+MAX_TEXT: Final = 1_000_000
+"""Characters of a text that are returned; more of it is in the files of the run."""
+SHORT: Final = 200
+"""Characters of a beginning."""
+_SIGNATURES: Final = ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif"))
+
+R = TypeVar("R")
+
+
+class RunReader(ABC):
+    """A run that is read; it may be active, finished or killed. Threads may share it, and nothing is changed.
+
+    Every method reads what is committed at that moment. Unknown seeds, spots, calls and blobs raise `KeyError`.
+
+    Example::
+
+        with open_runs("results") as collection:
+            reader = collection.run(collection.runs()[0].id)
+            for seed in reader.seeds():
+                print(seed.id, seed.state, reader.skeleton(seed.id).spots)
+
+    :raises ConfigurationError: from every method, in one line, if the run can't be read.
+    """
+
+    id: str
+    """Id in its collection."""
+
+    @abstractmethod
+    def summary(self) -> RunSummary:
+        """Return the run without its seeds."""
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Return the tools with their schemas; empty for runs of versions that did not store them."""
+        return ()
+
+    @abstractmethod
+    def seeds(
+        self, after: str = "", limit: int = 200, text: str = "", state: WorkState | None = None
+    ) -> list[SeedSummary]:
+        """Return seeds in their order.
+
+        :param after: id of the seed before the first one; empty: from the beginning.
+        :param text: only those whose id or content contains it, whatever the case.
+        :param state: only those in this state.
+        """
+
+    @abstractmethod
+    def seed(self, seed: str) -> SeedSummary:
+        """Return one seed."""
+
+    @abstractmethod
+    def skeleton(self, seed: str) -> TreeSkeleton:
+        """Return the shape of a tree, or of the turns of an episode: one branch for each try."""
+
+    @abstractmethod
+    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+        """Return nodes as rows, in this order; unknown ones are left out."""
+
+    @abstractmethod
+    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+        """Return the children of a node as rows."""
+
+    @abstractmethod
+    def node(self, seed: str, spot: str) -> NodeDetail:
+        """Return a node with everything that is known about it."""
+
+    @abstractmethod
+    def call(self, seed: str, key: str) -> CallDetail:
+        """Return a model call with its prompt."""
+
+    @abstractmethod
+    def results(self, seed: str) -> SeedResults:
+        """Return the results of a seed."""
+
+    @abstractmethod
+    def tokens(self, seed: str) -> list[SeedTokens]:
+        """Return the rows of exact tokens of a seed; empty if its engine reported none."""
+
+    def tree(self, seed: str) -> Tree | None:
+        """Return the whole tree of a synthesis, as far as it is judged; `None` in other runs."""
+        del seed
+        return None
+
+    def result(self, seed: str) -> SeedResult | TaskResult | None:
+        """Return the result of a finished seed of a synthesis or a rollout; the tree in it has no observations."""
+        del seed
+        return None
+
+    def metrics(self) -> list[StepFigures]:
+        """Return the figures of all training steps."""
+        return []
+
+    def blob(self, digest: str) -> tuple[bytes, str]:
+        """Return the bytes with a SHA-256, and their MIME type as far as their beginning tells."""
+        raise KeyError(digest)
+
+    @abstractmethod
+    def search(self, text: str, limit: int = 100, seed: str | None = None) -> list[RunHit]:
+        """Return places with a text in seeds, actions, observations and answers of models."""
+
+    @abstractmethod
+    def changes(self, cursor: str = "", seed: str | None = None) -> RunChanges:
+        """Return what was committed since a cursor; an empty one means from now on.
+
+        :param seed: seed whose new spots are named.
+        """
+
+
+class JournalRun(RunReader, Generic[R]):
+    """A run with a journal."""
+
+    kind: RunKind
+    """Kind of the run."""
+    result_type: type[R]
+    """Type of the results of its seeds."""
+
+    def __init__(
+        self, id: str, name: str, journal: JournalReader, stored: StoredRun, folder: Path | None
+    ) -> None:
+        """:param folder: folder of its files, if it is known."""
+        self.id = id
+        self.name = name
+        """Name of the run."""
+        self._journal = journal
+        self._run = stored.number
+        self._folder = folder
+        settings: object = msgspec.json.decode(stored.settings)
+        self.settings: Mapping[str, Any] = settings if is_object(settings) else {}
+        """Settings that decide its content."""
+        self.key = digest(settings, 16)
+        """Key of the run, from which ids derive."""
+        self._lock = Lock()
+        self._results: dict[int, R] = {}
+
+    def summary(self) -> RunSummary:
+        """Return the run without its seeds."""
+        counts, active, begun = self._journal.counts(self._run)
+        seeds = SeedCounts(counts.waiting, counts.leased, counts.done)
+        start, models, used = self.start, self.models, self._journal.usage(self._run)
+        prices = {} if models is None else models.priced()
+        done = counts.done > 0 and counts.waiting + counts.leased == 0
+        idle = WorkState.STOPPED if begun else WorkState.WAITING
+        return RunSummary(
+            id=self.id,
+            name=self.name,
+            kind=self.kind,
+            state=WorkState.DONE if done else WorkState.RUNNING if active else idle,
+            folder="" if self._folder is None else str(self._folder),
+            started=None if start is None else start.started,
+            seeds=seeds,
+            usage=used,
+            cost=sum(price.cost(used[role]) for role, price in prices.items() if role in used)
+            if prices
+            else None,
+            failures=self._failures(),
+            models=models.names if models is not None else {},
+            settings=dict(self.settings),
+        )
+
+    @property
+    def start(self) -> RunStart | None:
+        """Record of its beginning; `None` for runs of earlier versions."""
+        body = self._journal.kept(self._run, RUN_START)
+        return None if body is None else msgspec.json.decode(body, type=RunStart)
+
+    @property
+    def models(self) -> RunModels | None:
+        """Its models; `None` for runs of earlier versions."""
+        body = self._journal.kept(self._run, RUN_MODELS)
+        return None if body is None else msgspec.json.decode(body, type=RunModels)
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Return the tools with their schemas."""
+        start = self.start
+        return () if start is None else tuple(ToolSpec(t.name, t.description, t.schema) for t in start.tools)
+
+    def seeds(
+        self, after: str = "", limit: int = 200, text: str = "", state: WorkState | None = None
+    ) -> list[SeedSummary]:
+        """Return seeds in their order."""
+        last = -1 if not after else self._journal.seed(self._run, after).seed.index
+        done = None if state is None else state is WorkState.DONE
+        begun = None if state is None or done else state is not WorkState.WAITING
+        wanted = text.casefold()
+        found: list[StoredSeed] = []
+        while len(found) < limit:
+            chunk = self._journal.seeds(self._run, after=last, limit=max(limit, 200), done=done, begun=begun)
+            if not chunk:
+                break
+            last = chunk[-1].seed.index
+            found += [
+                each
+                for each in chunk
+                if (state is None or _state(each) is state)
+                and (
+                    not wanted or wanted in each.seed.id.casefold() or wanted in each.seed.content.casefold()
+                )
+            ]
+        return self._summaries(found[:limit])
+
+    def seed(self, seed: str) -> SeedSummary:
+        """Return one seed."""
+        return self._summaries([self.stored(seed)])[0]
+
+    def stored(self, seed: str) -> StoredSeed:
+        """Return a seed as it is stored."""
+        return self._journal.seed(self._run, seed)
+
+    @abstractmethod
+    def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]: ...
+
+    @abstractmethod
+    def spot_of(self, key: str) -> str | None:
+        """Return the spot of the node that an entry belongs to; `None`: it changes no node."""
+
+    def result_of(self, stored: StoredSeed) -> R | None:
+        """Return the result of a seed; the last ones are remembered, because they never change."""
+        number = stored.seed.index
+        if not stored.done:
+            return None
+        with self._lock:
+            if (known := self._results.get(number)) is not None:
+                return known
+        body = self._journal.harvests(self._run, [number]).get(number)
+        if body is None:
+            return None
+        found = msgspec.json.decode(body, type=self.result_type)
+        with self._lock:
+            while len(self._results) >= 8:
+                del self._results[next(iter(self._results))]
+            self._results[number] = found
+        return found
+
+    def blob(self, digest: str) -> tuple[bytes, str]:
+        """Return the bytes with a SHA-256, and their MIME type."""
+        data = self._journal.blob(self._run, digest)
+        return data, mime_of(data)
+
+    def search(self, text: str, limit: int = 100, seed: str | None = None) -> list[RunHit]:
+        """Return places with a text."""
+        words = msgspec.json.encode(text).decode()[1:-1]
+        if not words.strip():
+            return []
+        hits: list[RunHit] = []
+        if seed is None:
+            hits += [
+                RunHit(seed=each.id, spot="", place="seed", excerpt=excerpt(each.text, text))
+                for each in self.seeds(limit=limit, text=text)
+            ]
+        number = None if seed is None else self.stored(seed).seed.index
+        found = self._journal.find(self._run, words, limit - len(hits), number) if len(hits) < limit else []
+        names = {
+            each.seed.index: each.seed.id
+            for each in self._journal.seeds(
+                self._run, numbers={row[0] for row in found}, limit=len(found) + 1
+            )
+        }
+        for index, key, body in found:
+            spot = self.spot_of(key)
+            place = (
+                "observation" if "act" in key.split("/") else "plan" if key.startswith("plan/") else "answer"
+            )
+            shown = body.decode(errors="replace")
+            hits.append(
+                RunHit(seed=names.get(index, ""), spot=spot or "", place=place, excerpt=excerpt(shown, words))
+            )
+        return hits
+
+    def changes(self, cursor: str = "", seed: str | None = None) -> RunChanges:
+        """Return what was committed since a cursor."""
+        watched = None if seed is None else self.stored(seed).seed.index
+        news = self._journal.news(self._run, cursor, watched)
+        names = self._journal.seeds(self._run, numbers=news.seeds[:1000], limit=1000) if news.seeds else []
+        spots = dict.fromkeys(spot for key in news.keys if (spot := self.spot_of(key)) is not None)
+        return RunChanges(
+            cursor=news.cursor,
+            summary=news.changed,
+            seeds=tuple(each.seed.id for each in names),
+            spots=tuple(spots),
+        )
+
+    def _failures(self) -> dict[str, int]:
+        """Return the failures by kind from the report of the run, if there is one."""
+        for name in ("report.json", "summary.json"):
+            try:
+                report = msgspec.json.decode((self._folder / name).read_bytes()) if self._folder else None
+            except (OSError, msgspec.DecodeError):
+                continue
+            failures: object = report.get("failures") if is_object(report) else None
+            if is_object(failures):
+                return {kind: number for kind, number in failures.items() if isinstance(number, int)}
+        return {}
+
+
+def _state(stored: StoredSeed) -> WorkState:
+    if stored.done:
+        return WorkState.DONE
+    if stored.active:
+        return WorkState.RUNNING
+    return WorkState.STOPPED if stored.claims else WorkState.WAITING
+
+
+def seed_state(stored: StoredSeed) -> WorkState:
+    """Return the state of a stored seed."""
+    return _state(stored)
+
+
+def short(text: str, limit: int = SHORT) -> str:
+    """Return the beginning of a text in one line."""
+    line = " ".join(text[: 4 * limit].split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def excerpt(text: str, words: str) -> str:
+    """Return the text around the first occurrence, in one line."""
+    place = max(text.casefold().find(words.casefold()), 0)
+    begin = max(0, place - SHORT // 2)
+    return short(f"{'…' if begin else ''}{text[begin : place + len(words) + SHORT // 2]}", 2 * SHORT)
+
+
+def parts_of(observation: Observation) -> tuple[NodePart, ...]:
+    """Return the parts of an observation, very long texts cut."""
+    return tuple(
+        NodePart(text=part.text[:MAX_TEXT], chars=len(part.text))
+        if isinstance(part, Text)
+        else NodePart(blob=part.hash, mime=part.mime)
+        for part in observation.parts
+    )
+
+
+def mime_of(data: bytes) -> str:
+    """Return the MIME type of bytes, from their beginning."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((mime for begin, mime in _SIGNATURES if data.startswith(begin)), "application/octet-stream")
+
+
+def call_of(key: str, role: str, reply: Reply[Any], seconds: float | None = None) -> CallSummary:
+    """Describe a model call."""
+    text = reply.text or ("" if reply.value is None else msgspec.json.encode(reply.value).decode())
+    return CallSummary(
+        key=key,
+        role=role,
+        text=text[:MAX_TEXT],
+        reasoning=reply.reasoning[:MAX_TEXT],
+        usage=reply.usage,
+        failure=reply.failure,
+        sampled=None if reply.tokens is None else len(reply.tokens.sampled),
+        seconds=seconds,
+    )
+
+
+def token_rows(tree: TokenTree) -> list[SeedTokens]:
+    """Return the rows of a token tree."""
+    rows: list[SeedTokens] = []
+    for row in tree.rows():
+        pieces = tuple(
+            TokenPiece(
+                kind=piece.kind,
+                call=piece.call,
+                ids=piece.ids,
+                logprobs=piece.logprobs,
+                version=piece.version,
+                advantage=piece.advantage,
+            )
+            for piece in tree.pieces(row.call)
+        )
+        title = f"{len(row.ids)} tokens up to {row.call}"
+        rows.append(SeedTokens(title=title, agent=row.voice.agent or row.voice.role, pieces=pieces))
+    return rows

@@ -1,0 +1,444 @@
+"""Rollout runs: the turns of each try from the entries of a task's page."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from agentflow.inspection._reader import (
+    MAX_TEXT,
+    JournalRun,
+    call_of,
+    parts_of,
+    seed_state,
+    short,
+    token_rows,
+)
+from agentflow.inspection._types import (
+    CallDetail,
+    CallSummary,
+    NodeDetail,
+    NodePart,
+    NodeSummary,
+    RunKind,
+    SeedAnswer,
+    SeedResults,
+    SeedSummary,
+    SeedTokens,
+    TreeSkeleton,
+)
+from agentflow.journal import StoredSeed
+from agentflow.rollout import TaskResult, task_of
+from agentflow.team import AgentAnswer, TimedResult
+from agentflow.tokens import TokenCall, TokenTree, Voice
+from agentflow.trajectory import (
+    ActionOutcome,
+    Command,
+    DecidedStep,
+    Decision,
+    Failure,
+    NextStep,
+    Reply,
+    Turn,
+    Verdict,
+)
+
+_TURN: Final = re.compile(r"try(\d+)/(\d+)/(.+)")
+_ROLES: Final = {
+    "analysis": "analyst", "next": "planner", "decide": "planner", "command": "executor", "command/again": "executor",
+    "verify": "verifier", "agent": "agent",
+}  # fmt: skip
+
+
+class _Turn(Struct):
+    """Turn of a try as far as it is recorded."""
+
+    number: int
+    intent: str = ""
+    tool: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    outcome: ActionOutcome | None = None
+    outcome_key: str = ""
+    decision: Decision | None = None
+    calls: list[CallSummary] = field(default_factory=list[CallSummary])
+    refused: Failure | None = None
+    turn: Turn | None = None
+
+    @property
+    def failure(self) -> Failure | None:
+        """Reason for a failed call."""
+        if self.turn is not None:
+            return self.turn.failure
+        return self.refused if self.outcome is None else self.outcome.failure
+
+    @property
+    def verdict(self) -> str:
+        """`new`, or `error` after a failed call; empty: it is not done."""
+        trouble = self.outcome is not None and bool(self.outcome.trouble)
+        if self.failure is not None or trouble:
+            return Verdict.ERROR.value
+        return Verdict.NEW.value if self.outcome is not None or self.turn is not None else ""
+
+
+class _Page(Struct):
+    """Recorded tries of a task."""
+
+    tries: dict[int, list[_Turn]]
+    other: list[CallSummary]
+    """Calls that belong to no turn: analysis, summaries, the answer."""
+
+
+class _KnownScore(Struct, frozen=True):
+    score: float
+
+
+class _KnownSolution(Struct, frozen=True):
+    answer: str = ""
+
+
+class _KnownEpisode(Struct, frozen=True):
+    solution: _KnownSolution | None = None
+
+
+class _KnownResult(Struct, frozen=True):
+    """Figures of a result; its long parts are skipped."""
+
+    failure: Failure | None = None
+    scored: _KnownScore | None = None
+    episode: _KnownEpisode | None = None
+
+
+class EpisodeRun(JournalRun[TaskResult]):
+    """A rollout. The tries of a task are branches at the root, their turns follow each other."""
+
+    kind = RunKind.ROLLOUT
+    result_type = TaskResult
+
+    def spot_of(self, key: str) -> str | None:
+        """Return the spot of the turn that an entry belongs to."""
+        found = _TURN.fullmatch(key)
+        return None if found is None else _spot(int(found[1]), int(found[2]))
+
+    def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]:
+        done = [each.seed.index for each in found if each.done]
+        ends = {
+            number: msgspec.json.decode(body, type=_KnownResult)
+            for number, body in self._journal.harvests(self._run, done).items()
+        }
+        summaries: list[SeedSummary] = []
+        for each in found:
+            seed, end = each.seed, ends.get(each.seed.index)
+            task, sample = task_of(seed)
+            keys = self._journal.keys(self._run, seed.index, "try") if each.claims else []
+            solution = end.episode.solution if end is not None and end.episode is not None else None
+            scored = None if end is None else end.scored
+            summaries.append(
+                SeedSummary(
+                    id=seed.id,
+                    index=seed.index,
+                    text=short(task.question),
+                    state=seed_state(each),
+                    nodes=len({acts[0] for key in keys if (acts := re.match(r"try\d+/\d+/(?=.*act)", key))}),
+                    score=None if scored is None else 0.0 if end and end.failure else scored.score,
+                    answer="" if solution is None else short(solution.answer),
+                    failure="" if end is None or end.failure is None else short(end.failure.message),
+                    task=task.id,
+                    sample=sample,
+                )
+            )
+        return summaries
+
+    def skeleton(self, seed: str) -> TreeSkeleton:
+        """Return the tries of a task and their turns."""
+        stored = self.stored(seed)
+        cursor = self._journal.news(self._run, "").cursor
+        turns = self._turns(stored)
+        spots = sorted(turns, key=lambda spot: (spot.count("-"), int(spot.partition("-")[0])))
+        marks = {"": ".", Verdict.NEW.value: "n", Verdict.ERROR.value: "x"}
+        return TreeSkeleton(
+            seed=seed,
+            state=seed_state(stored),
+            spots=("", *spots),
+            marks="n" + "".join(marks[turns[spot].verdict] for spot in spots),
+            cursor=cursor,
+        )
+
+    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+        """Return turns as rows."""
+        stored = self.stored(seed)
+        turns = self._turns(stored)
+        rows: list[NodeSummary] = []
+        for spot in spots:
+            if not spot:
+                line, children = short(task_of(stored.seed)[0].question), len(_children(turns, ""))
+                rows.append(NodeSummary(spot="", verdict=Verdict.NEW.value, line=line, children=children))
+            elif (turn := turns.get(spot)) is not None:
+                text = "" if turn.outcome is None else turn.outcome.observation.text[:2_000]
+                rows.append(
+                    NodeSummary(
+                        spot=spot,
+                        tool=turn.tool,
+                        arguments=short(msgspec.json.encode(turn.arguments).decode()),
+                        intent=short(turn.intent),
+                        verdict=turn.verdict,
+                        failure="" if turn.failure is None else turn.failure.kind,
+                        line=short(text),
+                        images=0 if turn.outcome is None else len(turn.outcome.observation.blobs),
+                        children=len(_children(turns, spot)),
+                    )
+                )
+        return rows
+
+    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+        """Return the next turn, or at the root the first turn of each try."""
+        turns = self._turns(self.stored(seed))
+        if spot and spot not in turns:
+            raise KeyError(spot)
+        return self.nodes(seed, _children(turns, spot))
+
+    def node(self, seed: str, spot: str) -> NodeDetail:
+        """Return a turn with everything that is known about it."""
+        stored = self.stored(seed)
+        page = self._page(stored)
+        turns = _by_spot(page)
+        children = len(_children(turns, spot))
+        if not spot:
+            task, _ = task_of(stored.seed)
+            parts = (
+                NodePart(text=task.question[:MAX_TEXT], chars=len(task.question)),
+                *(NodePart(blob=image.hash, mime=image.mime) for image in task.images),
+            )
+            return NodeDetail(
+                spot="",
+                id="",
+                parts=parts,
+                verdict=Verdict.NEW.value,
+                children=children,
+                calls=tuple(page.other),
+            )
+        turn = turns[spot]
+        decision, outcome = turn.decision, turn.outcome
+        reasoning = [
+            call.reasoning for call in turn.calls if call.role in ("planner", "agent") and call.reasoning
+        ]
+        return NodeDetail(
+            spot=spot,
+            id="",
+            intent=turn.intent,
+            reasoning="\n\n".join(reasoning),
+            tool=turn.tool,
+            arguments=turn.arguments,
+            parts=() if outcome is None else parts_of(outcome.observation),
+            verdict=turn.verdict,
+            reason="" if decision is None else f"{decision.assessment.value}: {decision.analysis}",
+            judge="" if decision is None else "model",
+            failure=turn.failure,
+            trouble="" if outcome is None else outcome.trouble,
+            children=children,
+            calls=tuple(turn.calls),
+        )
+
+    def call(self, seed: str, key: str) -> CallDetail:
+        """Return a model call."""
+        page = self._page(self.stored(seed))
+        calls = [
+            *page.other,
+            *(call for turns in page.tries.values() for turn in turns for call in turn.calls),
+        ]
+        for call in calls:
+            if call.key == key:
+                return CallDetail(call=call, missing="prompts of episodes are not built again")
+        raise KeyError(key)
+
+    def results(self, seed: str) -> SeedResults:
+        """Return the answer with its score."""
+        stored = self.stored(seed)
+        task, _ = task_of(stored.seed)
+        shown = SeedResults(seed=seed, text=task.question, state=seed_state(stored))
+        result = self.result_of(stored)
+        if result is None:
+            return shown
+        answer = SeedAnswer(
+            id=task.id,
+            question=task.question,
+            answer=result.answer,
+            references=task.references,
+            score=None if result.scored is None else result.score,
+            reason="" if result.scored is None else result.scored.reason,
+        )
+        episode = result.episode
+        if episode is None:
+            return replace(shown, answers=(answer,), failure=result.failure)
+        return replace(
+            shown,
+            answers=(answer,),
+            ending=episode.ending.value,
+            failure=result.failure,
+            usage=episode.usage,
+            seconds=episode.seconds,
+        )
+
+    def result(self, seed: str) -> TaskResult | None:
+        """Return the result of a finished task."""
+        return self.result_of(self.stored(seed))
+
+    def tokens(self, seed: str) -> list[SeedTokens]:
+        """Return the rows of exact tokens of all roles."""
+        stored = self.stored(seed)
+        tree = TokenTree()
+        for key, body in self._journal.entries(self._run, stored.seed.index, "try").items():
+            role = _role(key.partition("/")[2])
+            if role:
+                reply = msgspec.json.decode(body, type=TimedResult[Reply[Any]]).value
+                if reply.tokens is not None:
+                    voice = Voice(role=role, episode=f"{seed}/{key.partition('/')[0]}")
+                    tree.add(TokenCall(id=key, voice=voice, tokens=reply.tokens))
+        return token_rows(tree)
+
+    def _turns(self, stored: StoredSeed) -> dict[str, _Turn]:
+        return _by_spot(self._page(stored))
+
+    def _page(self, stored: StoredSeed) -> _Page:
+        """Read the page of a task. The last try of a finished one is that of its result."""
+        entries = self._journal.entries(self._run, stored.seed.index, "try")
+        page = _Page({}, [])
+        for attempt, keys in groupby(sorted(entries, key=_order), key=lambda key: _order(key)[0]):
+            own = {key.partition("/")[2]: entries[key] for key in keys}
+            turns, other = _read_try(f"try{attempt}", own)
+            page.tries[attempt] = turns
+            page.other += other
+        result = self.result_of(stored)
+        if result is not None and result.episode is not None and result.tries in page.tries:
+            _complete(page.tries[result.tries], result.turns)
+        return page
+
+
+def _complete(turns: list[_Turn], known: Sequence[Turn]) -> None:
+    """Add what the result of an episode knows about its turns."""
+    del turns[len(known) :]
+    turns += [_Turn(number) for number in range(len(turns) + 1, len(known) + 1)]
+    for turn, whole in zip(turns, known, strict=True):
+        turn.turn, turn.decision = whole, whole.decision
+        turn.intent = whole.step.sub_goal or whole.step.justification
+        turn.tool = whole.step.tool_name if whole.action is None else whole.action.tool
+        turn.arguments = turn.arguments if whole.action is None else whole.action.arguments
+
+
+def _read_try(name: str, entries: Mapping[str, bytes]) -> tuple[list[_Turn], list[CallSummary]]:
+    """Return the turns of one try, and its other calls."""
+    turns: list[_Turn] = []
+    other: list[CallSummary] = []
+    for key, body in entries.items():
+        number, _, what = key.partition("/")
+        role = _role(key)
+        if not number.isdecimal():
+            if role:
+                timed = msgspec.json.decode(body, type=TimedResult[Reply[Any]])
+                other.append(call_of(f"{name}/{key}", role, timed.value, timed.seconds))
+            continue
+        if what == "agent":
+            _add_agent_turns(turns, f"{name}/{key}", body)
+            continue
+        if what.startswith("act/"):
+            _add_outcome(turns, int(number), int(what.removeprefix("act/")), body)
+            continue
+        turn = _turn_of(turns, int(number))
+        if what.startswith("act"):
+            turn.outcome = msgspec.json.decode(body, type=TimedResult[ActionOutcome]).value
+        elif role:
+            timed = msgspec.json.decode(body, type=TimedResult[Reply[Any]])
+            turn.calls.append(call_of(f"{name}/{key}", role, timed.value, timed.seconds))
+            _use(turn, what, body)
+    return turns, other
+
+
+def _turn_of(turns: list[_Turn], number: int) -> _Turn:
+    for turn in turns:
+        if turn.number == number:
+            return turn
+    turns.append(_Turn(number))
+    return turns[-1]
+
+
+def _use(turn: _Turn, what: str, body: bytes) -> None:
+    """Take what a reply decides about a turn of the team."""
+    if what == "next":
+        step = msgspec.json.decode(body, type=TimedResult[Reply[NextStep]]).value.value
+    elif what == "decide":
+        decided = msgspec.json.decode(body, type=TimedResult[Reply[DecidedStep]]).value.value
+        step = None if decided is None else decided.next
+    else:
+        step = None
+    if step is not None:
+        turn.intent, turn.tool = step.sub_goal or step.justification, step.tool_name
+    if what.startswith("command"):
+        reply = msgspec.json.decode(body, type=TimedResult[Reply[Command]]).value
+        turn.refused = reply.failure
+        turn.arguments = turn.arguments if reply.value is None else reply.value.arguments
+    if what == "verify":
+        turn.decision = msgspec.json.decode(body, type=TimedResult[Reply[Decision]]).value.value
+
+
+def _add_agent_turns(turns: list[_Turn], key: str, body: bytes) -> None:
+    """Add a turn for each call of a tool that a single agent requested in one answer."""
+    timed = msgspec.json.decode(body, type=TimedResult[Reply[AgentAnswer]])
+    call = call_of(key, "agent", timed.value, timed.seconds)
+    answer = timed.value.value
+    for index, tool_call in enumerate(() if answer is None else answer.calls):
+        turns.append(
+            _Turn(
+                int(key.split("/")[1]),
+                intent="" if answer is None else answer.text,
+                tool=tool_call.name,
+                arguments=tool_call.arguments or {},
+                outcome_key=f"{key.split('/')[1]}/{index}",
+                calls=[call] if index == 0 else [],
+            )
+        )
+
+
+def _add_outcome(turns: list[_Turn], number: int, index: int, body: bytes) -> None:
+    for turn in turns:
+        if turn.outcome_key == f"{number}/{index}":
+            turn.outcome = msgspec.json.decode(body, type=TimedResult[ActionOutcome]).value
+
+
+def _role(key: str) -> str:
+    """Return the role that made the call of an entry of a try; empty if it is no call."""
+    if key == "solution":
+        return "generator"
+    if key.startswith("summary/"):
+        return "generator"
+    first, _, rest = key.partition("/")
+    return _ROLES.get(rest if first.isdecimal() else key, "")
+
+
+def _order(key: str) -> tuple[int, float, int, str]:
+    """Order entries by try, turn, and the order of calls in a turn."""
+    attempt, _, rest = key.removeprefix("try").partition("/")
+    number, _, what = rest.partition("/")
+    place = float(number) if number.isdecimal() else -1.0 if number == "analysis" else 1e9
+    steps = ("next", "decide", "agent", "command", "act", "verify")
+    return int(attempt), place, next((i for i, step in enumerate(steps) if what.startswith(step)), 9), what
+
+
+def _by_spot(page: _Page) -> dict[str, _Turn]:
+    return {
+        _spot(attempt, place): turn
+        for attempt, turns in page.tries.items()
+        for place, turn in enumerate(turns, 1)
+    }
+
+
+def _spot(attempt: int, turn: int) -> str:
+    return "-".join([str(attempt - 1), *["0"] * (turn - 1)])
+
+
+def _children(turns: Mapping[str, _Turn], spot: str) -> list[str]:
+    if spot:
+        return [f"{spot}-0"] if f"{spot}-0" in turns else []
+    return sorted((each for each in turns if "-" not in each), key=int)

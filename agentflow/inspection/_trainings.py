@@ -1,0 +1,362 @@
+"""Training and tuning runs: their stored rollouts, figures and, of any agent, the record of the gateway."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+import msgspec
+
+from agentflow._typeguards import is_object
+from agentflow.errors import ConfigurationError
+from agentflow.inspection._reader import MAX_TEXT, RunReader, excerpt, short
+from agentflow.inspection._types import (
+    CallDetail,
+    CallSummary,
+    NodeDetail,
+    NodePart,
+    NodeSummary,
+    RunChanges,
+    RunHit,
+    RunKind,
+    RunSummary,
+    SeedAnswer,
+    SeedCounts,
+    SeedResults,
+    SeedSummary,
+    SeedTokens,
+    ShownMessage,
+    StepFigures,
+    TokenPiece,
+    TreeSkeleton,
+    WorkState,
+)
+from agentflow.learner import EpisodeTokens, RunTokens
+from agentflow.learner.trackers import METRICS, read_figures
+from agentflow.models import ImagePart, Message, TextPart
+from agentflow.runs import is_output_active
+from agentflow.settings import parse_yaml
+from agentflow.tokens import Decode, token_texts
+from agentflow.trajectory import Tokens, Usage
+
+_SETTINGS: Final = "settings.yaml"
+_SOME: Final = 4
+
+
+class TrainingFolder(RunReader):
+    """A training or tuning. Its seeds are the episodes that steps used; their nodes are the trained model calls."""
+
+    def __init__(self, id: str, folder: Path) -> None:
+        """:param folder: its `output_dir`."""
+        self.id = id
+        self.folder = folder
+        """Folder of the run."""
+        self._lock = Lock()
+        self._lists: dict[int, list[SeedSummary]] = {}
+        self._steps: dict[int, list[EpisodeTokens]] = {}
+        self._decoder: tuple[Decode, str] | None = None
+
+    def summary(self) -> RunSummary:
+        """Return the run without its episodes."""
+        settings = _settings(self.folder)
+        steps = self._stored_steps()
+        made = max((line.step for line in self.metrics()), default=0)
+        done = (self.folder / "policy").is_dir()
+        active = is_output_active(self.folder)
+        state = WorkState.RUNNING if active else WorkState.DONE if done else WorkState.STOPPED
+        policy = settings.get("policy")
+        times = [path.stat().st_mtime for path in (self.folder / "rollouts").glob("step_*.jsonl.gz")]
+        return RunSummary(
+            id=self.id,
+            name=self.folder.name,
+            kind=RunKind.TUNING
+            if "solve" in settings or (self.folder / "gateway").is_dir()
+            else RunKind.TRAINING,
+            state=state,
+            folder=str(self.folder),
+            started=min(times, default=None),
+            seeds=SeedCounts(done=sum(len(self._list(step)) for step in steps)),
+            steps=made,
+            models={"policy": str(policy["model"])} if is_object(policy) and "model" in policy else {},
+            settings=dict(settings),
+        )
+
+    def metrics(self) -> list[StepFigures]:
+        """Return the figures of all steps."""
+        try:
+            lines = read_figures(self.folder / METRICS)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ConfigurationError(f"{self.folder / METRICS}: can't be read: {error.strerror}") from None
+        return [
+            StepFigures(
+                step=int(line.get("step") or 0), figures={k: v for k, v in line.items() if k != "step"}
+            )
+            for line in lines
+        ]
+
+    def seeds(
+        self, after: str = "", limit: int = 200, text: str = "", state: WorkState | None = None
+    ) -> list[SeedSummary]:
+        """Return episodes in the order of the steps that used them."""
+        if state not in (None, WorkState.DONE):
+            return []
+        found: list[SeedSummary] = []
+        begin = self._step_of(after) if after else 0
+        skip = bool(after)
+        for step in self._stored_steps():
+            if step < begin:
+                continue
+            for each in self._list(step):
+                if skip:
+                    skip = each.id != after
+                elif text.casefold() in f"{each.id} {each.text}".casefold():
+                    found.append(each)
+                    if len(found) == limit:
+                        return found
+        return found
+
+    def seed(self, seed: str) -> SeedSummary:
+        """Return one episode."""
+        for each in self._list(self._step_of(seed)):
+            if each.id == seed:
+                return each
+        raise KeyError(seed)
+
+    def skeleton(self, seed: str) -> TreeSkeleton:
+        """Return the calls of an episode: a call is below the one that it continues."""
+        spots = self._spots(self._episode(seed))
+        ordered = sorted(spots.values(), key=lambda spot: (spot.count("-"), [*map(int, spot.split("-"))]))
+        return TreeSkeleton(
+            seed=seed, state=WorkState.DONE, spots=("", *ordered), marks="n" * (len(ordered) + 1)
+        )
+
+    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+        """Return calls as rows."""
+        episode = self._episode(seed)
+        places = {spot: number for number, spot in self._spots(episode).items()}
+        rows: list[NodeSummary] = []
+        for spot in spots:
+            children = len([each for each in places if each.rpartition("-")[0] == spot and each != spot])
+            if not spot:
+                children = len([each for each in places if "-" not in each])
+                rows.append(NodeSummary(spot="", line=short(episode.heading), children=children))
+            elif spot in places:
+                line = self._said(episode.sample.calls[places[spot]])
+                rows.append(NodeSummary(spot=spot, tool="call", line=short(line[:2_000]), children=children))
+        return rows
+
+    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+        """Return the calls that continue a call."""
+        places = self._spots(self._episode(seed)).values()
+        if spot and spot not in places:
+            raise KeyError(spot)
+        below = [each for each in places if each and each.rpartition("-")[0] == spot]
+        return self.nodes(seed, sorted(below, key=lambda each: int(each.rpartition("-")[2])))
+
+    def node(self, seed: str, spot: str) -> NodeDetail:
+        """Return a call with its text."""
+        episode = self._episode(seed)
+        places = {each: number for number, each in self._spots(episode).items()}
+        children = len(self.children(seed, spot))
+        if not spot:
+            parts = (_part(episode.heading), _part(episode.summary()))
+            return NodeDetail(spot="", id=episode.sample.id, parts=parts, children=children)
+        number = places[spot]
+        tokens = episode.sample.calls[number]
+        about = episode.calls()[number]
+        call = CallSummary(
+            key=about.id,
+            role=episode.agent or "policy",
+            text=self._said(tokens),
+            usage=Usage(1, about.prompt, about.sampled),
+            sampled=about.sampled,
+        )
+        advantage = "not trained" if about.advantage is None else f"advantage {about.advantage:+.3f}"
+        return NodeDetail(
+            spot=spot,
+            id=about.id,
+            intent=f"{about.reason}: {about.note}" if about.note else about.reason,
+            tool="call",
+            parts=(_part(call.text),),
+            reason=advantage,
+            children=children,
+            calls=(call,),
+        )
+
+    def call(self, seed: str, key: str) -> CallDetail:
+        """Return a call with its messages as the gateway recorded them, or with the text of its prompt."""
+        episode = self._episode(seed)
+        spot = next((spot for number, spot in self._spots(episode).items() if str(number + 1) == key), None)
+        if spot is None:
+            raise KeyError(key)
+        call = self.node(seed, spot).calls[0]
+        own = [
+            each
+            for each in episode.recorded
+            if each.trained and each.delivered and each.agent == episode.agent
+        ]
+        number = int(key) - 1
+        if number < len(own):
+            return CallDetail(call=call, prompt=tuple(map(_message, own[number].messages)))
+        text = self._decode(episode.sample.calls[number].prompt)
+        return CallDetail(call=call, prompt=(ShownMessage(role="prompt", text=text[:MAX_TEXT]),))
+
+    def results(self, seed: str) -> SeedResults:
+        """Return the reward of an episode."""
+        sample = self._episode(seed).sample
+        answer = SeedAnswer(id=sample.id, question=sample.task, answer="", score=sample.reward)
+        return SeedResults(seed=seed, text=sample.task, state=WorkState.DONE, answers=(answer,))
+
+    def tokens(self, seed: str) -> list[SeedTokens]:
+        """Return the rows of exact tokens with their advantages."""
+        episode = self._episode(seed)
+        decode, why = self._decoding()
+        return [
+            SeedTokens(
+                title=title,
+                agent=episode.agent,
+                note=why,
+                pieces=tuple(
+                    TokenPiece(
+                        kind=piece.kind,
+                        call=piece.call,
+                        ids=piece.ids,
+                        logprobs=piece.logprobs,
+                        version=piece.version,
+                        advantage=piece.advantage,
+                        texts=() if why else tuple(part.text for part in token_texts([piece], decode)),
+                    )
+                    for piece in pieces
+                ),
+            )
+            for title, pieces in episode.rows()
+        ]
+
+    def search(self, text: str, limit: int = 100, seed: str | None = None) -> list[RunHit]:
+        """Return episodes whose id or task contains the text, and calls of one episode whose text does."""
+        if not text.strip():
+            return []
+        if seed is None:
+            found = self.seeds(limit=limit, text=text)
+            return [RunHit(seed=each.id, spot="", place="seed", excerpt=short(each.text)) for each in found]
+        episode = self._episode(seed)
+        hits: list[RunHit] = []
+        for number, spot in self._spots(episode).items():
+            said = self._said(episode.sample.calls[number])
+            if text.casefold() in said.casefold():
+                hits.append(RunHit(seed=seed, spot=spot, place="answer", excerpt=excerpt(said, text)))
+        return hits[:limit]
+
+    def changes(self, cursor: str = "", seed: str | None = None) -> RunChanges:
+        """Return whether steps were made since a cursor."""
+        del seed
+        file = self.folder / METRICS
+        size = file.stat().st_size if file.is_file() else 0
+        state = f"{size}.{len(self._stored_steps())}.{int(is_output_active(self.folder))}"
+        moved = bool(cursor) and cursor != state
+        return RunChanges(cursor=state, summary=moved, steps=moved)
+
+    def _stored_steps(self) -> list[int]:
+        files = (self.folder / "rollouts").glob("step_*.jsonl.gz")
+        return sorted(int(path.name[5:-9]) for path in files if path.name[5:-9].isdecimal())
+
+    def _list(self, step: int) -> list[SeedSummary]:
+        """Return the episodes of a step; they never change."""
+        with self._lock:
+            if (known := self._lists.get(step)) is not None:
+                return known
+        found = [
+            SeedSummary(
+                id=_id(step, episode, number),
+                index=number,
+                text=short(episode.sample.task),
+                state=WorkState.DONE,
+                nodes=len(episode.sample.calls),
+                score=episode.sample.reward,
+                task=episode.sample.task.partition("@")[0],
+                step=step,
+            )
+            for number, episode in enumerate(self._episodes(step))
+        ]
+        with self._lock:
+            return self._lists.setdefault(step, found)
+
+    def _episodes(self, step: int) -> list[EpisodeTokens]:
+        with self._lock:
+            if (known := self._steps.get(step)) is not None:
+                return known
+        found = list(RunTokens(self.folder).episodes(step))
+        with self._lock:
+            while len(self._steps) >= _SOME:
+                del self._steps[next(iter(self._steps))]
+            self._steps[step] = found
+        return found
+
+    def _step_of(self, seed: str) -> int:
+        step = seed.partition(".")[0]
+        if not step.isdecimal() or int(step) not in self._stored_steps():
+            raise KeyError(seed)
+        return int(step)
+
+    def _episode(self, seed: str) -> EpisodeTokens:
+        step = self._step_of(seed)
+        for number, episode in enumerate(self._episodes(step)):
+            if _id(step, episode, number) == seed:
+                return episode
+        raise KeyError(seed)
+
+    def _spots(self, episode: EpisodeTokens) -> dict[int, str]:
+        """Return the spot of each call by its number, from 0."""
+        spots: dict[int, str] = {}
+        below: dict[str, int] = {}
+        for number, call in enumerate(episode.calls()):
+            parent = spots[int(call.parent) - 1] if call.parent else ""
+            place = below.get(parent, 0)
+            below[parent] = place + 1
+            spots[number] = f"{parent}-{place}" if parent else str(place)
+        return spots
+
+    def _decoding(self) -> tuple[Decode, str]:
+        if self._decoder is None:
+            self._decoder = RunTokens(self.folder).decoder()
+        return self._decoder
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self._decoding()[0](ids)
+
+    def _said(self, tokens: Tokens) -> str:
+        return self._decode(tokens.sampled)[:MAX_TEXT]
+
+
+def is_training(folder: Path) -> bool:
+    """Return true if a folder is that of a training or tuning."""
+    return (folder / "rollouts").is_dir() or (folder / METRICS).is_file()
+
+
+def _id(step: int, episode: EpisodeTokens, number: int) -> str:
+    return f"{step}.{number}.{episode.sample.id}"
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    path = folder / _SETTINGS
+    try:
+        content = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeError):
+        return {}
+    return content if is_object(content) else {}
+
+
+def _part(text: str) -> NodePart:
+    return NodePart(text=text[:MAX_TEXT], chars=len(text))
+
+
+def _message(message: Message) -> ShownMessage:
+    texts: list[str] = []
+    for part in message.parts:
+        if isinstance(part, TextPart):
+            texts.append(part.text)
+        elif not isinstance(part, ImagePart):
+            texts.append(msgspec.json.encode(part).decode())
+    return ShownMessage(role=message.role, text="\n\n".join(texts)[:MAX_TEXT])

@@ -1,0 +1,497 @@
+"""Synthesis runs: trees from the entries of their seeds' pages."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, count
+from typing import Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentflow.growth import ActionRecord, LevelRecord, VerdictRecord, with_observations
+from agentflow.inspection._prompts import PlanPrompts
+from agentflow.inspection._reader import (
+    JournalRun,
+    call_of,
+    parts_of,
+    seed_state,
+    short,
+    token_rows,
+)
+from agentflow.inspection._types import (
+    CallDetail,
+    CallSummary,
+    NodeCitation,
+    NodeDetail,
+    NodeSummary,
+    RunKind,
+    SeedAnswer,
+    SeedResults,
+    SeedSummary,
+    SeedTokens,
+    TreeSkeleton,
+)
+from agentflow.journal import Page, StoredSeed
+from agentflow.synthesis import SeedResult
+from agentflow.tokens import TokenCall, TokenTree, Voice
+from agentflow.trajectory import (
+    Failure,
+    Node,
+    Observation,
+    Plan,
+    Reply,
+    Text,
+    Tree,
+    Usage,
+    Verdict,
+    node_id,
+    tree_id,
+)
+
+_MARKS = {
+    Verdict.NEW: "n",
+    Verdict.REPEATS: "r",
+    Verdict.EMPTY: "e",
+    Verdict.ERROR: "x",
+    Verdict.OFF_TOPIC: "o",
+}
+_UNJUDGED = "."
+_WINDOW = 16
+
+
+class _AnyNode(Protocol):
+    """Node of a tree, with or without its content."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def parent(self) -> str | None: ...
+
+    @property
+    def position(self) -> int: ...
+
+
+N = TypeVar("N", bound=_AnyNode)
+
+
+class _Known(Struct, frozen=True):
+    """Node of a stored tree, without what the skeleton does not need."""
+
+    id: str
+    parent: str | None
+    position: int
+    verdict: Verdict
+    reason: str = ""
+
+
+class _KnownTree(Struct, frozen=True):
+    nodes: tuple[_Known, ...]
+
+
+class _Numbers(Struct, frozen=True):
+    """Figures of a result; its long parts are skipped."""
+
+    pairs: tuple[object, ...] = ()
+    tasks: tuple[object, ...] = ()
+    failure: str = ""
+
+
+class _KnownResult(Struct, frozen=True):
+    tree: _KnownTree | None = None
+
+
+class TreeRun(JournalRun[SeedResult]):
+    """A synthesis."""
+
+    kind = RunKind.SYNTHESIS
+    result_type = SeedResult
+
+    def spot_of(self, key: str) -> str | None:
+        """Return the spot of the node that an entry belongs to."""
+        kind, _, rest = key.partition("/")
+        if kind in ("act", "node", "diverged"):
+            return rest
+        if kind == "plan":
+            return _spot(rest.partition("/")[0])
+        return None
+
+    def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]:
+        numbers = [each.seed.index for each in found]
+        nodes = self._journal.count_entries(self._run, numbers, "act/")
+        bodies = self._journal.harvests(self._run, [each.seed.index for each in found if each.done])
+        ends = {number: msgspec.json.decode(body, type=_Numbers) for number, body in bodies.items()}
+        summaries: list[SeedSummary] = []
+        for each in found:
+            seed, end = each.seed, ends.get(each.seed.index)
+            summaries.append(
+                SeedSummary(
+                    id=seed.id,
+                    index=seed.index,
+                    text=short(seed.content),
+                    state=seed_state(each),
+                    nodes=nodes.get(seed.index, 0),
+                    pairs=None if end is None else len(end.pairs) + len(end.tasks),
+                    failure="" if end is None else short(end.failure),
+                    task=seed.id,
+                )
+            )
+        return summaries
+
+    def skeleton(self, seed: str) -> TreeSkeleton:
+        """Return the shape of a tree from keys alone, and its verdicts from one entry for each level."""
+        stored = self.stored(seed)
+        cursor = self._journal.news(self._run, "").cursor
+        number = stored.seed.index
+        spots = [key[4:] for key in self._journal.keys(self._run, number, "act/")]
+        _sort(spots)
+        planned: list[str] = []
+        if not stored.done:
+            parents = {_parent(spot) for spot in spots}
+            asked = self._journal.keys(self._run, number, "plan/")
+            planned = [spot for key in asked if (spot := _spot(key.split("/")[1])) not in parents]
+            _sort(planned)
+        marks = self._marks(stored, spots)
+        return TreeSkeleton(
+            seed=seed,
+            state=seed_state(stored),
+            spots=("", *spots),
+            marks=f"n{marks}",
+            planned=tuple(dict.fromkeys(planned)),
+            cursor=cursor,
+        )
+
+    def _marks(self, stored: StoredSeed, spots: Sequence[str]) -> str:
+        """Return a letter for each node, whose spots are ordered by depth."""
+        levels = self._levels(stored)
+        if not levels and spots:
+            verdicts = self._old_verdicts(stored)
+            return "".join(_MARKS[verdicts[spot][0]] if spot in verdicts else _UNJUDGED for spot in spots)
+        judged, others = max(levels, default=0), _others(levels.values())
+        return "".join(
+            (_MARKS[others[spot][0]] if spot in others else "n") if _depth(spot) <= judged else _UNJUDGED
+            for spot in spots
+        )
+
+    def _levels(self, stored: StoredSeed) -> dict[int, LevelRecord]:
+        bodies = self._journal.entries(self._run, stored.seed.index, "level/")
+        return {int(key[6:]): msgspec.json.decode(body, type=LevelRecord) for key, body in bodies.items()}
+
+    def _old_verdicts(self, stored: StoredSeed) -> Mapping[str, tuple[Verdict, str]]:
+        """Return the verdicts in a journal of an earlier version: of a finished tree, or those of a model."""
+        number = stored.seed.index
+        if body := self._journal.harvests(self._run, [number]).get(number) if stored.done else None:
+            tree = msgspec.json.decode(body, type=_KnownResult).tree
+            nodes = () if tree is None else tree.nodes
+            return {spot: (node.verdict, node.reason) for spot, node in _spots(nodes).items()}
+        records = self._journal.entries(self._run, number, "node/")
+        judged = {key[5:]: msgspec.json.decode(body, type=VerdictRecord) for key, body in records.items()}
+        return {spot: (record.verdict, record.reason) for spot, record in judged.items()}
+
+    def _verdicts(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, tuple[Verdict, str]]:
+        """Return the verdicts on these nodes; those that are not yet judged are left out."""
+        levels = self._levels(stored)
+        if not levels:
+            return dict(self._old_verdicts(stored))
+        judged, others = max(levels), _others(levels.values())
+        return {spot: others.get(spot, (Verdict.NEW, "")) for spot in spots if _depth(spot) <= judged}
+
+    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+        """Return nodes as rows."""
+        stored = self.stored(seed)
+        records = self._records(stored, spots)
+        verdicts = self._verdicts(stored, spots)
+        children = self._child_counts(stored, spots)
+        rows: list[NodeSummary] = []
+        for spot in spots:
+            if not spot:
+                line = short(stored.seed.content)
+                rows.append(
+                    NodeSummary(spot="", verdict=Verdict.NEW.value, line=line, children=children.get("", 0))
+                )
+            elif (record := records.get(spot)) is not None:
+                rows.append(_row(spot, record, verdicts.get(spot), children.get(spot, 0)))
+        return rows
+
+    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+        """Return the children of a node as rows."""
+        stored = self.stored(seed)
+        number = self._child_counts(stored, [spot]).get(spot, 0)
+        if not number and spot and not self._records(stored, [spot]):
+            raise KeyError(spot)
+        return self.nodes(seed, [_child(spot, position) for position in range(number)])
+
+    def node(self, seed: str, spot: str) -> NodeDetail:
+        """Return a node with everything that is known about it."""
+        stored = self.stored(seed)
+        own = self._plans(stored, spot)
+        children = self._child_counts(stored, [spot]).get(spot, 0)
+        path = tuple(map(int, spot.split("-"))) if spot else ()
+        result = self.result_of(stored)
+        tree = None if result is None else result.tree
+        name = node_id(tree_id(self.key, stored.seed), path)
+        detail = NodeDetail(
+            spot=spot,
+            id=name,
+            children=children,
+            stalled="" if tree is None else tree.stalled.get(name, ""),
+            citations=() if result is None else tuple(_citations(result, name)),
+            calls=tuple(own),
+        )
+        if not spot:
+            content = stored.seed.content
+            parts = parts_of(Observation((Text(content),)))
+            return replace(detail, parts=parts, verdict=Verdict.NEW.value)
+        if (record := self._records(stored, [spot]).get(spot)) is None:
+            raise KeyError(spot)
+        verdict, reason = self._verdicts(stored, [spot]).get(spot, ("", ""))
+        body = self._journal.bodies(self._run, stored.seed.index, [f"node/{spot}"]).get(f"node/{spot}")
+        chosen = self._plans(stored, _parent(spot))
+        asked: list[CallSummary] = []
+        if body is not None:
+            judged = msgspec.json.decode(body, type=VerdictRecord)
+            said = msgspec.json.encode({"verdict": judged.verdict, "reason": judged.reason}).decode()
+            asked.append(
+                CallSummary(
+                    key=f"node/{spot}", role="verifier", text=said, usage=judged.usage, failure=judged.failure
+                )
+            )
+        action = record.action
+        return replace(
+            detail,
+            intent=record.intent,
+            reasoning="\n\n".join(call.reasoning for call in chosen if call.reasoning),
+            tool="" if action is None else action.tool,
+            arguments={} if action is None else action.arguments,
+            parts=parts_of(record.outcome.observation),
+            verdict=str(verdict),
+            reason=reason,
+            judge="" if not verdict else "rule" if body is None else "model",
+            failure=record.outcome.failure,
+            trouble=record.outcome.trouble,
+            isolation=record.isolation.value,
+            diverged=bool(self._journal.existing(self._run, stored.seed.index, [f"diverged/{spot}"])),
+            calls=(*chosen, *asked, *own),
+        )
+
+    def call(self, seed: str, key: str) -> CallDetail:
+        """Return a model call with its prompt, which is built again if the call chose the first actions at a node."""
+        stored = self.stored(seed)
+        spot = self.spot_of(key)
+        if spot is None:
+            raise KeyError(key)
+        found = next((each for each in self.node(seed, spot).calls if each.key == key), None)
+        if found is None:
+            raise KeyError(key)
+        start = self.start
+        if start is None:
+            return CallDetail(
+                call=found, missing="the run was made by a version that did not store its tools"
+            )
+        if found.role != "planner" or not key.endswith("/0"):
+            return CallDetail(call=found, missing="only prompts of first plans are built again")
+        path = list(accumulate(spot.split("-"), "{}-{}".format)) if spot else []
+        prompts = PlanPrompts(self.settings, start)
+        records, verdicts = self._records(stored, path), self._verdicts(stored, path)
+        return CallDetail(call=found, prompt=prompts.plan(stored.seed, path, records, verdicts))
+
+    def results(self, seed: str) -> SeedResults:
+        """Return the pairs or tasks of a seed."""
+        stored = self.stored(seed)
+        shown = SeedResults(seed=seed, text=stored.seed.content, state=seed_state(stored))
+        result = self.result_of(stored)
+        if result is None:
+            return shown
+        spots = {node.id: spot for spot, node in _spots(result.tree.nodes).items()} if result.tree else {}
+        pairs = [
+            SeedAnswer(
+                id=pair.id,
+                question=pair.question,
+                answer=pair.answer,
+                kind=pair.kind.value,
+                hops=pair.hops,
+                steps=tuple(step.step for step in pair.reasoning_steps),
+                spots=tuple(spots[node] for node in pair.support if node in spots),
+                pass_rate=None if pair.difficulty is None else pair.difficulty.rate,
+            )
+            for pair in result.pairs
+        ]
+        tasks = [
+            SeedAnswer(
+                id=task.id,
+                question=task.instruction,
+                answer=msgspec.json.encode(task.gold).decode(),
+                kind=task.kind,
+                spots=tuple(spots[node] for node in task.sources if node in spots),
+            )
+            for task in result.tasks
+        ]
+        rejected = [
+            (draft.question, draft.findings[0].reason if draft.findings else "") for draft in result.rejected
+        ]
+        used = dict(result.usage)
+        for role, more in (result.tree.usage if result.tree else {}).items():
+            used[role] = used.get(role, Usage()) + more
+        return replace(
+            shown, answers=(*pairs, *tasks), rejected=tuple(rejected), usage=used,
+            failure=None if not result.failure else Failure("crashed", result.failure),
+        )  # fmt: skip
+
+    def result(self, seed: str) -> SeedResult | None:
+        """Return the result of a finished seed; its tree has no observations."""
+        return self.result_of(self.stored(seed))
+
+    def tree(self, seed: str) -> Tree:
+        """Return the whole tree, as far as it is judged."""
+        stored = self.stored(seed)
+        entries = self._journal.entries(self._run, stored.seed.index, "act/")
+        result = self.result_of(stored)
+        if result is not None and result.tree is not None:
+            return with_observations(result.tree, stored.seed, Page(entries))
+        records = {key[4:]: msgspec.json.decode(body, type=ActionRecord) for key, body in entries.items()}
+        spots = list(records)
+        _sort(spots)
+        verdicts, id = self._verdicts(stored, spots), tree_id(self.key, stored.seed)
+        root = Node(
+            id=node_id(id, ()), parent=None, depth=0, position=0, intent="", action=None,
+            observation=Observation((Text(stored.seed.content),)), verdict=Verdict.NEW,
+        )  # fmt: skip
+        nodes = [root]
+        for spot in spots:
+            record, path = records[spot], tuple(map(int, spot.split("-")))
+            if spot in verdicts:
+                nodes.append(
+                    Node(
+                        id=node_id(id, path), parent=node_id(id, path[:-1]), depth=len(path), position=path[-1],
+                        intent=record.intent, action=record.action, observation=record.outcome.observation,
+                        verdict=verdicts[spot][0], reason=verdicts[spot][1], failure=record.outcome.failure,
+                        isolation=record.isolation,
+                    )
+                )  # fmt: skip
+        return Tree(id=id, seed=stored.seed, nodes=tuple(nodes))
+
+    def tokens(self, seed: str) -> list[SeedTokens]:
+        """Return the rows of exact tokens of the planner's calls."""
+        stored = self.stored(seed)
+        tree = TokenTree()
+        voice = Voice(role="planner", episode=seed)
+        for key, body in self._journal.entries(self._run, stored.seed.index, "plan/").items():
+            reply = msgspec.json.decode(body, type=Reply[Plan])
+            if reply.tokens is not None:
+                for number, tokens in enumerate(reply.unusable, 1):
+                    tree.add(TokenCall(id=f"{key}/unusable/{number}", voice=voice, tokens=tokens))
+                tree.add(TokenCall(id=key, voice=voice, tokens=reply.tokens))
+        return token_rows(tree)
+
+    def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, ActionRecord]:
+        """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""
+        bodies = self._journal.bodies(self._run, stored.seed.index, [f"act/{spot}" for spot in spots if spot])
+        records = {key[4:]: msgspec.json.decode(body, type=ActionRecord) for key, body in bodies.items()}
+        if all(record.action is not None for record in records.values()):
+            return records
+        result = self.result_of(stored)
+        known = _spots(result.tree.nodes) if result is not None and result.tree is not None else {}
+        return {
+            spot: replace(record, action=known[spot].action, intent=known[spot].intent)
+            if spot in known
+            else record
+            for spot, record in records.items()
+        }
+
+    def _child_counts(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, int]:
+        """Count children by asking for their keys: positions are consecutive."""
+        counts: dict[str, int] = {}
+        pending = list(spots)
+        for begin in count(0, _WINDOW):
+            wanted = {
+                f"act/{_child(spot, position)}": spot
+                for spot in pending
+                for position in range(begin, begin + _WINDOW)
+            }
+            found = self._journal.existing(self._run, stored.seed.index, list(wanted))
+            for key in found:
+                last = int(key.rpartition("-")[2].rpartition("/")[2])
+                counts[wanted[key]] = max(counts.get(wanted[key], 0), last + 1)
+            pending = [spot for spot in pending if counts.get(spot, 0) == begin + _WINDOW]
+            if not pending:
+                return counts
+        raise AssertionError
+
+    def _plans(self, stored: StoredSeed, spot: str) -> list[CallSummary]:
+        """Return the planner's calls at a node."""
+        keys = [f"plan/{spot or 'root'}/{ask}" for ask in range(_WINDOW)]
+        bodies = self._journal.bodies(self._run, stored.seed.index, keys)
+        replies = {key: msgspec.json.decode(bodies[key], type=Reply[Plan]) for key in keys if key in bodies}
+        return [call_of(key, "planner", reply) for key, reply in replies.items()]
+
+
+def _row(spot: str, record: ActionRecord, verdict: tuple[Verdict, str] | None, children: int) -> NodeSummary:
+    action, observation = record.action, record.outcome.observation
+    return NodeSummary(
+        spot=spot,
+        tool="" if action is None else action.tool,
+        arguments="" if action is None else short(msgspec.json.encode(action.arguments).decode()),
+        intent=short(record.intent),
+        verdict="" if verdict is None else verdict[0].value,
+        failure="" if record.outcome.failure is None else record.outcome.failure.kind,
+        line=short(observation.text[:2_000]),
+        images=len(observation.blobs),
+        children=children,
+    )
+
+
+def _citations(result: SeedResult, node: str) -> Iterable[NodeCitation]:
+    for pair in result.pairs:
+        for step in pair.reasoning_steps:
+            for span in step.citations:
+                if span.node_id == node:
+                    yield NodeCitation(
+                        pair=pair.id,
+                        question=pair.question,
+                        quote=span.quote,
+                        start=span.start,
+                        end=span.end,
+                        image=span.image,
+                        region=span.region,
+                    )
+
+
+def _others(levels: Iterable[LevelRecord]) -> dict[str, tuple[Verdict, str]]:
+    found: dict[str, tuple[Verdict, str]] = {}
+    for level in levels:
+        found |= level.others
+    return found
+
+
+def _spots(nodes: Sequence[N]) -> dict[str, N]:
+    """Return the nodes by spot; parents precede their children."""
+    spots: dict[str, str] = {}
+    for node in nodes:
+        spots[node.id] = "" if node.parent is None else _child(spots[node.parent], node.position)
+    return {spots[node.id]: node for node in nodes}
+
+
+def _sort(spots: list[str]) -> None:
+    """Sort by depth, then by positions."""
+    if all(len(spot) == 2 * _depth(spot) - 1 for spot in spots):
+        # All positions have one digit, so the order of texts is that of numbers.
+        spots.sort()
+    else:
+        spots.sort(key=lambda spot: [*map(int, spot.split("-"))])
+    spots.sort(key=_depth)
+
+
+def _depth(spot: str) -> int:
+    return spot.count("-") + 1 if spot else 0
+
+
+def _child(spot: str, position: int) -> str:
+    return f"{spot}-{position}" if spot else str(position)
+
+
+def _parent(spot: str) -> str:
+    return spot.rpartition("-")[0]
+
+
+def _spot(key: str) -> str:
+    return "" if key == "root" else key

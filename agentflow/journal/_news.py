@@ -1,0 +1,111 @@
+"""News of a journal since a cursor, without gaps: for readers that poll it."""
+
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct, field
+from sqlalchemy import Connection, func, or_, select, text
+
+from agentflow.journal._leases import count
+from agentflow.journal._schema import entries, seeds
+
+_MANY_NEWS = 20_000
+
+
+class JournalNews(NamedTuple):
+    """News since a cursor."""
+
+    cursor: str
+    """State to continue from."""
+    changed: bool
+    """Something has changed."""
+    seeds: tuple[int, ...]
+    """Numbers of seeds with new entries or a new result."""
+    keys: tuple[str, ...]
+    """New keys of the watched seed."""
+
+
+class _Cursor(Struct, omit_defaults=True):
+    """State of a run that a reader has seen."""
+
+    entry: int = 0
+    """Last entry of the journal."""
+    result: int = 0
+    """Last result of the journal."""
+    seeds: dict[int, int] = field(default_factory=dict[int, int])
+    """Number of the last entry of each seed that is worked on."""
+    counts: tuple[int, ...] = ()
+    """Numbers of seeds by state."""
+
+
+def read_news(run: int, cursor: str, watched: int | None, connection: Connection) -> JournalNews:
+    """Return what was committed since a cursor; see `JournalReader.news`."""
+    try:
+        before = msgspec.json.decode(cursor, type=_Cursor) if cursor else None
+    except msgspec.MsgspecError:
+        before = None
+    read = _sqlite_news if connection.dialect.name == "sqlite" else _postgres_news
+    after, changed, keys = read(connection, run, before, watched)
+    after.counts = tuple(count(connection, run))
+    shown = msgspec.json.encode(after).decode()
+    if before is None:
+        return JournalNews(shown, False, (), ())
+    moved = bool(changed or keys) or before.counts != after.counts
+    return JournalNews(shown, moved, tuple(sorted(changed)), tuple(keys))
+
+
+def _sqlite_news(
+    connection: Connection, run: int, before: _Cursor | None, watched: int | None
+) -> tuple[_Cursor, set[int], list[str]]:
+    changed: set[int] = set()
+    keys: list[str] = []
+    after = _Cursor(
+        entry=connection.scalar(text("SELECT max(rowid) FROM agentflow_entries")) or 0,
+        result=connection.scalar(text("SELECT max(rowid) FROM agentflow_harvests")) or 0,
+    )
+    if before is None:
+        return after, changed, keys
+    if after.entry > before.entry:
+        rows = connection.execute(
+            text(
+                "SELECT seed, key FROM agentflow_entries WHERE rowid > :since AND rowid <= :last AND run = :run"
+            ),
+            {"since": max(before.entry, after.entry - _MANY_NEWS), "last": after.entry, "run": run},
+        ).all()
+        changed |= {seed for seed, _ in rows if seed >= 0}
+        keys += [key for seed, key in rows if seed == watched]
+    if after.result > before.result:
+        rows = connection.execute(
+            text(
+                "SELECT seed FROM agentflow_harvests WHERE rowid > :since AND rowid <= :last AND run = :run"
+            ),
+            {"since": max(before.result, after.result - _MANY_NEWS), "last": after.result, "run": run},
+        ).all()
+        changed |= {seed for (seed,) in rows}
+    return after, changed, keys
+
+
+def _postgres_news(
+    connection: Connection, run: int, before: _Cursor | None, watched: int | None
+) -> tuple[_Cursor, set[int], list[str]]:
+    newest = (
+        select(func.max(entries.c.ordinal))
+        .where(entries.c.run == seeds.c.run, entries.c.seed == seeds.c.number)
+        .scalar_subquery()
+    )
+    wanted = or_((~seeds.c.done) & (seeds.c.claims > 0), seeds.c.number == watched)
+    rows = connection.execute(select(seeds.c.number, newest).where(seeds.c.run == run, wanted)).all()
+    after = _Cursor(seeds={number: last or 0 for number, last in rows})
+    if before is None:
+        return after, set(), []
+    known = before.seeds
+    changed = {
+        number for number in after.seeds.keys() | known.keys() if after.seeds.get(number) != known.get(number)
+    }
+    keys: list[str] = []
+    if watched is not None and watched in known:
+        chosen = select(entries.c.key).where(
+            entries.c.run == run, entries.c.seed == watched, entries.c.ordinal > known[watched]
+        )
+        keys = list(connection.scalars(chosen.limit(_MANY_NEWS)))
+    return after, changed, keys

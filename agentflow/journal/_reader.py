@@ -1,0 +1,448 @@
+"""Reading a journal without changing it: no migration, no lock that a writer waits for, no file beside a finished one."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple, Protocol, Self, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Engine, Text, cast, create_engine, func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from agentflow.errors import ConfigurationError
+from agentflow.journal._backend import root_of
+from agentflow.journal._database import backend_for
+from agentflow.journal._leases import Counts, count, has_died
+from agentflow.journal._news import JournalNews, read_news
+from agentflow.journal._run import RUN_PAGE
+from agentflow.journal._schema import MIGRATIONS, blobs, entries, harvests, runs, schema, seeds, usage
+from agentflow.journal._sqlite import Sqlite
+from agentflow.trajectory import Seed, Usage
+
+T = TypeVar("T")
+
+_ERRORS = (SQLAlchemyError, OSError, sqlite3.Error)
+_SOME = 500
+
+
+class StoredRun(NamedTuple):
+    """Run in a journal."""
+
+    number: int
+    """Number in the journal."""
+    name: str
+    """Name."""
+    settings: bytes
+    """Settings that decide its content, as JSON."""
+
+
+class StoredSeed(NamedTuple):
+    """Seed in a journal."""
+
+    seed: Seed
+    """The seed."""
+    done: bool
+    """It is finished."""
+    active: bool
+    """A living process holds it, as far as its lease tells."""
+    claims: int
+    """Number of times that it was claimed."""
+
+
+class _Access(Protocol):
+    """Database opened for reading."""
+
+    shown: str
+
+    def read(self, ask: Callable[[Connection], T]) -> T: ...
+
+    def now(self, connection: Connection) -> float: ...
+
+    def close(self) -> None: ...
+
+
+class JournalReader:
+    """Journal opened by `open_reader`. Threads may share it; each method reads what is committed at that moment.
+
+    :raises ConfigurationError: from every method, in one line, if the journal can't be read.
+    """
+
+    def __init__(self, access: _Access) -> None:
+        self._access = access
+        self.shown = access.shown
+        """Its address, without a password."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._access.close()
+
+    def read(self, ask: Callable[[Connection], T]) -> T:
+        """Run a query."""
+        try:
+            return self._access.read(ask)
+        except _ERRORS as error:
+            reason = " ".join(str(root_of(error)).split()) or type(root_of(error)).__name__
+            raise ConfigurationError(f"{self.shown}: can't be read: {reason}") from None
+
+    def check(self) -> None:
+        """Check that it is a journal of a known version; older ones are read as they are.
+
+        :raises ConfigurationError: if not.
+        """
+        try:
+            version = self._access.read(lambda connection: connection.scalar(select(schema.c.version)))
+        except _ERRORS as error:
+            reason = str(root_of(error))
+            if "agentflow_schema" in reason or "not a database" in reason:
+                raise ConfigurationError(
+                    f"{self.shown}: is no journal; name the output_dir of a run, or its journal.db"
+                ) from None
+            raise ConfigurationError(f"{self.shown}: can't be read: {' '.join(reason.split())}") from None
+        if version is not None and version > len(MIGRATIONS):
+            raise ConfigurationError(
+                f"{self.shown}: its tables are of version {version}, this program knows {len(MIGRATIONS)}; "
+                "use a newer AgentFlow"
+            )
+
+    def runs(self) -> list[StoredRun]:
+        """Return all runs in the order of their creation."""
+        rows = self.read(
+            lambda connection: connection.execute(
+                select(runs.c.id, runs.c.name, runs.c.settings).order_by(runs.c.id)
+            ).all()
+        )
+        return [StoredRun(*row) for row in rows]
+
+    def counts(self, run: int) -> tuple[Counts, bool, bool]:
+        """Return the numbers of seeds by state; whether a living process holds one, and whether one was ever claimed."""
+
+        def ask(connection: Connection) -> tuple[Counts, bool, bool]:
+            now = self._access.now(connection)
+            held = connection.execute(
+                select(seeds.c.owner, func.max(seeds.c.until))
+                .where(seeds.c.run == run, ~seeds.c.done, seeds.c.owner.is_not(None))
+                .group_by(seeds.c.owner)
+            ).all()
+            begun = connection.scalar(
+                select(seeds.c.number).where(seeds.c.run == run, seeds.c.claims > 0).limit(1)
+            )
+            active = any(_is_active(owner, until, now) for owner, until in held)
+            return count(connection, run), active, begun is not None
+
+        return self.read(ask)
+
+    def usage(self, run: int) -> dict[str, Usage]:
+        """Return the usage of models by role."""
+        rows = self.read(
+            lambda connection: connection.execute(
+                select(usage.c.role, usage.c.body).where(usage.c.run == run).order_by(usage.c.role)
+            ).all()
+        )
+        found: dict[str, Usage] = {}
+        for role, body in rows:
+            found[role] = found.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
+        return found
+
+    def seeds(
+        self,
+        run: int,
+        *,
+        after: int = -1,
+        limit: int = 200,
+        done: bool | None = None,
+        begun: bool | None = None,
+        numbers: Iterable[int] | None = None,
+    ) -> list[StoredSeed]:
+        """Return seeds in their order.
+
+        :param after: number of the seed before the first one.
+        :param done: only finished, or only unfinished ones.
+        :param begun: only those that were claimed, or only others.
+        :param numbers: only these.
+        """
+        chosen: list[ColumnElement[bool]] = [seeds.c.run == run, seeds.c.number > after]
+        if done is not None:
+            chosen.append(seeds.c.done if done else ~seeds.c.done)
+        if begun is not None:
+            chosen.append(seeds.c.claims > 0 if begun else seeds.c.claims == 0)
+        if numbers is not None:
+            chosen.append(seeds.c.number.in_(tuple(numbers)))
+        return self._seeds(chosen, limit)
+
+    def seed(self, run: int, name: str) -> StoredSeed:
+        """Return the seed with an id.
+
+        :raises KeyError: if there is none.
+        """
+        for found in self._seeds([seeds.c.run == run, seeds.c.name == name], 1):
+            return found
+        raise KeyError(name)
+
+    def _seeds(self, chosen: Sequence[ColumnElement[bool]], limit: int) -> list[StoredSeed]:
+        columns = seeds.c.body, seeds.c.done, seeds.c.owner, seeds.c.until, seeds.c.claims
+
+        def ask(connection: Connection) -> list[StoredSeed]:
+            now = self._access.now(connection)
+            rows = connection.execute(
+                select(*columns).where(*chosen).order_by(seeds.c.number).limit(limit)
+            ).all()
+            return [
+                StoredSeed(
+                    msgspec.json.decode(body, type=Seed), bool(done), _is_active(owner, until, now), claims
+                )
+                for body, done, owner, until, claims in rows
+            ]
+
+        return self.read(ask)
+
+    def count_entries(self, run: int, numbers: Sequence[int], prefix: str) -> dict[int, int]:
+        """Count the entries of seeds under keys with a prefix, by number of the seed; from the keys alone."""
+        if not numbers:
+            return {}
+
+        def ask(connection: Connection) -> dict[int, int]:
+            rows = connection.execute(
+                select(entries.c.seed, func.count())
+                .where(
+                    entries.c.run == run,
+                    entries.c.seed.in_(tuple(numbers)),
+                    *_below(connection, prefix),
+                )
+                .group_by(entries.c.seed)
+            )
+            return {row[0]: row[1] for row in rows.all()}
+
+        return self.read(ask)
+
+    def keys(self, run: int, seed: int, prefix: str = "") -> list[str]:
+        """Return the keys of a seed with a prefix, in no order; no body is read."""
+
+        def ask(connection: Connection) -> str | None:
+            return connection.scalar(
+                select(func.aggregate_strings(entries.c.key, "\n")).where(
+                    entries.c.run == run, entries.c.seed == seed, *_below(connection, prefix)
+                )
+            )
+
+        found = self.read(ask)
+        return found.split("\n") if found else []
+
+    def entries(self, run: int, seed: int, prefix: str) -> dict[str, bytes]:
+        """Return the entries of a seed with a prefix, in the order in which they were written."""
+
+        def ask(connection: Connection) -> dict[str, bytes]:
+            rows = connection.execute(
+                select(entries.c.key, entries.c.body)
+                .where(entries.c.run == run, entries.c.seed == seed, *_below(connection, prefix))
+                .order_by(entries.c.ordinal)
+            )
+            return {row[0]: row[1] for row in rows.all()}
+
+        return self.read(ask)
+
+    def bodies(self, run: int, seed: int, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return the entries of a seed with these keys; missing ones are left out."""
+        wanted = list(dict.fromkeys(keys))
+
+        def ask(connection: Connection) -> dict[str, bytes]:
+            found: dict[str, bytes] = {}
+            for start in range(0, len(wanted), _SOME):
+                rows = connection.execute(
+                    select(entries.c.key, entries.c.body).where(
+                        entries.c.run == run,
+                        entries.c.seed == seed,
+                        entries.c.key.in_(wanted[start : start + _SOME]),
+                    )
+                )
+                found |= {row[0]: row[1] for row in rows.all()}
+            return found
+
+        return self.read(ask) if wanted else {}
+
+    def existing(self, run: int, seed: int, keys: Sequence[str]) -> set[str]:
+        """Return those of the keys that a seed has; no body is read."""
+
+        def ask(connection: Connection) -> set[str]:
+            found: set[str] = set()
+            for start in range(0, len(keys), _SOME):
+                some = entries.c.key.in_(keys[start : start + _SOME])
+                found |= set(
+                    connection.scalars(
+                        select(entries.c.key).where(entries.c.run == run, entries.c.seed == seed, some)
+                    )
+                )
+            return found
+
+        return self.read(ask)
+
+    def find(self, run: int, words: str, limit: int, seed: int | None = None) -> list[tuple[int, str, bytes]]:
+        """Return entries with a text, as number of the seed, key and body; case matters only beyond ASCII letters.
+
+        :param words: the text as it is in JSON.
+        :param seed: only entries of this seed.
+        """
+
+        def ask(connection: Connection) -> list[tuple[int, str, bytes]]:
+            lite = connection.dialect.name == "sqlite"
+            body = cast(entries.c.body, Text) if lite else func.convert_from(entries.c.body, "UTF8")
+            chosen = [entries.c.run == run, entries.c.seed >= 0, body.icontains(words, autoescape=True)]
+            if seed is not None:
+                chosen.append(entries.c.seed == seed)
+            rows = connection.execute(
+                select(entries.c.seed, entries.c.key, entries.c.body)
+                .where(*chosen)
+                .order_by(entries.c.seed, entries.c.key)
+                .limit(limit)
+            )
+            return [(row[0], row[1], row[2]) for row in rows.all()]
+
+        return self.read(ask)
+
+    def kept(self, run: int, key: str) -> bytes | None:
+        """Return a record of the run itself, which `Run.keep` stored."""
+        return self.bodies(run, RUN_PAGE, [key]).get(key)
+
+    def harvests(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
+        """Return the results of finished seeds by number."""
+        if not numbers:
+            return {}
+        chosen = select(harvests.c.seed, harvests.c.body).where(
+            harvests.c.run == run, harvests.c.seed.in_(tuple(numbers))
+        )
+        return {row[0]: row[1] for row in self.read(lambda connection: connection.execute(chosen).all())}
+
+    def blob(self, run: int, hash: str) -> bytes:
+        """Return the bytes with a SHA-256.
+
+        :raises KeyError: if the run has none.
+        """
+        wanted = select(blobs.c.data).where(blobs.c.run == run, blobs.c.hash == hash)
+        if (data := self.read(lambda connection: connection.scalar(wanted))) is None:
+            raise KeyError(hash)
+        return data
+
+    def news(self, run: int, cursor: str, watched: int | None = None) -> JournalNews:
+        """Return what was committed since a cursor; an empty one means from now on.
+
+        SQLite numbers all entries in the order of their commits. Postgres has no such number: a transaction that began
+        earlier may be committed later. There the cursor has a place for each seed that is worked on.
+
+        :param watched: number of the seed whose new keys are returned.
+        """
+        return self.read(partial(read_news, run, cursor, watched))
+
+
+def open_reader(url: str | Path) -> JournalReader:
+    """Open a journal for reading, whether its run is active, finished or was killed.
+
+    Nothing is created or changed, and tables are not migrated. See docs/journal.md.
+
+    :param url: `sqlite:///FILE` or `postgresql://…`; a `Path` is a SQLite file.
+    :raises ConfigurationError: one line, if there is no journal that can be read.
+    """
+    backend = backend_for(url)
+    if isinstance(backend, Sqlite):
+        reader = JournalReader(_SqliteFile(Path(backend.shown)))
+    else:
+        from agentflow.journal._postgres import Postgres, ReadOnlyPostgres
+
+        assert isinstance(backend, Postgres), "there are two kinds"
+        reader = JournalReader(ReadOnlyPostgres(backend.url))
+    try:
+        reader.check()
+    except BaseException:
+        reader.close()
+        raise
+    return reader
+
+
+class _SqliteFile:
+    """SQLite file opened for reading.
+
+    A file without a write-ahead log is opened as immutable, so that SQLite creates no file beside it. Before and after each
+    query, its size and time and those of the log are compared: once a writer appears, the query is repeated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            reason = "is a folder, no journal" if path.is_dir() else "no such file"
+            raise ConfigurationError(f"{path}: {reason}; name the output_dir of a run, or its journal.db")
+        self.shown = str(path)
+        self._path = path
+        self._lock = Lock()
+        self._state: tuple[object, ...] = ()
+        self._engine: Engine | None = None
+
+    def read(self, ask: Callable[[Connection], T]) -> T:
+        while True:
+            state = self._look()
+            engine = self._open(state)
+            try:
+                with engine.connect() as connection:
+                    result = ask(connection)
+            except _ERRORS:
+                if self._look() == state:
+                    raise
+                continue
+            if state[0] == "shared" or self._look() == state:
+                return result
+
+    def now(self, connection: Connection) -> float:
+        del connection
+        return time.time()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine, self._state = None, ()
+
+    def _look(self) -> tuple[object, ...]:
+        """Return the state of the files that decides how the journal is opened."""
+        about = self._path.stat()
+        if any(_size(Path(f"{self._path}{end}")) for end in ("-wal", "-journal")):
+            return "shared", about.st_ino
+        return "immutable", about.st_ino, about.st_size, about.st_mtime_ns
+
+    def _open(self, state: tuple[object, ...]) -> Engine:
+        with self._lock:
+            if self._engine is None or self._state != state:
+                if self._engine is not None:
+                    self._engine.dispose()
+                mode = "mode=ro" if state[0] == "shared" else "mode=ro&immutable=1"
+                uri = f"file:{quote(str(self._path.absolute()))}?{mode}"
+                connect = partial(
+                    sqlite3.connect, uri, uri=True, timeout=5, isolation_level=None, check_same_thread=False
+                )
+                self._engine, self._state = create_engine("sqlite://", creator=connect, pool_size=4), state
+            return self._engine
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _is_active(owner: str | None, until: float | None, now: float) -> bool:
+    return owner is not None and until is not None and until > now and not has_died(owner)
+
+
+def _below(connection: Connection, prefix: str) -> tuple[ColumnElement[bool], ...]:
+    """Select keys with a prefix. SQLite reads only that range of its primary key, and no body."""
+    if not prefix:
+        return ()
+    if connection.dialect.name == "sqlite":
+        return entries.c.key >= prefix, entries.c.key < f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}"
+    return (entries.c.key.startswith(prefix, autoescape=True),)
