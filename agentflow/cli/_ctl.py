@@ -1,20 +1,46 @@
-"""`agentflow ctl`: calls the control server of an active run."""
+"""`agentflow ctl`: calls the control server of an active run, and shows the progress of one that was started elsewhere."""
 
 import argparse
 import json
+import math
+import os
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
+from pydantic import ValidationError
 
 from agentflow._terminal import printable
 from agentflow._typeguards import is_list, is_object
-from agentflow.cli._output import Exit
+from agentflow.cli._display import RunView, open_display
+from agentflow.cli._output import Exit, print_json, write_out
+from agentflow.cli._synth import synth_fields
 from agentflow.errors import AgentFlowError, ConfigurationError, ErrorKind, ToolFailure
+from agentflow.journal import has_died
+from agentflow.runs import LOCK_FILE, Phase
 from agentflow.sandbox import Sandbox
 from agentflow.synthesis import load_seeds
-from agentflow.synthesis.pipeline import CONTROL_FILE
+from agentflow.synthesis.pipeline import CONTROL_FILE, StatusOutput, SynthesisStatus, status_table
+from agentflow.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+logger = get_logger(__name__)
+
+TOKEN_VARIABLE = "AGENTFLOW_CONTROL_TOKEN"
+WATCH_SECONDS = 0.5
+"""Interval at which `watch` reads the progress; a change of phase is read at once."""
+ANSWER_SECONDS = 10.0
+"""Time in which `watch` expects an answer."""
+_LAST = (Phase.STOPPING, Phase.WRITING, Phase.DONE, Phase.STOPPED)
+_GONE = (ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT, ErrorKind.SESSION_NOT_FOUND)
+_NOTHING = StatusOutput(
+    phase=Phase.STARTING, seeds=0, done=0, open_trees=0, nodes={}, questions=0, rejected=0,
+    calls_in_flight=0, calls_failed=0, tokens=0, cost=0.0, seconds=0.0,
+)  # fmt: skip
 
 
 class _ControlAddress(NamedTuple):
@@ -22,6 +48,8 @@ class _ControlAddress(NamedTuple):
 
     url: str
     token: str
+    process: str = ""
+    """Process that wrote it."""
 
 
 def run_ctl(given: argparse.Namespace) -> int:
@@ -29,14 +57,16 @@ def run_ctl(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: one line, if it fails.
     """
+    if given.action == "watch":
+        return _watch(given)
     arguments: dict[str, object] = {}
     if given.action == "add":
         seeds = [seed for text in given.seeds for seed in load_seeds(text)]
         arguments = {"seeds": seeds, "name": given.name}
     verb = "add_seeds" if given.action == "add" else given.action
-    answer = anyio.run(_ask, _address(Path(given.dir)), f"run:{verb}", arguments)
+    answer = anyio.run(_ask, control_address(given), f"run:{verb}", arguments)
     if given.json:
-        sys.stdout.write(json.dumps(answer) + "\n")
+        print_json(answer)
     else:
         sys.stdout.writelines(
             f"{printable(f'{name:<16} {_text(value)}')}\n" for name, value in answer.items()
@@ -47,32 +77,206 @@ def run_ctl(given: argparse.Namespace) -> int:
 async def _ask(address: _ControlAddress, tool: str, arguments: dict[str, object]) -> dict[str, object]:
     try:
         async with Sandbox(address.url, token=address.token, timeout=60) as sandbox:
-            result = await sandbox.execute(tool, arguments)
+            return await _call(sandbox, tool, arguments)
     except ToolFailure as failure:
         if failure.kind is ErrorKind.UNAVAILABLE:
             raise AgentFlowError(f"no run responds at {address.url}: it has ended or was killed") from None
-        raise AgentFlowError(failure.message) from None
-    if result.error is None:
-        return result.data
-    wrong = result.error.kind is ErrorKind.BAD_ARGUMENTS
-    raise (ConfigurationError if wrong else AgentFlowError)(result.error.message)
+        wrong = failure.kind is ErrorKind.BAD_ARGUMENTS
+        raise (ConfigurationError if wrong else AgentFlowError)(failure.message) from None
+
+
+async def _call(sandbox: Sandbox, tool: str, arguments: dict[str, object]) -> dict[str, object]:
+    result = await sandbox.execute(tool, arguments)
+    if result.error is not None:
+        raise ToolFailure(result.error.kind, result.error.message)
+    return result.data
+
+
+def control_address(given: argparse.Namespace) -> _ControlAddress:
+    """Return the address that the arguments of a command name.
+
+    :raises AgentFlowError: one line, if there is none.
+    """
+    if not given.url:
+        return _address(Path(given.dir))
+    token = given.token or os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        raise ConfigurationError(
+            f"token: it is missing; pass --token, or set {TOKEN_VARIABLE}; it is in {CONTROL_FILE}"
+        )
+    return _ControlAddress(given.url, token)
 
 
 def _address(folder: Path) -> _ControlAddress:
     file = folder / CONTROL_FILE
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        return _ControlAddress(record["url"], record["token"])
-    except FileNotFoundError:
-        message = f"no run is active in {folder} (there is no {CONTROL_FILE}); name its output_dir with --dir"
-        raise AgentFlowError(message) from None
+        return _ControlAddress(record["url"], record["token"], str(record.get("process", "")))
+    except (FileNotFoundError, NotADirectoryError):
+        raise _NoRun(
+            f"no run is active in {folder} (there is no {CONTROL_FILE}); name its output_dir with --dir"
+        ) from None
     except OSError as error:
         raise AgentFlowError(f"{file}: can't be read: {error.strerror}") from None
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise AgentFlowError(f"{file}: damaged; stop the run by a signal and start it again") from None
+
+
+class _NoRun(AgentFlowError):
+    """No run is active in a directory."""
 
 
 def _text(value: object) -> str:
     if is_object(value):
         return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"
-    return ", ".join(map(str, value)) if is_list(value) else str(value)
+    if is_list(value):
+        return "; ".join(" ".join(str(item).split()) for item in value) or "none"
+    return "–" if value is None else str(value)
+
+
+def _watch(given: argparse.Namespace) -> int:
+    """Show the progress of a run until it ends; it goes on if this process is interrupted."""
+    if not (math.isfinite(given.patience) and given.patience >= 0):
+        raise ConfigurationError("--patience: give a number of seconds, 0 or more")
+    watch = _RunWatch(given)
+    watch.has_ended()  # refused before anything is shown, if there is no run
+    if given.json:
+        anyio.run(watch.run, None)
+        return watch.exit()
+    view = RunView(watch.status, {"watched": given.url or given.dir}, synth_fields, watch.table)
+    with open_display(view) as show_progress:
+        anyio.run(watch.run, show_progress)
+    return watch.exit() if write_out(watch.print_end) else Exit.INTERRUPTED
+
+
+class _RunWatch:
+    """Progress of a run that was started elsewhere, read from its control server again and again."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self._address = control_address(given) if given.url else None
+        self._seen: StatusOutput | None = None
+        self._lost = False
+
+    def status(self) -> SynthesisStatus:
+        """Return the last progress that was read."""
+        return (self._seen or _NOTHING).status()
+
+    def table(self, status: SynthesisStatus) -> "Table":
+        """Return it as a table."""
+        notes = list((self._seen or _NOTHING).notes)
+        if self._lost:
+            notes.insert(0, "the run does not respond; waiting for it")
+        return status_table(notes, status)
+
+    def exit(self) -> Exit:
+        """Return the exit status: that of the run, as far as it was seen."""
+        return Exit.STOPPED if self._stopped else Exit.DONE
+
+    def print_end(self) -> None:
+        """Print a line about the end on stdout."""
+        status = self.status()
+        cost = f", cost {status.cost:.4f}" if status.cost else ""
+        kept = f"{status.tasks} tasks" if status.tasks else f"{status.questions} questions accepted"
+        sys.stdout.write(
+            f"the run has {'stopped early' if self._stopped else 'ended'}: {status.done} of {status.seeds} seeds, "
+            f"{kept}, {status.tokens:,} tokens{cost}\n"
+        )
+
+    @property
+    def _stopped(self) -> bool:
+        return self._seen is not None and self._seen.phase in (Phase.STOPPING, Phase.STOPPED)
+
+    async def run(self, show_progress: Callable[[], Coroutine[None, None, None]] | None) -> None:
+        """Read until the run ends.
+
+        :raises AgentFlowError: one line, if there is none, or it was killed and is not started again in time.
+        """
+        failed: AgentFlowError | None = None
+        async with anyio.create_task_group() as tasks:
+            if show_progress is not None:
+                tasks.start_soon(show_progress)
+            try:
+                await self._read_until_end()
+            except AgentFlowError as error:
+                failed = error
+            tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _read_until_end(self) -> None:
+        waiting_since: float | None = None
+        while not self.has_ended():
+            try:
+                address = self._address or _address(Path(self._given.dir))
+                async with Sandbox(address.url, token=address.token, timeout=ANSWER_SECONDS) as sandbox:
+                    while True:
+                        await self._read(sandbox)
+                        waiting_since = None
+            except ToolFailure as failure:
+                if failure.kind not in _GONE:
+                    raise AgentFlowError(failure.message) from None
+                if self._seen is None and self._address is not None:
+                    raise AgentFlowError(
+                        f"no run responds at {self._address.url}: it has ended or was killed"
+                    ) from None
+            except _NoRun:
+                # It is starting or ending: its lock is there before and after the address.
+                pass
+            if self._seen is not None and not self._lost:
+                logger.warning("the run does not respond; waiting for it")
+            self._lost = True
+            now = anyio.current_time()
+            waiting_since = now if waiting_since is None else waiting_since
+            if now - waiting_since >= self._given.patience and not self._is_alive():
+                raise AgentFlowError(self._lost_line())
+            await anyio.sleep(WATCH_SECONDS)
+
+    async def _read(self, sandbox: Sandbox) -> None:
+        known = "" if self._seen is None or self._lost else self._seen.phase
+        answer = await _call(sandbox, "run:status", {"known_phase": known, "wait_seconds": WATCH_SECONDS})
+        try:
+            seen = StatusOutput.model_validate(answer)
+        except ValidationError:
+            raise AgentFlowError(
+                "the run is of another version of agentflow; use agentflow ctl status"
+            ) from None
+        if self._given.json and seen != self._seen:
+            print_json(answer)
+            sys.stdout.flush()
+        self._seen, self._lost = seen, False
+
+    def has_ended(self) -> bool:
+        """Return true if the run has ended by itself.
+
+        :raises _NoRun: if there was none.
+        """
+        if self._address is not None:
+            return self._lost and self._seen is not None and self._seen.phase in _LAST
+        folder = Path(self._given.dir)
+        if (folder / CONTROL_FILE).exists() or (folder / LOCK_FILE).exists():
+            return False
+        if self._seen is None:
+            _address(folder)  # raises, if it was not written just now
+            return False
+        return True
+
+    def _is_alive(self) -> bool:
+        """Return true if the process that does not respond still exists."""
+        if self._address is not None:
+            return False
+        try:
+            process = _address(Path(self._given.dir)).process
+        except _NoRun:
+            return False
+        return bool(process) and not has_died(process)
+
+    def _lost_line(self) -> str:
+        where = self._address.url if self._address is not None else self._given.dir
+        if self._seen is None:
+            return (
+                f"no run responds in {where}: it was killed, or has no control server (control=false); "
+                "run its command again to resume"
+            )
+        seeds = f"{self._seen.done} of {self._seen.seeds} seeds were done"
+        return f"the run in {where} does not respond any more ({seeds}); run its command again to resume"

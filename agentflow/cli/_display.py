@@ -69,8 +69,15 @@ def run_fields(status: RunStatus, **own: object) -> dict[str, object]:
         # Not named "tokens": values under names of secrets are masked in logs.
         "used": status.tokens,
         "cost": round(status.cost, 6),
+        **speed_fields(status.rate, status.remaining),
+        "failures": status.failures,
         "seconds": round(status.seconds, 1),
     }
+
+
+def speed_fields(rate: float, remaining: float | None) -> dict[str, object]:
+    """Return the fields of the rate and of the estimated time to the end."""
+    return {"per_minute": round(rate * 60, 3), "eta_seconds": None if remaining is None else round(remaining)}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from agentflow._terminal import printable
-from agentflow.cli._display import RUN_LOGGER, RunView, open_display, set_up_logging
+from agentflow.cli._display import RUN_LOGGER, RunView, open_display, set_up_logging, speed_fields
 from agentflow.cli._output import UNLIMITED, Exit, print_wide, write_out
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.rollout import (
@@ -30,7 +30,7 @@ from agentflow.rollout import (
 )
 from agentflow.rollout.analysis import with_interval
 from agentflow.rollout.benchmarks import HUB, benchmark_names, published_files
-from agentflow.runs import Phase
+from agentflow.runs import Phase, ThroughputMeter
 from agentflow.telemetry import Level, get_logger
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 OUTPUT = "eval_results"
+NAME_CHARS = 60
 CONCURRENCY = 2
 """Number of concurrent rollouts; each has its own engines, sandboxes and journal."""
 
@@ -141,6 +142,28 @@ class _Progress(NamedTuple):
     """Number of rollouts that are over."""
     cells: list[tuple[_Cell, RolloutStatus]]
     """The rollouts."""
+    rate: float
+    """Tasks finished per second; 0: none yet."""
+    remaining: float | None
+    """Estimated seconds to the end; `None`: unknown."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all rollouts."""
+        return sum(status.tokens for _, status in self.cells)
+
+    @property
+    def cost(self) -> float:
+        """Their cost, of models with prices."""
+        return sum(status.cost for _, status in self.cells)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Failures of all rollouts by kind."""
+        counts: Counter[str] = Counter()
+        for _, status in self.cells:
+            counts.update(status.failures)
+        return dict(counts.most_common())
 
     @property
     def working(self) -> list[tuple[_Cell, RolloutStatus]]:
@@ -167,6 +190,8 @@ class _Evaluation:
         """A signal was received."""
         self._limit = anyio.Semaphore(CONCURRENCY)
         self._began = time.monotonic()
+        self._meter = ThroughputMeter(time.monotonic)
+        self._meter.start(0)
         self._finished = 0
 
     def status(self) -> _Progress:
@@ -176,7 +201,16 @@ class _Evaluation:
         over = Phase.STOPPED if stopped else Phase.DONE
         phase = over if done else Phase.STOPPING if self.interrupted else Phase.GROWING
         statuses = [(cell, cell.run.status()) for cell in self.cells]
-        return _Progress(phase, time.monotonic() - self._began, self._finished, statuses)
+        self._meter.record(sum(status.finished for _, status in statuses))
+        # A rollout that has not begun has all of its tasks before it.
+        left = sum(
+            len(cell.assignment.tasks) * cell.assignment.samples - (status.done if status.seeds else 0)
+            for cell, status in statuses
+            if status.phase not in (Phase.DONE, Phase.STOPPED)
+        )
+        remaining = self._meter.remaining(left, sum(status.active for _, status in statuses))
+        seconds = time.monotonic() - self._began
+        return _Progress(phase, seconds, self._finished, statuses, self._meter.rate, remaining)
 
     async def run(self, show_progress: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run all rollouts.
@@ -226,17 +260,30 @@ def _fields(progress: _Progress) -> dict[str, object]:
         "phase": progress.phase.value,
         "rollouts": f"{progress.finished} of {len(progress.cells)}",
         "in_work": working,
+        **speed_fields(progress.rate, progress.remaining),
+        "failures": progress.failures,
+        "used": progress.tokens,
+        "cost": round(progress.cost, 6),
         "seconds": round(progress.seconds, 1),
     }
 
 
 def _progress(progress: _Progress) -> "Table":
-    from agentflow.runs import progress_table
+    from agentflow.runs import failures_text, one_line, progress_table, speed_text
 
-    table = progress_table(progress.phase.value, len(progress.cells), progress.finished)
+    cost = f", cost {progress.cost:.4f}" if progress.cost else ""
+    table = progress_table(
+        progress.phase.value,
+        len(progress.cells),
+        progress.finished,
+        speed=speed_text(progress.rate, progress.remaining),
+        model=f"{progress.tokens:,} tokens{cost}",
+        failures=failures_text(progress.failures),
+    )
     for cell, status in progress.working:
         score = "" if status.score is None else f", {status.score:.1%}"
-        table.add_row(cell.benchmark, f"{cell.model}: {status.done} of {status.seeds} tasks{score}")
+        line = f"{one_line(cell.model, NAME_CHARS)}: {status.done} of {status.seeds} tasks{score}"
+        table.add_row(one_line(cell.benchmark, NAME_CHARS), line)
     return table
 
 

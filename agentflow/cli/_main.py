@@ -339,6 +339,7 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, what in (
         ("status", "print its progress"),
+        ("watch", "show its progress until it ends, as the run itself does"),
         ("pause", "begin no new calls"),
         ("resume", "continue after a pause"),
         ("stop", "stop it cleanly"),
@@ -348,7 +349,20 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--dir", default="synthesis_results", metavar="OUTPUT_DIR", help="the run's output_dir"
         )
-        action.add_argument("--json", action="store_true", help="print the answer as JSON")
+        action.add_argument("--url", default="", help="address of its control server, instead of --dir")
+        action.add_argument(
+            "--token", default="", help="token of that server (default: $AGENTFLOW_CONTROL_TOKEN)"
+        )
+        lines = "; a line for each change" if name == "watch" else ""
+        action.add_argument("--json", action="store_true", help=f"print the answer as JSON{lines}")
+        if name == "watch":
+            action.add_argument(
+                "--patience",
+                type=float,
+                default=60.0,
+                metavar="SECONDS",
+                help="time to wait for a restart of a run that was killed (default: 60)",
+            )
         if name == "add":
             action.add_argument("seeds", nargs="+", metavar="SEED", help="text, or JSONL or CSV file")
             action.add_argument(

@@ -59,7 +59,7 @@ def run_synth(given: argparse.Namespace) -> int:
 
 def synth_view(run: SynthesisRun) -> RunView[SynthesisStatus]:
     """Return how the progress of a synthesis is shown."""
-    return RunView(run.status, _start(run), _fields, partial(status_table, run.notes))
+    return RunView(run.status, _start(run), synth_fields, partial(status_table, run.notes))
 
 
 def _train(config: SynthesisConfig, given: argparse.Namespace) -> int:
@@ -85,7 +85,8 @@ def _start(run: SynthesisRun) -> dict[str, object]:
     }
 
 
-def _fields(status: SynthesisStatus) -> dict[str, object]:
+def synth_fields(status: SynthesisStatus) -> dict[str, object]:
+    """Return the fields of a progress line."""
     return run_fields(
         status,
         seeds=status.seeds,

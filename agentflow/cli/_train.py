@@ -10,7 +10,7 @@ import anyio
 
 from agentflow._terminal import printable
 from agentflow._typeguards import is_list, is_mapping
-from agentflow.cli._display import RunView
+from agentflow.cli._display import RunView, speed_fields
 from agentflow.cli._output import Exit, print_json
 from agentflow.cli._program import watch_run
 from agentflow.errors import ConfigurationError
@@ -107,20 +107,30 @@ def _fields(status: TrainStatus) -> dict[str, object]:
         "failed": sum(status.failed.values()),
         "reward": _rounded(status.reward),
         "validation": _rounded(status.validation),
+        **speed_fields(status.rate, status.remaining),
+        "failures": status.failed,
+        "used": status.tokens,
+        "cost": round(status.cost, 6),
         "seconds": round(status.seconds, 1),
     }
 
 
 def _table(status: TrainStatus) -> "Table":
-    from agentflow.runs import progress_table
+    from agentflow.runs import failures_text, progress_table, speed_text
 
-    table = progress_table(status.phase.value, status.steps or 0, status.step)
     of = "" if status.steps is None else f" of {status.steps}"
-    failed = ", ".join(f"{count} {kind}" for kind, count in status.failed.items()) or "none"
-    table.add_row("steps", f"{status.step}{of} made")
-    table.add_row("episodes", f"{status.episodes} run, left out: {failed}")
-    table.add_row("reward", f"{_percent(status.reward)}, on held-out tasks {_percent(status.validation)}")
-    return table
+    cost = f", cost {status.cost:.4f}" if status.cost else ""
+    return progress_table(
+        status.phase.value,
+        status.steps or 0,
+        status.step,
+        steps=f"{status.step}{of} made",
+        speed=speed_text(status.rate, status.remaining),
+        episodes=f"{status.episodes} run",
+        reward=f"{_percent(status.reward)}, on held-out tasks {_percent(status.validation)}",
+        failures=failures_text(status.failed),
+        **({"model": f"{status.tokens:,} tokens{cost}"} if status.tokens else {}),
+    )
 
 
 def _rounded(value: float | None) -> float | None:

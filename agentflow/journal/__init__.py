@@ -11,7 +11,7 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.journal._journal import Journal, open_journal
-    from agentflow.journal._leases import Counts, this_process
+    from agentflow.journal._leases import Counts, has_died, this_process
     from agentflow.journal._news import JournalNews
     from agentflow.journal._reader import JournalReader, StoredRun, StoredSeed, open_reader
     from agentflow.journal._run import Run
@@ -31,6 +31,7 @@ __all__ = [
     "StoredRun",
     "StoredSeed",
     "Writing",
+    "has_died",
     "open_journal",
     "open_reader",
     "this_process",
@@ -42,7 +43,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._journal": ["Journal", "open_journal"],
-        "._leases": ["Counts", "this_process"],
+        "._leases": ["Counts", "has_died", "this_process"],
         "._news": ["JournalNews"],
         "._reader": ["JournalReader", "StoredRun", "StoredSeed", "open_reader"],
         "._run": ["Run"],

@@ -134,7 +134,12 @@ def this_process() -> str:
 
 
 def has_died(owner: str) -> bool:
-    """Return whether an owner was a process of this machine and has ended. Owners elsewhere count as alive."""
+    """Return true if an owner was a process of this machine and has ended. Owners elsewhere count as alive.
+
+    Example::
+
+        assert not has_died(this_process())
+    """
     place, _, rest = owner.partition(":")
     pid, _, started = rest.partition(":")
     if place != _place() or not pid.isdecimal():

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from agentflow.learner._episode_runner import open_episode_runner, open_sandbox_pool
     from agentflow.learner._group_rollout import PolicyRollout, external_failure
     from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
-    from agentflow.learner._progress import TrainStatus
-    from agentflow.learner._run import Reward, TrainOutcome, TrainRun, atrain, train
+    from agentflow.learner._progress import TrainOutcome, TrainStatus
+    from agentflow.learner._run import Reward, TrainRun, atrain, train
     from agentflow.learner._task_order import TaskDraw, TaskOrder
     from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
     from agentflow.learner._token_page import EpisodeTokens, RunTokens, episodes_page
@@ -75,9 +75,9 @@ __getattr__ = lazy_exports(
         "._episode_runner": ["open_episode_runner", "open_sandbox_pool"],
         "._group_rollout": ["PolicyRollout", "external_failure"],
         "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group"],
-        "._progress": ["TrainStatus"],
+        "._progress": ["TrainOutcome", "TrainStatus"],
         "._token_page": ["EpisodeTokens", "RunTokens", "episodes_page"],
-        "._run": ["Reward", "TrainOutcome", "TrainRun", "atrain", "train"],
+        "._run": ["Reward", "TrainRun", "atrain", "train"],
         "._task_order": ["TaskDraw", "TaskOrder"],
         "._team_rollouts": ["RolloutContext", "RolloutFactory", "TeamRollouts"],
     },

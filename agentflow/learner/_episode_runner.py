@@ -261,18 +261,19 @@ async def open_episode_runner(
     assignment: Assignment,
     models: Mapping[str, ModelSettings],
     metric: Metric | None = None,
+    accounts: Accounts | None = None,
 ) -> AsyncGenerator[SandboxEpisodeRunner]:
     """Open everything that episodes need. See docs/tuner.md.
 
     :param models: settings of each role; roles with equal settings share one.
     :param metric: metric of the answers; `None`: that of the tasks.
+    :param accounts: usage of the models with its budgets; `None`: own ones, by the settings.
     :raises ConfigurationError: if a setting can't be used.
     """
     rules = config.episodes
     async with Supervisor(name="episodes", intensity=3, period=60) as supervisor:
-        opened = await open_models(
-            supervisor, models, Accounts(max_tokens=rules.max_total_tokens, max_cost=rules.max_cost)
-        )
+        budgets = accounts or Accounts(max_tokens=rules.max_total_tokens, max_cost=rules.max_cost)
+        opened = await open_models(supervisor, models, budgets)
         scored = metric or _metric(config, assignment, opened.get(JUDGE))
         inside = model_tools(**{name: opened[rules.tool_role(name)] for name in rules.model_tools})
         sandbox, tools, sandboxes = await open_sandbox_pool(supervisor, rules, inside)

@@ -1,12 +1,16 @@
-"""Progress of a training run."""
+"""Progress and outcome of a training run."""
 
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from agentflow.learner._groups import EpisodeResult
-from agentflow.runs import Phase
+from agentflow.runs import MeasuredProgress, Phase, ResultRecord, html_card
+
+if TYPE_CHECKING:
+    from agentflow.models import Accounts
 
 
 class TrainStatus(Struct, frozen=True, kw_only=True):
@@ -28,9 +32,17 @@ class TrainStatus(Struct, frozen=True, kw_only=True):
     """Last score on the held-out tasks."""
     seconds: float = 0.0
     """Seconds since this process began."""
+    rate: float = 0.0
+    """Steps made per second; 0: none yet."""
+    remaining: float | None = None
+    """Estimated seconds to the last step; `None`: unknown."""
+    tokens: int = 0
+    """Prompt and completion tokens that this process used, apart from those of a gateway."""
+    cost: float = 0.0
+    """Cost of them, of models with prices."""
 
 
-class TrainProgress:
+class TrainProgress(MeasuredProgress):
     """Counts steps and episodes of a training run."""
 
     def __init__(self, steps: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,15 +50,11 @@ class TrainProgress:
 
         :param clock: monotonic seconds.
         """
-        self.phase = Phase.STARTING
-        """Current phase."""
-        self.step = 0
-        """Number of steps made."""
+        super().__init__(clock)
+        self.accounts: Accounts | None = None
+        """Usage and budgets of the episodes."""
         self._steps = steps
-        self._clock = clock
-        self._began = clock()
         self._episodes = 0
-        self._failed: dict[str, int] = {}
         self._reward: float | None = None
         self._validation: float | None = None
 
@@ -54,24 +62,52 @@ class TrainProgress:
         """Count an episode."""
         self._episodes += 1
         if result.failure is not None:
-            kind = str(result.failure.kind)
-            self._failed[kind] = self._failed.get(kind, 0) + 1
+            self.failures[str(result.failure.kind)] += 1
 
     def add_step(self, step: int, figures: Mapping[str, float]) -> None:
         """Count a step."""
-        self.step = step
+        self.done = step
         self._reward = figures.get("reward/mean", self._reward)
         self._validation = figures.get("validation/score", self._validation)
 
     def status(self) -> TrainStatus:
         """Return the progress so far."""
+        used = None if self.accounts is None else self.accounts.total
         return TrainStatus(
             phase=self.phase,
-            step=self.step,
+            step=self.done,
             steps=self._steps,
             episodes=self._episodes,
-            failed=dict(sorted(self._failed.items())),
+            failed=dict(sorted(self.failures.items())),
             reward=self._reward,
             validation=self._validation,
-            seconds=self._clock() - self._began,
+            seconds=self.seconds,
+            rate=self._meter.rate,
+            remaining=None if self._steps is None else self._meter.remaining(self._steps - self.done),
+            tokens=0 if used is None else used.prompt_tokens + used.completion_tokens,
+            cost=0.0 if self.accounts is None else self.accounts.cost,
         )
+
+
+class TrainOutcome(Struct, frozen=True, kw_only=True):
+    """Result of a training run."""
+
+    steps: int
+    """Number of steps made."""
+    version: int
+    """Number of steps that changed the weights."""
+    figures: dict[str, float]
+    """Figures of the last step."""
+    output_dir: str
+    """Folder of all output."""
+    policy: str
+    """Folder of the trained model, in Hugging Face format."""
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields as a dictionary, which a notebook shows as a table. See docs/training.md."""
+        return ResultRecord(structs.asdict(self), self._repr_html_())
+
+    def _repr_html_(self) -> str:
+        figures = [(name, f"{value:.6g}") for name, value in sorted(self.figures.items())]
+        rows = [("policy", self.policy), ("output_dir", self.output_dir), *figures]
+        return html_card(f"Training: {self.steps} steps, version {self.version}", rows)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import anyio
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from agentflow._private_files import make_private_folder, write_private
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause, unwrap_group
@@ -23,16 +23,23 @@ from agentflow.learner._config import TrainConfig, load_train_config
 from agentflow.learner._engine import PolicyEngine, Score, open_engine
 from agentflow.learner._group_rollout import PolicyRollout, Validation
 from agentflow.learner._loop import Loop, LoopPosition, in_thread
-from agentflow.learner._progress import TrainProgress, TrainStatus
+from agentflow.learner._progress import TrainOutcome, TrainProgress, TrainStatus
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._rows import scoring_row
 from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource
 from agentflow.learner._task_order import TaskOrder, read_tasks_of, rules_for_tasks
 from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
 from agentflow.learner.trackers import Trackers, open_trackers
-from agentflow.models import ModelSettings
+from agentflow.models import Accounts, ModelSettings
 from agentflow.rollout import Assignment, assign
-from agentflow.runs import Phase, Resume, check_output, lock_output, render_config, run_sync
+from agentflow.runs import (
+    Phase,
+    Resume,
+    check_output,
+    lock_output,
+    render_config,
+    run_sync,
+)
 from agentflow.scoring import Metric, OwnMetric
 from agentflow.trajectory import Task, digest
 
@@ -105,7 +112,7 @@ async def atrain(
         metric=None if reward is None else OwnMetric(_name_of(reward), reward),
         resume=resume,
     )
-    return structs.asdict(await run.run())
+    return (await run.run()).record()
 
 
 def _section(name: str, tasks: Tasks | None) -> dict[str, object]:
@@ -125,21 +132,6 @@ def _name_of(reward: Reward) -> str:
 SETTINGS_FILE = "settings.yaml"
 
 Running: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
-
-
-class TrainOutcome(Struct, frozen=True, kw_only=True):
-    """Result of a training run."""
-
-    steps: int
-    """Number of steps made."""
-    version: int
-    """Number of steps that changed the weights."""
-    figures: dict[str, float]
-    """Figures of the last step."""
-    output_dir: str
-    """Folder of all output."""
-    policy: str
-    """Folder of the trained model, in Hugging Face format."""
 
 
 class TrainRun:
@@ -226,7 +218,7 @@ class TrainRun:
             return TrainOutcome(steps=0, version=backbone.version, figures={}, output_dir="", policy="")
         try:
             self.position = msgspec.convert(await in_thread(checkpoints.load, backbone) or {}, LoopPosition)
-            self._progress.step = self.position.step
+            self._progress.done = self.position.step
             with closing(open_trackers(config.trackers, config.output, self.position.step or -1)) as trackers:
                 self._progress.phase = Phase.GROWING
                 await self._train(backbone, checkpoints, trackers, assignment, held_out)
@@ -284,7 +276,9 @@ class TrainRun:
         self, make: Callable[..., Loop], backbone: Backbone, assignment: Assignment, held_out: Sequence[Task]
     ) -> None:
         """Make steps from new rollouts."""
-        config = self.config
+        config, rules = self.config, self.config.episodes
+        accounts = Accounts(max_tokens=rules.max_total_tokens, max_cost=rules.max_cost)
+        self._progress.accounts = accounts
         wanted = self._rollouts.models(config)
         async with _engine_of(config, backbone, wanted) as engine:
             context = RolloutContext(
@@ -293,6 +287,7 @@ class TrainRun:
                 models=engine.models(wanted),
                 engine_ready=engine.ready,
                 on_result=self._progress.add_result,
+                accounts=accounts,
                 version=backbone.version,
             )
             async with self._rollouts.open(context) as rollout:

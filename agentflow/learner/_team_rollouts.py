@@ -13,7 +13,7 @@ from agentflow.learner._episode_runner import open_episode_runner
 from agentflow.learner._group_rollout import GroupRollout, PolicyRollout
 from agentflow.learner._groups import EpisodeResult
 from agentflow.learner._tree_groups import TreeGroupRollout, open_tree_grower
-from agentflow.models import ModelSettings
+from agentflow.models import Accounts, ModelSettings
 from agentflow.rollout import Assignment
 from agentflow.scoring import Metric
 
@@ -31,6 +31,8 @@ class RolloutContext(Struct, frozen=True, kw_only=True):
     """Waits until the engine answers."""
     on_result: Callable[[EpisodeResult], None]
     """Called with the result of each episode."""
+    accounts: Accounts
+    """Usage of the models, and its budgets."""
     version: int = 0
     """Version of the weights at the beginning."""
 
@@ -75,7 +77,9 @@ class TeamRollouts:
         """Open sandboxes, models and roles."""
         config, rules = context.config, context.config.episodes
         async with (
-            open_episode_runner(config, context.assignment, context.models, self._metric) as runner,
+            open_episode_runner(
+                config, context.assignment, context.models, self._metric, context.accounts
+            ) as runner,
             open_tree_grower(config, runner) as trees,
         ):
             yield (GroupRollout if trees is None else partial(TreeGroupRollout, trees))(

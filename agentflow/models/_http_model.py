@@ -1,10 +1,11 @@
 """A model behind an HTTP endpoint with any of the supported APIs, and a client with the types of `openai`."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from random import Random
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
@@ -69,6 +70,8 @@ class Statistics(NamedTuple):
     """Calls that failed for good."""
     fallbacks: int = 0
     """Requests in a looser answer format than wanted, because the endpoint refused the stricter one."""
+    failures_by_kind: Mapping[str, int] = MappingProxyType({})
+    """Calls that failed for good, by `ModelFailureKind`."""
 
 
 class OpenModel(Model, Protocol):
@@ -118,7 +121,8 @@ class HttpModel:
         )
         known = endpoint.history(address.model)
         self._exact = ExactTokens(endpoint.url, known) if settings.tokens == "exact" else None
-        self._calls = self._failures = self._in_a_row = 0
+        self._calls = self._in_a_row = 0
+        self._failures: Counter[ModelFailureKind] = Counter()
         self._heard = False
         self._tools: tuple[tuple[ToolSpec, ...], tuple[ToolSpec, ...]] = (), ()
         self._trace = ModelTrace(address.model, settings, endpoint.url)
@@ -140,8 +144,9 @@ class HttpModel:
             limiter.waiting,
             self._calls,
             self._attempts.made,
-            self._failures,
+            self._failures.total(),
             self._formats.fallbacks,
+            {str(kind): count for kind, count in self._failures.items()},
         )
 
     async def complete(self, call: Call[T]) -> Completion[T]:
@@ -155,7 +160,7 @@ class HttpModel:
         if call.tools and not _is_text(call.reply):
             raise ValueError("a call with tools must have the reply type `str`")
         if not self.vision and any(map(_shows, call.messages)):
-            self._failures += 1
+            self._failures[ModelFailureKind.BAD_REQUEST] += 1
             refusal = f"{self.name} accepts no images"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
         received: list[ApiAnswer] = []
@@ -254,7 +259,7 @@ class HttpModel:
 
     def _give_up(self, error: RequestError, received: list[ApiAnswer]) -> ModelFailure | RunStopped:
         """Return the error to raise for a failed call."""
-        self._failures += 1
+        self._failures[error.kind] += 1
         where = f"{self.name} at {self._endpoint.url}"
         if error.kind is ModelFailureKind.DENIED:
             # 429: a used-up quota, which no later attempt of this call finds restored.

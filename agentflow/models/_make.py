@@ -76,7 +76,8 @@ class OfflineModel:
 
     def statistics(self) -> Statistics:
         """Return the numbers of calls and failures."""
-        return Statistics(calls=self._calls, failures=self._failures)
+        kinds = {str(ModelFailureKind.BAD_REQUEST): self._failures} if self._failures else {}
+        return Statistics(calls=self._calls, failures=self._failures, failures_by_kind=kinds)
 
     async def complete(self, call: Call[T]) -> Completion[T]:
         """Answer one call.

@@ -12,7 +12,8 @@ from agentflow.rollout._pictures import read_pictures
 from agentflow.rollout._result import TaskResult, result_record, trajectory_record
 from agentflow.rollout._run import RolloutRun
 from agentflow.rollout._tasks import Tasks, assign
-from agentflow.runs import run_sync
+from agentflow.rollout.analysis import summary_card
+from agentflow.runs import ResultRecord, html_card, run_sync
 from agentflow.trajectory import Task
 
 __all__ = ["RolloutConfig", "aquick_rollout", "arollout", "load_rollout_config", "quick_rollout", "rollout"]
@@ -70,7 +71,8 @@ async def arollout(
     records: list[dict[str, object]] = []
     run = RolloutRun(config, in_order=lambda result: records.append(result_record(result)))
     summary = await run.run(assign(config, data_path))
-    return _plain({"summary": summary, "results": records, "output_dir": str(config.output)})
+    record = _plain({"summary": summary, "results": records, "output_dir": str(config.output)})
+    return ResultRecord(record, summary_card(summary))
 
 
 def quick_rollout(
@@ -142,7 +144,10 @@ async def aquick_rollout(
         results: list[TaskResult] = []
         summary = await RolloutRun(config, in_order=results.append).run(assign(config, [task], pictures))
     record, trajectory = result_record(results[0]), trajectory_record(results[0])
-    return _plain({**record, "trajectory": trajectory, "summary": summary})
+    answered = "question", "answer", "success", "score", "failure"
+    shown = [(name, str(record[name])) for name in answered if record.get(name) is not None]
+    whole = _plain({**record, "trajectory": trajectory, "summary": summary})
+    return ResultRecord(whole, html_card("Quick rollout", shown))
 
 
 def _given(named: Mapping[str, object]) -> dict[str, Any]:

@@ -37,7 +37,9 @@ class RolloutProgress(RunProgress):
 
     def count(self, result: TaskResult) -> None:
         """Count a finished task."""
-        self._failed += result.failure is not None
+        if result.failure is not None:
+            self._failed += 1
+            self.failures[f"task {result.failure.kind}"] += 1
         if result.scored is not None and result.scored.failure is not None:
             self.count_unjudged(f"{result.task.id}: {result.scored.failure.message}")
         elif result.scored is not None:

@@ -127,6 +127,11 @@ class RolloutSummary(Struct, frozen=True, kw_only=True):
     wall_seconds: float
     """Seconds that this process took."""
 
+    def _repr_html_(self) -> str:
+        from agentflow.rollout.analysis import summary_card  # it shows summaries, and knows this class
+
+        return summary_card(self)
+
 
 class SummaryBuilder:
     """Builds a summary result by result, and keeps a few numbers of each."""

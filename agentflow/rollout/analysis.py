@@ -14,7 +14,7 @@ from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.rollout._files import SUMMARY
 from agentflow.rollout._summary import RolloutSummary, Spread
-from agentflow.runs import cost_text, counts_text, report_table, role_names
+from agentflow.runs import cost_text, counts_text, html_card, report_table, role_names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +25,7 @@ __all__ = [
     "draw",
     "find_runs",
     "render_summary",
+    "summary_card",
     "tables_of",
     "with_interval",
 ]
@@ -213,6 +214,14 @@ def render_summary(summary: RolloutSummary) -> "Table":
     See docs/analyse.md.
     """
     return report_table(_rows(summary))
+
+
+def summary_card(summary: RolloutSummary) -> str:
+    """Return the summary as HTML for a notebook.
+
+    See docs/analyse.md.
+    """
+    return html_card(f"Rollout: {with_interval(summary)}", _rows(summary))
 
 
 def _rows(summary: RolloutSummary) -> list[tuple[str, str]]:

@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
 from agentflow.runs._directory import CONTROL_FILE, JOURNAL_FILE, AtomicFiles, Resume, report_disk_errors
 from agentflow.runs._exported_images import BlobReader, ExportedImages, image_file, image_record
-from agentflow.runs._output_lock import check_output, is_output_active, lock_output
+from agentflow.runs._html import ResultRecord, html_card
+from agentflow.runs._output_lock import LOCK_FILE, check_output, is_output_active, lock_output
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import (
+    MeasuredProgress,
     Phase,
     RunProgress,
     RunStatus,
+    ThroughputMeter,
     cost_by_role,
     cost_text,
     counts_text,
+    failures_text,
+    one_line,
     prices_as_of,
     report_table,
     role_names,
+    speed_text,
 )
 from runtimes._lazy import lazy_exports
 
@@ -57,19 +63,19 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTROL_FILE",
     "GRACE_SECONDS",
-    "JOURNAL_FILE",
-    "RUN_MODELS",
-    "RUN_START",
+    "LOCK_FILE",
     "AtomicFiles",
     "BlobReader",
     "ChosenTools",
     "ExportedImages",
+    "MeasuredProgress",
     "PauseGate",
     "Phase",
     "Printable",
     "PrintableData",
     "ProgressScreen",
     "Prose",
+    "ResultRecord",
     "Resume",
     "RoleModel",
     "RunConfig",
@@ -79,6 +85,7 @@ __all__ = [
     "RunStatus",
     "SandboxPool",
     "SupervisedRun",
+    "ThroughputMeter",
     "check_models",
     "check_output",
     "choose_tools",
@@ -86,11 +93,14 @@ __all__ = [
     "cost_text",
     "counts_text",
     "explores_bundled_corpus",
+    "failures_text",
+    "html_card",
     "image_file",
     "image_record",
     "is_output_active",
     "lock_output",
     "on_terminal",
+    "one_line",
     "open_models",
     "open_screen",
     "open_supervised",
@@ -106,6 +116,7 @@ __all__ = [
     "run_table",
     "sandbox_settings",
     "show_progress",
+    "speed_text",
     "start_child",
     "unused_arguments",
 ]

@@ -112,6 +112,10 @@ class SupervisedRun(Generic[C, P]):
             self._gate.close()
             self._progress.phase = Phase.PAUSED
 
+    async def wait_for_phase_after(self, known: str) -> None:
+        """Wait until the phase of the run is another one."""
+        await self._progress.wait_for_phase_after(known)
+
     async def wait_idle(self) -> None:
         """Wait until no effect is in flight. While the run is paused, nothing happens after this."""
         await self._gate.wait_idle()

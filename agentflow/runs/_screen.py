@@ -12,17 +12,20 @@ from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableT
 from rich.constrain import Constrain
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.segment import Segment
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
 from agentflow._terminal import printable
-from agentflow.runs._progress import RunStatus
+from agentflow.runs._progress import RunStatus, failures_text, one_line, speed_text
 
 FRAME_SECONDS = 0.25
 """Interval at which progress is read and shown."""
 _BAR_WIDTH = 40
 _NOTEBOOK_WIDTH = 100
+_SHOWN_NOTES = 4
+_NOTE_CHARS = 200
+_ROW_CHARS = 400
 _HTML = '<pre style="white-space:pre-wrap;line-height:normal;margin:0">{code}</pre>'
 
 
@@ -94,7 +97,7 @@ def open_terminal() -> Generator[ProgressScreen]:
     """
     console = Console(stderr=True, highlight=False, markup=False)
     live = Live(console=console, auto_refresh=False, transient=True)
-    screen = _Terminal(live)
+    screen = _Terminal(console, live)
     try:
         with live:
             yield screen
@@ -104,12 +107,23 @@ def open_terminal() -> Generator[ProgressScreen]:
 
 
 class _Terminal:
-    def __init__(self, live: Live) -> None:
+    def __init__(self, console: Console, live: Live) -> None:
         self.last: RenderableType | None = None
+        self._console = console
         self._live = live
+        self._shown: tuple[int, list[Segment]] = 0, []
 
     def show(self, part: RenderableType) -> None:
-        self._live.update(Printable(part), refresh=True)
+        # A frame that looks like the one before is not written again: it would flicker, and fill the log of a session.
+        width, height = self._console.size
+        lines = self._console.render_lines(Printable(part), pad=False)
+        if len(lines) > height:
+            # Lines that have left the terminal could not be replaced.
+            lines = [*lines[: height - 1], [Segment("…")]]
+        frame = [segment for line in lines for segment in (Segment.line(), *line)][1:]
+        if (width, frame) != self._shown:
+            self._shown = width, frame
+            self._live.update(Segments(frame), refresh=True)
 
     def keep(self, part: RenderableType) -> None:
         self.last = part
@@ -157,27 +171,32 @@ def run_table(status: RunStatus, notes: Sequence[str] = (), **rows: str) -> Tabl
 
     See docs/supervisor.md.
     """
-    table = progress_table(status.phase.value, status.seeds, status.done)
     failed = f", {status.calls_failed} failed" if status.calls_failed else ""
     cost = f", cost {status.cost:.4f}" if status.cost else ""
-    rows["model"] = f"{status.calls_in_flight} calls in flight{failed}, {status.tokens:,} tokens{cost}"
-    for name, text in rows.items():
-        table.add_row(name, Text(text))
-    for note in notes:
-        table.add_row("input", Text(note))
+    own = {
+        **rows,
+        "speed": speed_text(status.rate, status.remaining),
+        "model": f"{status.calls_in_flight} calls in flight{failed}, {status.tokens:,} tokens{cost}",
+        "failures": failures_text(status.failures),
+    }
+    table = progress_table(status.phase.value, status.seeds, status.done, **own)
+    for note in notes[:_SHOWN_NOTES]:
+        table.add_row("input", Text(one_line(note, _NOTE_CHARS)))
     return table
 
 
-def progress_table(phase: str, total: int, done: int) -> Table:
-    """Return a table whose first row is a progress bar.
+def progress_table(phase: str, total: int, done: int, **rows: str) -> Table:
+    """Return a table of a progress bar and the given rows.
 
     See docs/supervisor.md.
     """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold")
     bar = ProgressBar(total=max(1, total), completed=done)
     table.add_row(phase, Constrain(bar, _BAR_WIDTH))
+    for name, text in rows.items():
+        table.add_row(name, Text(one_line(text, _ROW_CHARS)))
     return table
 
 

@@ -190,6 +190,7 @@ class SeedScheduler:
                     raise cause from error
                 logger.exception("seed crashed", seed=seed.id, again=not last)
                 if last:
+                    self.progress.failures["seed crashed"] += 1
                     return self.give_up(seed, unwrap_group(error))
         raise AssertionError("the last try returns or raises")
 

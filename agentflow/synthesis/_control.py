@@ -3,20 +3,25 @@
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import anyio
 from pydantic import Field
 
 from agentflow._private_files import replace_file
 from agentflow.actors import Context
-from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure, unwrap_group
+from agentflow.journal import this_process
+from agentflow.runs import Phase
+from agentflow.synthesis._progress import PairPreview, SynthesisStatus
 from agentflow.synthesis._seeds import new_seeds
 from agentflow.telemetry import get_logger
+from agentflow.trajectory import Usage
 from mcp_servers import Backend, Output, ToolTable, tool
 
 if TYPE_CHECKING:
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 OWNER = "owner"
+_WATCHED_SECONDS = 3.0
+_LAST_PHASES = (Phase.STOPPING, Phase.WRITING, Phase.DONE, Phase.STOPPED)
 LOAD_AFTER_SECONDS = 2.0
 """A run that ends earlier has no control server."""
 
@@ -56,6 +63,70 @@ class StatusOutput(Output):
     """Their cost, by the configured prices."""
     seconds: float
     """Seconds since this process began."""
+    tasks: int = 0
+    """Number of accepted tasks."""
+    finished: int = 0
+    """Number of seeds finished since this process began."""
+    rate: float = 0.0
+    """Seeds finished per second, without pauses; 0: none yet."""
+    eta_seconds: float | None = None
+    """Estimated seconds to the end; none: unknown."""
+    failures: dict[str, int] = Field(default_factory=dict[str, int])
+    """Failures that this process saw, by kind."""
+    latest: list[str] = Field(default_factory=list[str])
+    """The newest questions or instructions, each with its answer on a second line."""
+    notes: list[str] = Field(default_factory=list[str])
+    """Lines about the input."""
+
+    @classmethod
+    def of(cls, status: SynthesisStatus, notes: Sequence[str]) -> Self:
+        """Return the progress as the output of a tool."""
+        latest = ["\n".join([" ".join(pair.question.split()), pair.answer]).strip() for pair in status.latest]
+        return cls(
+            phase=status.phase.value,
+            seeds=status.seeds,
+            done=status.done,
+            open_trees=status.active,
+            nodes=status.nodes,
+            questions=status.questions,
+            rejected=status.rejected,
+            calls_in_flight=status.calls_in_flight,
+            calls_failed=status.calls_failed,
+            tokens=status.tokens,
+            cost=status.cost,
+            seconds=round(status.seconds, 3),
+            tasks=status.tasks,
+            finished=status.finished,
+            rate=round(status.rate, 6),
+            eta_seconds=None if status.remaining is None else round(status.remaining, 1),
+            failures=status.failures,
+            latest=latest,
+            notes=[*notes],
+        )
+
+    def status(self) -> SynthesisStatus:
+        """Return the progress as the run itself shows it; its tokens are not divided by role."""
+        pairs = (text.partition("\n") for text in self.latest)
+        return SynthesisStatus(
+            phase=Phase(self.phase),
+            seeds=self.seeds,
+            done=self.done,
+            active=self.open_trees,
+            nodes=self.nodes,
+            questions=self.questions,
+            rejected=self.rejected,
+            calls_in_flight=self.calls_in_flight,
+            calls_failed=self.calls_failed,
+            usage={"all": Usage(prompt_tokens=self.tokens)},
+            cost=self.cost,
+            seconds=self.seconds,
+            tasks=self.tasks,
+            finished=self.finished,
+            rate=self.rate,
+            remaining=self.eta_seconds,
+            failures=self.failures,
+            latest=tuple(PairPreview(question, answer) for question, _, answer in pairs),
+        )
 
 
 class SeedsAdded(Output):
@@ -78,25 +149,32 @@ class RunBackend(Backend):
     def __init__(self, run: "SynthesisRun", new_id: Callable[[], str] = lambda: secrets.token_hex(4)) -> None:
         self._run = run
         self._new_id = new_id
+        self._watched = -inf
+        self._told = anyio.Event()
+
+    async def tell_watchers(self) -> None:
+        """Wait for a short time until a client that watches the run has asked once more and so learns that it ends."""
+        if anyio.current_time() - self._watched < _WATCHED_SECONDS:
+            with anyio.move_on_after(_WATCHED_SECONDS):
+                await self._told.wait()
 
     @tool(title="Status", read_only=True)
-    async def status(self) -> StatusOutput:
+    async def status(
+        self,
+        known_phase: Annotated[
+            str, Field(description="The phase that you know: wait for another one.", max_length=20)
+        ] = "",
+        wait_seconds: Annotated[float, Field(description="Longest time to wait.", ge=0, le=10)] = 0.0,
+    ) -> StatusOutput:
         """Return the progress of the run: seeds, nodes, questions, tokens. Use it to watch."""
+        with anyio.move_on_after(wait_seconds):
+            await self._run.wait_for_phase_after(known_phase)
         status = self._run.status()
-        return StatusOutput(
-            phase=status.phase.value,
-            seeds=status.seeds,
-            done=status.done,
-            open_trees=status.active,
-            nodes=status.nodes,
-            questions=status.questions,
-            rejected=status.rejected,
-            calls_in_flight=status.calls_in_flight,
-            calls_failed=status.calls_failed,
-            tokens=status.tokens,
-            cost=status.cost,
-            seconds=round(status.seconds, 3),
-        )
+        if status.phase in _LAST_PHASES:
+            self._told.set()
+        elif wait_seconds:
+            self._watched = anyio.current_time()
+        return StatusOutput.of(status, self._run.notes)
 
     @tool(title="Pause", destructive=False, idempotent=True)
     async def pause(self) -> StatusOutput:
@@ -152,25 +230,37 @@ class ControlServer:
         await anyio.sleep(LOAD_AFTER_SECONDS)
         await anyio.to_thread.run_sync(import_module, "mcp_servers.serving._http", abandon_on_cancel=True)
         try:
-            async with ToolTable([RunBackend(self._run)]) as table:
-                await self._serve(context, table)
-        except (ConfigurationError, OSError) as error:
-            logger.warning("no control server", reason=str(error))
+            backend = RunBackend(self._run)
+            async with ToolTable([backend]) as table:
+                await self._serve(context, backend, table)
+        except* (ConfigurationError, OSError) as group:
+            logger.warning("no control server", reason=str(unwrap_group(group)))
 
-    async def _serve(self, context: Context, table: ToolTable) -> None:
+    async def _serve(self, context: Context, backend: RunBackend, table: ToolTable) -> None:
         from mcp_servers import HttpOptions, HttpServer
 
         token = secrets.token_urlsafe(32)
         server = HttpServer(table, HttpOptions(port=self._port, tokens={OWNER: token}, grace_seconds=1))
-        address = json.dumps({"url": server.url, "token": token, "pid": os.getpid()})
+        record = {"url": server.url, "token": token, "pid": os.getpid(), "process": this_process()}
+        address = json.dumps(record)
 
         def ready() -> None:
             replace_file(self._file, address.encode())
             logger.info("control server", url=server.url, file=str(self._file))
 
-        context.on_stop(server.stop)
+        ending = anyio.Event()
+        context.on_stop(ending.set)
+
+        async def end() -> None:
+            await ending.wait()
+            await backend.tell_watchers()
+            server.stop()
+
         try:
-            await server.serve(ready)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(end)
+                await server.serve(ready)
+                tasks.cancel_scope.cancel()
         finally:
             with suppress(OSError):
                 if self._file.read_text(encoding="utf-8") == address:

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from agentflow.runs import cost_text, counts_text, report_table, role_names
+from agentflow.runs import cost_text, counts_text, html_card, report_table, role_names
 from agentflow.synthesis._files import PAIRS, TASKS
 from agentflow.synthesis._progress import PairPreview, SynthesisStatus
 from agentflow.synthesis._report import Report
@@ -93,6 +93,12 @@ def render_report(report: Report) -> "RenderableType":
     if not report.why_empty:
         return table
     return Group(table, Text(f"Nothing was written: {report.why_empty}", style="bold red"))
+
+
+def report_card(report: Report) -> str:
+    """Return the report as HTML for a notebook."""
+    note = f"Nothing was written: {report.why_empty}" if report.why_empty else ""
+    return html_card(f"Synthesis: {_kept(report)}", _rows(report), note=note)
 
 
 def render_result(report: Report, folder: Path) -> "RenderableType":

@@ -53,6 +53,8 @@ class SynthesisProgress(RunProgress):
         """Count a new node."""
         if node.parent is not None:
             self._nodes[node.verdict.value] += 1
+        if node.failure is not None:
+            self.failures[f"tool {node.failure.kind}"] += 1
 
     def preview(self, question: str, answer: str) -> None:
         """Remember an accepted pair or task for a while."""

@@ -115,6 +115,11 @@ class Report(Struct, frozen=True, kw_only=True):
     rejected_tasks: dict[str, int] = field(default_factory=dict[str, int])
     """Problems of rejected tasks; a task may have several."""
 
+    def _repr_html_(self) -> str:
+        from agentflow.synthesis._display import report_card  # it shows reports, and knows this class
+
+        return report_card(self)
+
 
 class ReportBuilder:
     """Builds a report result by result. Its memory does not grow with the number of seeds."""

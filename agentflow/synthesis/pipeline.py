@@ -35,7 +35,7 @@ from agentflow.sandbox import Sandbox
 from agentflow.synthesis._alternative_search import AlternativeSearch
 from agentflow.synthesis._attempts import SingleAgent
 from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._control import ControlServer
+from agentflow.synthesis._control import ControlServer, StatusOutput
 from agentflow.synthesis._display import render_report, render_result, show_while, status_table
 from agentflow.synthesis._files import answer_of, write_files
 from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
@@ -56,6 +56,7 @@ __all__ = [
     "Phase",
     "Resume",
     "Seeds",
+    "StatusOutput",
     "SynthesisPipeline",
     "SynthesisRun",
     "SynthesisStatus",

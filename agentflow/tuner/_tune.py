@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import anyio
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 from pydantic import SecretStr
 
 from agentflow._private_files import make_private_folder, write_private
@@ -114,7 +114,7 @@ async def atune(
         validation=_task_list(validation),
         resume=resume,
     )
-    return structs.asdict(await run.run())
+    return (await run.run()).record()
 
 
 def tune_run(

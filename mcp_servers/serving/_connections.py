@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import anyio
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -115,18 +115,24 @@ class Connections:
         self._unidentified.pop(connection, None)
 
 
+@runtime_checkable
+class _Abortable(Protocol):
+    """Transport of a stream. Those of uvloop have no base class in common with asyncio's."""
+
+    def abort(self) -> None: ...
+
+
 class _Connection(asyncio.Protocol):
     """One connection; the web server's protocol inside does the work."""
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
         self._connections = connections
         self._inner = inner
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.BaseTransport | None = None
         self.peer: Peer = ("", 0)
         """Address of the client, as in its requests."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)
         self.peer = (str(host), int(port))
@@ -152,5 +158,5 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close the connection without waiting for the client."""
         self._connections.remove(self)
-        if self._transport is not None:
+        if isinstance(self._transport, _Abortable):
             self._transport.abort()

@@ -88,6 +88,8 @@ def test_a_narrow_terminal_shows_progress_with_the_newest_pairs_then_the_result(
     flat = " ".join(shown.split())
     assert "growing" in flat
     assert "of 1 done" in flat
+    assert "–, ETA –" in flat
+    assert "failures none" in " ".join(" ".join(lines(shown)).split())
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
     result = " ".join(" ".join(lines(shown)[-30:]).split())
     first = json.loads((tmp_path / PAIRS).read_text(encoding="utf-8").splitlines()[0])
