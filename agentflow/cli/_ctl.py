@@ -19,7 +19,7 @@ from agentflow.cli._output import Exit, print_json, write_out
 from agentflow.cli._synth import synth_fields
 from agentflow.errors import AgentFlowError, ConfigurationError, ErrorKind, ToolFailure
 from agentflow.journal import has_died
-from agentflow.runs import LOCK_FILE, Phase
+from agentflow.runs import Phase, is_output_active
 from agentflow.sandbox import Sandbox
 from agentflow.synthesis import load_seeds
 from agentflow.synthesis.pipeline import CONTROL_FILE, StatusOutput, SynthesisStatus, status_table
@@ -254,7 +254,7 @@ class _RunWatch:
         if self._address is not None:
             return self._lost and self._seen is not None and self._seen.phase in _LAST
         folder = Path(self._given.dir)
-        if (folder / CONTROL_FILE).exists() or (folder / LOCK_FILE).exists():
+        if (folder / CONTROL_FILE).exists() or is_output_active(folder):
             return False
         if self._seen is None:
             _address(folder)  # raises, if it was not written just now

@@ -10,7 +10,7 @@ from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
 from agentflow.runs._directory import CONTROL_FILE, JOURNAL_FILE, AtomicFiles, Resume, report_disk_errors
 from agentflow.runs._exported_images import BlobReader, ExportedImages, image_file, image_record
 from agentflow.runs._html import ResultRecord, html_card
-from agentflow.runs._output_lock import LOCK_FILE, check_output, is_output_active, lock_output
+from agentflow.runs._output_lock import check_output, is_output_active, lock_output
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import (
     MeasuredProgress,
@@ -63,7 +63,9 @@ if TYPE_CHECKING:
 __all__ = [
     "CONTROL_FILE",
     "GRACE_SECONDS",
-    "LOCK_FILE",
+    "JOURNAL_FILE",
+    "RUN_MODELS",
+    "RUN_START",
     "AtomicFiles",
     "BlobReader",
     "ChosenTools",
