@@ -32,13 +32,16 @@ def main(example: Example, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--table", type=Path, nargs="+", metavar="DIR", help="only print the table of finished runs"
     )
+    parser.add_argument("--curve", type=Path, metavar="FILE", help="write the curves of --table as SVG")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="settings that override settings.yaml"
     )
     given = parser.parse_args(arguments)
+    if given.curve and not given.table:
+        parser.error("--curve needs --table DIR")
     try:
         if given.table:
-            print(_table(given.table))
+            print(_table(given.table, given.curve))
         else:
             print(_run(example, given.out, given.seed, given.overrides))
     except AgentFlowError as error:
@@ -52,11 +55,17 @@ def main(example: Example, arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _table(folders: Sequence[Path]) -> str:
+def _table(folders: Sequence[Path], curve: Path | None) -> str:
     # An example can be imported where the extras for training are not installed.
-    from examples.library.report import example_table
+    from examples.library.report import draw_seeds, example_table
 
-    return example_table([_figures_in(folder) for folder in folders])
+    seeds = [_figures_in(folder) for folder in folders]
+    if curve is not None:
+        try:
+            curve.write_text(draw_seeds(seeds), encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{curve}: can't be written: {error.strerror}") from error
+    return example_table(seeds)
 
 
 def _run(example: Example, out: Path | None, seed: int, overrides: Sequence[str]) -> str:

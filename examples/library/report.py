@@ -16,6 +16,7 @@ __all__ = [
     "Curve",
     "ExampleFigures",
     "draw_curves",
+    "draw_seeds",
     "example_figures",
     "example_table",
     "read_curve",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 300, 60, 40
+_COLOURS = ("#4477aa", "#cc6677", "#228833")
 
 
 class Curve(NamedTuple):
@@ -76,8 +78,7 @@ def example_figures(name: str, played: Played, seed: int, seconds: float, folder
 def write_report(folder: Path, figures: ExampleFigures) -> str:
     """Write `figures.json` and `curve.svg` into the folder; return the table."""
     (folder / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
-    curve = Curve(figures.example, "#4477aa", figures.curve)
-    (folder / "curve.svg").write_text(draw_curves([curve]), encoding="utf-8")
+    (folder / "curve.svg").write_text(draw_seeds([figures]), encoding="utf-8")
     return example_table([figures])
 
 
@@ -105,6 +106,16 @@ def read_curve(path: Path) -> list[tuple[float, float]]:
         return []
     steps = [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines()]
     return [(float(one["step"]), float(one["reward/mean"])) for one in steps if "reward/mean" in one]
+
+
+def draw_seeds(seeds: Sequence[ExampleFigures]) -> str:
+    """Return the curves of the seeds as SVG."""
+    return draw_curves(
+        [
+            Curve(f"{one.example}, seed {one.seed}", _COLOURS[number % len(_COLOURS)], one.curve)
+            for number, one in enumerate(seeds)
+        ]
+    )
 
 
 def draw_curves(curves: Sequence[Curve]) -> str:

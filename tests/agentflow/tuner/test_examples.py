@@ -244,8 +244,12 @@ async def test_a_finished_example_only_reports(tmp_path: Path, capsys: pytest.Ca
     assert "| gain, points | +40.0 (" in write_report(folder, figures)
     assert json.loads((folder / "figures.json").read_text())["success"]["tuned"] == 0.9
     assert (folder / "curve.svg").read_text().count("<polyline") == 1
-    assert main(COUNTDOWN, ["--table", str(folder), str(folder)]) == 0
+    both = ["--table", str(folder), str(folder)]
+    assert main(COUNTDOWN, [*both, "--curve", str(tmp_path / "both.svg")]) == 0
+    assert (tmp_path / "both.svg").read_text().count("<polyline") == 2
     assert capsys.readouterr().out.strip() == example_table([figures, figures])
+    assert main(COUNTDOWN, [*both, "--curve", str(tmp_path / "none" / "both.svg")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.promise("examples:report")
