@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, Text, cast, create_engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import QueuePool
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal._backend import root_of
@@ -424,7 +425,9 @@ class _SqliteFile:
                 connect = partial(
                     sqlite3.connect, uri, uri=True, timeout=5, isolation_level=None, check_same_thread=False
                 )
-                self._engine, self._state = create_engine("sqlite://", creator=connect, pool_size=4), state
+                # The default pool of this URL closes connections that other threads are using.
+                engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=4)
+                self._engine, self._state = engine, state
             return self._engine
 
 

@@ -191,13 +191,13 @@
         if (!box.open || isLoaded) return;
         isLoaded = true;
         fill(body, call.failure ? el("p", chip("error", call.failure.kind), " ", call.failure.message) : null,
-          call.reasoning ? [el("h3", "Reasoning"), app.longText(call.reasoning, { tag: "div.words" })] : null,
-          call.text ? [el("h3", "Answer"), app.longText(pretty(call.text))] : null);
+          call.reasoning ? [el("h2.small", "Reasoning"), app.longText(call.reasoning, { tag: "div.words" })] : null,
+          call.text ? [el("h2.small", "Answer"), app.longText(pretty(call.text))] : null);
         const prompt = el("div");
         add(body, prompt);
         try {
           const detail = await app.load(app.seedPath(run, seed, "call", { key: call.key }));
-          fill(prompt, el("h3", { style: { margin: ".4rem 0" } }, detail.prompt?.length ? "Prompt" : `No prompt: ${detail.missing}`), el("div.cites", (detail.prompt ?? []).map((message) => el("div.message", el("div.who", message.role), app.longText(message.text, { tag: "div.words" }),
+          fill(prompt, el("h2.small", { style: { margin: ".4rem 0" } }, detail.prompt?.length ? "Prompt" : `No prompt: ${detail.missing}`), el("div.cites", (detail.prompt ?? []).map((message) => el("div.message", el("div.who", message.role), app.longText(message.text, { tag: "div.words" }),
             message.images?.length ? el("p.faint", app.plural(message.images.length, "image")) : null))));
         } catch (error) {
           fill(prompt, el("p.faint", error.message));

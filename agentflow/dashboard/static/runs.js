@@ -17,10 +17,14 @@
     const narrow = { style: { "grid-template-columns": "1.4rem minmax(0,1fr) 5.5rem 5rem" } };
     const layout = innerWidth <= 760 ? narrow : columns;
     const chosen = [];
+    let drawn = "";
     const compare = el("button.primary", { type: "button", disabled: true, onclick: () => app.go(app.address("/compare", { a: chosen[0], b: chosen[1] })) }, "Compare");
     const body = el("div");
     const draw = async () => {
       const runs = (await app.load("runs")).slice().sort((one, other) => (other.started ?? 0) - (one.started ?? 0));
+      const signature = JSON.stringify(runs);
+      if (signature === drawn) return undefined;
+      drawn = signature;
       if (!runs.length) return fill(body, el("p.none", "There are no runs here."));
       if (runs.length === 1 && !app.cameBack) return app.replace(app.runAddress(runs[0].id)), app.route();
       const rows = runs.map((run) => {
@@ -46,7 +50,8 @@
     };
     add(main, el("div.page", el("div.head", el("h1.grow", "Runs"), compare), body));
     await draw();
-    app.watch("events", () => draw());
+    if (app.bundle) return;
+    const timer = setInterval(() => (body.isConnected ? document.hidden || draw().catch(() => {}) : clearInterval(timer)), 5000);
   };
 
   const bars = (share) => el("span.bars", { "aria-hidden": "true" }, el("i", { style: { width: `${Math.round(share * 100)}%` } }));
@@ -108,12 +113,13 @@
 
     const make = (index) => {
       const seed = seeds[index];
+      const address = app.seedAddress(run, seed.id);
       const end = hasScores ? score(seed.score) : seed.pairs === null ? "" : count(seed.pairs);
       const cells = wide
-        ? [el("span.mono.soft", seed.id), el("span", seed.text), el("span", chip(seed.failure ? "failed" : seed.state)), el("span.right", count(seed.nodes)), el("span.right", end),
+        ? [el("a.mono", { href: address }, seed.id), el("span", seed.text), el("span", chip(seed.failure ? "failed" : seed.state)), el("span.right", count(seed.nodes)), el("span.right", end),
            hasScores ? el("span.soft", seed.answer) : null, el("span", { title: seed.failure, class: "mark error" }, seed.failure ? "✕" : "")]
-        : [el("span", seed.text || seed.id), el("span", chip(seed.failure ? "failed" : seed.state)), el("span.right", end || count(seed.nodes))];
-      return el("a.row", { href: app.seedAddress(run, seed.id), role: "listitem", "aria-setsize": isEnd ? seeds.length : -1, "aria-posinset": index + 1, title: seed.failure || null, ...grid }, cells);
+        : [el("a", { href: address }, seed.text || seed.id), el("span", chip(seed.failure ? "failed" : seed.state)), el("span.right", end || count(seed.nodes))];
+      return el("div.row.link", { role: "listitem", "aria-setsize": isEnd ? seeds.length : -1, "aria-posinset": index + 1, title: seed.failure || null, ...grid }, cells);
     };
     const more = async () => {
       if (isEnd || loading) return loading;
@@ -147,7 +153,13 @@
     const heads = wide ? ["Id", hasScores ? "Question" : "Content", "State", isEpisode ? "Calls" : "Nodes", hasScores ? "Score" : "Pairs", hasScores ? "Answer" : null, ""] : ["Content", "State", hasScores ? "Score" : "Pairs"];
     add(panel, el("div.bar", find, states, shown), el("div.table.fill", el("div.row.heads", { "aria-hidden": "true", ...grid },
       heads.filter((name) => name !== null).map((name) => el("span", { class: ["Nodes", "Calls", "Score", "Pairs"].includes(name) ? "right" : "" }, name))), rows.box));
-    app.keys.set("/", () => find.focus());
+    const step = (way) => () => {
+      const focused = [...rows.shown].find(([, row]) => row.contains(document.activeElement));
+      const index = Math.max(0, Math.min(seeds.length - 1, focused ? focused[0] + way : rows.range()[0]));
+      rows.reveal(index);
+      rows.shown.get(index)?.querySelector("a").focus({ preventScroll: true });
+    };
+    app.keys.set("/", () => find.focus()).set("j", step(1)).set("k", step(-1));
     await more();
     return async (changes) => {
       if (!changes.seeds?.length) return;
@@ -211,9 +223,9 @@
   };
 
   // Supervised actors and calls in flight
-  app.statusPanel = async (panel) => {
+  app.statusPanel = async (panel, run) => {
     const draw = async () => {
-      const found = await app.load("status").catch((error) => (error.status === 404 || app.bundle ? null : Promise.reject(error)));
+      const found = await app.load(app.runPath(run, "status")).catch((error) => (error.status === 404 || app.bundle ? null : Promise.reject(error)));
       if (!found) return fill(panel, el("p.none", "No supervisor of this run is reachable. Open the page by `agentflow ctl open` while the run is alive."));
       const table = (title, entries) => {
         const names = [...new Set(entries.flatMap((entry) => Object.keys(entry)))].slice(0, 7);

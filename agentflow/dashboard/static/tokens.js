@@ -82,10 +82,10 @@
 
   app.tokenView = async (run, seed) => {
     const rows = await app.load(app.seedPath(run, seed, "tokens"));
-    if (!rows.length) return el("p.none", "No exact tokens are known for this seed: its models did not report them.");
+    if (!rows.length) return el("div.measure", el("h1.hidden", "Tokens"), el("p.none", "No exact tokens are known for this seed: its models did not report them."));
     const status = el("p", { role: "status", class: "mono soft", style: { position: "sticky", top: "-1rem", background: "var(--ground)", padding: ".5rem 0", "z-index": "1", "min-height": "2.6em" } }, "Point at a token for its figures; with the keyboard use ← and →.");
     const legend = [["trained", "trained, advantage ≥ 0: darker is likelier"], ["worse", "trained, advantage below 0"], ["left_out", "sampled, left out of the loss"]].map(([name, text]) => el("span", el("i", { class: `swatch ${name}` }), text));
-    const box = el("div.measure", el("div.legend", legend, el("span", el("u", "underlined"), "log-probability below −3"), el("span", el("span", { style: { "border-left": "2px solid var(--accent)" } }, " "), "change of version")), status);
+    const box = el("div.measure", el("h1.hidden", "Tokens"), el("div.legend", legend, el("span", el("u", "underlined"), "log-probability below −3"), el("span", el("span", { style: { "border-left": "2px solid var(--accent)" } }, " "), "change of version")), status);
     let next = 0;
     const bar = el("div.more");
     const more = () => {
