@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import yaml
 
-from agentflow.exports._rows import COLUMNS
+from agentflow.exports._rows import COLUMNS, STRUCTS
 from agentflow.exports._writing import DROPPED, ExportManifest
 
 _AGENT: Final = (
@@ -39,7 +39,7 @@ def dataset_card(
     infos = [
         {
             "config_name": names[table],
-            "features": [{"name": name, **_card_type(kind)} for name, kind in columns[table].items()],
+            "features": _features(columns[table]),
         }
         for table in tables
     ]
@@ -81,6 +81,11 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def _card_type(kind: str) -> dict[str, Any]:
     """Return a column type in the notation of dataset cards."""
     inner = kind.strip("[]")
-    if inner == "message":
-        return {"list": [{"name": name, "dtype": "string"} for name in ("role", "content")]}
-    return {"list": COLUMNS[inner]} if kind.startswith("[") else {"dtype": COLUMNS[kind]}
+    is_list = kind.startswith("[")
+    if fields := STRUCTS.get(inner):
+        return {"list" if is_list else "struct": _features(fields)}
+    return {"list": COLUMNS[inner]} if is_list else {"dtype": COLUMNS[inner]}
+
+
+def _features(columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, **_card_type(kind)} for name, kind in columns.items()]

@@ -259,7 +259,7 @@ class ConversationFormats:
                 }
                 for message in messages
             ]
-            tools = {"tools": encode(self._tools)} if self._tools else {}
+            tools = self.tools
             yield ExportRow(
                 "train",
                 tree.group,
@@ -295,8 +295,13 @@ class ConversationFormats:
             else:
                 yield *one, conversation_of(*one)
 
+    @property
+    def tools(self) -> dict[str, Any]:
+        """Column of the tools, as JSON; none if they are unknown."""
+        return {"tools": encode(self._tools)} if self._tools else {}
+
     def _common(self, messages: Sequence[ChatMessage]) -> dict[str, Any]:
-        common: dict[str, Any] = {"tools": encode(self._tools)} if self._tools else {}
+        common = self.tools
         return {**common, "images": image_files(messages)} if self._images else common
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from agentflow.errors import ConfigurationError
 from agentflow.exports._records import ExportTree
-from agentflow.exports._rows import Dropped, DropReason, ExportRow
+from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.tokens import TokenCall, TokenTree, Voice
 
 NATIVE_COLUMNS: Final = {
@@ -73,6 +73,7 @@ _IGNORED: Final = -100
 
 def native_rows(trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
     """Yield every tree, every node and every model call with known tokens."""
+    known = set[str]()
     for tree in trees:
         yield ExportRow("trees", tree.group, _tree(tree))
         for node in tree.nodes:
@@ -98,7 +99,7 @@ def native_rows(trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
                 "trainable": node.trainable,
             }
             yield ExportRow("nodes", tree.group, values, tuple(values["images"]))
-        yield from _calls(tree)
+        yield from _calls(tree, known)
 
 
 def _tree(tree: ExportTree) -> dict[str, Any]:
@@ -113,15 +114,16 @@ def _tree(tree: ExportTree) -> dict[str, Any]:
     }
 
 
-def _calls(tree: ExportTree) -> Iterator[ExportRow]:
+def _calls(tree: ExportTree, known: set[str]) -> Iterator[ExportRow]:
     """Yield the calls; `row`, `start` and `stop` say where a row of `trl-sft-tokens` trains their tokens."""
     places = {
         part.call: (number, part.start, part.stop)
-        for number, row in enumerate(_token_tree(tree).rows())
+        for number, row in enumerate(_token_tree(tree, known).rows())
         for part in row.trained
     }
     for call in tree.calls:
-        row, start, stop = places[call.id]
+        # A call that an earlier leaf shares has its place there.
+        row, start, stop = places.get(call.id, (None, None, None))
         tokens = call.tokens
         values: dict[str, Any] = {
             "tree_id": tree.id,
@@ -141,13 +143,24 @@ def _calls(tree: ExportTree) -> Iterator[ExportRow]:
         yield ExportRow("calls", tree.group, values)
 
 
-def token_rows(trees: Sequence[ExportTree], role: str) -> Iterator[ExportRow | Dropped]:
+def token_rows(trees: Sequence[ExportTree], take: Take, role: str = "") -> Iterator[ExportRow | Dropped]:
     """Yield `input_ids` and `labels`: each sampled token is a label in exactly one row.
 
     :param role: role whose tokens are trained; empty: all.
     """
+    best = max(trees, key=lambda tree: tree.reward or 0.0, default=None)
+    known = set[str]()
     for tree in trees:
-        rows = _token_tree(tree).rows((lambda voice: voice.role == role) if role else None)
+        if tree.reward is None and take is not Take.ALL:
+            yield Dropped(tree.group, tree.id, DropReason.NO_SCORE)
+            continue
+        if take is not Take.ALL and (tree.reward or 0.0) < 1.0:
+            yield Dropped(tree.group, tree.id, DropReason.NOT_CORRECT)
+            continue
+        if take is Take.BEST and tree is not best:
+            yield Dropped(tree.group, tree.id, DropReason.NOT_BEST)
+            continue
+        rows = _token_tree(tree, known).rows((lambda voice: voice.role == role) if role else None)
         for number, row in enumerate(rows):
             ids = list(row.ids)
             labels = [own if trained else _IGNORED for own, trained in zip(ids, row.mask, strict=True)]
@@ -159,13 +172,21 @@ def token_rows(trees: Sequence[ExportTree], role: str) -> Iterator[ExportRow | D
                 "reward": tree.reward,
             }
             yield ExportRow("train", tree.group, values)
-        if not rows:
+        if not tree.calls:
             yield Dropped(tree.group, tree.id, DropReason.NO_TOKENS)
 
 
-def _token_tree(tree: ExportTree) -> TokenTree:
+def _token_tree(tree: ExportTree, known: set[str]) -> TokenTree:
+    """Return the calls of an episode as a tree.
+
+    :param known: marks of the calls of earlier leaves of the same tree, which are left out.
+    """
     tokens = TokenTree()
     for call in tree.calls:
+        if tree.leaf:
+            if (mark := call.tokens.mark) in known:
+                continue
+            known.add(mark)
         voice = Voice(role=call.role, episode=tree.id)
         try:
             tokens.add(TokenCall(id=call.id, voice=voice, tokens=call.tokens))

@@ -4,14 +4,15 @@
 # pyright: reportUnknownArgumentType=false
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from agentflow.errors import ConfigurationError
-from agentflow.exports._rows import COLUMNS
+from agentflow.exports._rows import COLUMNS, STRUCTS
 from agentflow.extras import missing_extra
 
 _BATCH: Final = 1_000
@@ -31,29 +32,16 @@ class ParquetTable:
 
         path.touch(mode=0o600)
         self._columns = columns
-        kinds: dict[str, Any] = {
-            "bool": pyarrow.bool_(),
-            "float": pyarrow.float64(),
-            "int": pyarrow.int64(),
-            "json": pyarrow.string(),
-            "string": pyarrow.string(),
-            "message": pyarrow.struct([("role", pyarrow.string()), ("content", pyarrow.string())]),
-        }
-        fields = [
-            (name, pyarrow.list_(kinds[kind.strip("[]")]) if kind.startswith("[") else kinds[kind])
-            for name, kind in columns.items()
-        ]
+        fields = [(name, _arrow_type(kind)) for name, kind in columns.items()]
         info = {"info": {"features": {name: feature_of(kind) for name, kind in columns.items()}}}
         self._schema = pyarrow.schema(fields, metadata={"huggingface": json.dumps(info)})
         self._table = pyarrow.Table
         self._writer = parquet.ParquetWriter(path, self._schema)
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Mapping[str, Any]] = []
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Add a row."""
-        self._rows.append(
-            {name: self._stored(kind, values.get(name)) for name, kind in self._columns.items()}
-        )
+        self._rows.append(values)
         if len(self._rows) >= _BATCH:
             self._flush()
 
@@ -64,14 +52,12 @@ class ParquetTable:
 
     def _flush(self) -> None:
         if self._rows:
-            self._writer.write_table(self._table.from_pylist(self._rows, schema=self._schema))
+            columns = [
+                _arrow_array(kind, [row.get(name) for row in self._rows])
+                for name, kind in self._columns.items()
+            ]
+            self._writer.write_table(self._table.from_arrays(columns, schema=self._schema))
             self._rows = []
-
-    @staticmethod
-    def _stored(kind: str, value: object) -> object:
-        if value is None or not kind.endswith(("json", "json]")):
-            return value
-        return _text(value) if kind == "json" else [_text(one) for one in msgspec.convert(value, list[Any])]
 
 
 def feature_of(kind: str) -> dict[str, Any]:
@@ -82,9 +68,41 @@ def feature_of(kind: str) -> dict[str, Any]:
     """
     if kind.startswith("["):
         return {"feature": feature_of(kind.strip("[]")), "_type": "List"}
-    if kind == "message":
-        return {name: feature_of("string") for name in ("role", "content")}
+    if fields := STRUCTS.get(kind):
+        return {name: feature_of(own) for name, own in fields.items()}
     return {"_type": "Json"} if kind == "json" else {"dtype": COLUMNS[kind], "_type": "Value"}
+
+
+def _arrow_type(kind: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+    import pyarrow
+
+    if kind.startswith("["):
+        return pyarrow.list_(_arrow_type(kind.strip("[]")))
+    if fields := STRUCTS.get(kind):
+        return pyarrow.struct([(name, _arrow_type(own)) for name, own in fields.items()])
+    if kind == "json":
+        return pyarrow.json_()
+    plain = {"bool": pyarrow.bool_(), "float": pyarrow.float64(), "int": pyarrow.int64()}
+    return plain.get(kind, pyarrow.string())
+
+
+def _arrow_array(kind: str, values: Sequence[Any]) -> Any:  # noqa: ANN401
+    """Return values as an array: pyarrow can't make nested arrays of JSON by itself."""
+    import pyarrow
+
+    if kind.startswith("["):
+        ends = accumulate((len(one or ()) for one in values), initial=0)
+        inner = _arrow_array(kind.strip("[]"), [own for one in values for own in one or ()])
+        missing = pyarrow.array([one is None for one in values], pyarrow.bool_())
+        offsets = pyarrow.array(ends, pyarrow.int32())
+        return pyarrow.ListArray.from_arrays(offsets, inner, type=_arrow_type(kind), mask=missing)
+    if fields := STRUCTS.get(kind):
+        parts = [_arrow_array(own, [(one or {}).get(name) for one in values]) for name, own in fields.items()]
+        return pyarrow.StructArray.from_arrays(parts, fields=list(_arrow_type(kind)))
+    if kind != "json":
+        return pyarrow.array(values, _arrow_type(kind))
+    texts = [None if one is None else msgspec.json.encode(one).decode() for one in values]
+    return pyarrow.ExtensionArray.from_storage(pyarrow.json_(), pyarrow.array(texts, pyarrow.string()))
 
 
 def check_parquet(what: str) -> None:
@@ -96,7 +114,3 @@ def check_parquet(what: str) -> None:
         import pyarrow  # noqa: F401 # pyright: ignore[reportUnusedImport]
     except ImportError:
         raise ConfigurationError(missing_extra(f"--format {what}: Parquet", "data")) from None
-
-
-def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -118,6 +118,8 @@ class ExportTree(Struct, frozen=True, kw_only=True):
     """Model calls whose tokens are known."""
     reward: float | None = None
     """Reward or score of the episode."""
+    leaf: str = ""
+    """Id of the leaf, if the calls are those of a path in a tree of a training: other leaves share some of them."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     """Further facts for `native`: sample, step, stalled nodes, …"""
 

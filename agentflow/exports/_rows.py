@@ -40,6 +40,8 @@ class DropReason(StrEnum):
     """Its siblings are as good, or it has none."""
     UNDECIDED = "undecided"
     """As many of the paths through it are right as wrong, or nobody knows."""
+    SAME_TASK = "same_task"
+    """Another episode of the task stands for it."""
     NO_REFERENCE = "no_reference"
     """There is no reference answer."""
 
@@ -76,3 +78,16 @@ COLUMNS: Final = {
     "string": "string",
 }
 """Column types and their names in a dataset card; a list of one is written `[type]`."""
+
+STRUCTS: Final[dict[str, dict[str, str]]] = {
+    "message": {"role": "string", "content": "string"},
+    "reward": {"style": "string", "ground_truth": "string"},
+    "task": {
+        "index": "int",
+        "id": "string",
+        "answers": "[string]",
+        "need_tools_kwargs": "bool",
+        "tools_kwargs": "json",
+    },
+}
+"""Column types with fields."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -12,11 +13,13 @@ import msgspec
 from agentflow.errors import ConfigurationError
 from agentflow.exports._card import dataset_card
 from agentflow.exports._conversations import ConversationFormats
-from agentflow.exports._native import NATIVE_COLUMNS, native_rows
+from agentflow.exports._native import NATIVE_COLUMNS, TOKEN_COLUMNS, native_rows, token_rows
 from agentflow.exports._parquet import check_parquet
+from agentflow.exports._preferences import PreferenceFormats
 from agentflow.exports._records import ExportTree
 from agentflow.exports._rows import Dropped, ExportRow, Take
 from agentflow.exports._run_files import RunFiles
+from agentflow.exports._task_rows import GRPO_COLUMNS, VERL_RL_COLUMNS, TaskFormats
 from agentflow.exports._usage import USAGE, side_files
 from agentflow.exports._writing import (
     MANIFEST,
@@ -25,6 +28,7 @@ from agentflow.exports._writing import (
     held_out,
     replaced_folder,
 )
+from agentflow.models import ToolSpec
 
 
 class ExportFormat(StrEnum):
@@ -32,10 +36,28 @@ class ExportFormat(StrEnum):
 
     TRL_SFT = "trl-sft"
     """`prompt`, `completion` and `tools` for TRL's SFTTrainer."""
+    TRL_SFT_TOKENS = "trl-sft-tokens"
+    """`input_ids` and `labels` for TRL's SFTTrainer: exactly the sampled tokens."""
+    TRL_DPO = "trl-dpo"
+    """`prompt`, `chosen` and `rejected` for TRL's DPOTrainer."""
+    TRL_KTO = "trl-kto"
+    """`prompt`, `completion` and `label` for TRL's KTOTrainer."""
+    TRL_PRM = "trl-prm"
+    """`prompt`, `completions` and `labels` for a process reward model."""
+    TRL_GRPO = "trl-grpo"
+    """`prompt`, `references` and `kwargs` for TRL's GRPOTrainer."""
     OPENAI = "openai"
     """`messages` and `tools` for fine-tuning at OpenAI."""
     SHAREGPT = "sharegpt"
     """`conversations` for LLaMA-Factory, with `dataset_info.json`."""
+    AXOLOTL = "axolotl"
+    """`messages` with `training` for each, with `axolotl.yaml`."""
+    VERL_RL = "verl-rl"
+    """Tasks for verl's RLHFDataset, as Parquet."""
+    VERL_SFT = "verl-sft"
+    """`messages` for verl's MultiTurnSFTDataset, as Parquet."""
+    PARQUET = "parquet"
+    """The tables of `native` as Parquet."""
     NATIVE = "native"
     """Trees, nodes and model calls with tokens, masks and log-probabilities."""
 
@@ -45,22 +67,41 @@ GroupRows = Callable[[Sequence[ExportTree]], Iterator[ExportRow | Dropped]]
 
 
 class _Layout(NamedTuple):
-    """Columns of a format and the default selection."""
+    """Columns of a format; `take` is the default selection, `None` if answers are not selected."""
 
     columns: Mapping[str, Mapping[str, str]]
-    take: Take
+    take: Take | None = None
     parquet: bool = False
-    has_tools: bool = True
+    tools: str = ""
+    images: bool = False
 
 
-_COMMON: Final = {"id": "string"}
+_ID: Final = {"id": "string"}
+_PROMPT: Final = {**_ID, "prompt": "[json]"}
 _LAYOUTS: Final[Mapping[ExportFormat, _Layout]] = {
     ExportFormat.TRL_SFT: _Layout(
-        {"train": {**_COMMON, "prompt": "[json]", "completion": "[json]"}}, Take.CORRECT
+        {"train": {**_PROMPT, "completion": "[json]"}}, Take.CORRECT, tools="json", images=True
     ),
-    ExportFormat.OPENAI: _Layout({"train": {"messages": "[json]"}}, Take.CORRECT),
-    ExportFormat.SHAREGPT: _Layout({"train": {**_COMMON, "conversations": "[json]"}}, Take.CORRECT),
-    ExportFormat.NATIVE: _Layout(NATIVE_COLUMNS, Take.ALL, has_tools=False),
+    ExportFormat.TRL_SFT_TOKENS: _Layout({"train": TOKEN_COLUMNS}, Take.CORRECT),
+    ExportFormat.TRL_DPO: _Layout(
+        {"train": {**_PROMPT, "chosen": "[json]", "rejected": "[json]"}}, tools="json", images=True
+    ),
+    ExportFormat.TRL_KTO: _Layout(
+        {"train": {**_PROMPT, "completion": "[json]", "label": "bool"}}, tools="json", images=True
+    ),
+    ExportFormat.TRL_PRM: _Layout(
+        {"train": {**_ID, "prompt": "string", "completions": "[string]", "labels": "[bool]"}}
+    ),
+    ExportFormat.TRL_GRPO: _Layout({"train": GRPO_COLUMNS}),
+    ExportFormat.OPENAI: _Layout({"train": {"messages": "[json]"}}, Take.CORRECT, tools="[json]"),
+    ExportFormat.SHAREGPT: _Layout(
+        {"train": {**_ID, "conversations": "[json]"}}, Take.CORRECT, tools="string", images=True
+    ),
+    ExportFormat.AXOLOTL: _Layout({"train": {**_ID, "messages": "[json]"}}, Take.CORRECT, tools="string"),
+    ExportFormat.VERL_RL: _Layout({"train": VERL_RL_COLUMNS}, parquet=True),
+    ExportFormat.VERL_SFT: _Layout({"train": {**_ID, "messages": "[message]"}}, Take.CORRECT, parquet=True),
+    ExportFormat.PARQUET: _Layout(NATIVE_COLUMNS, parquet=True),
+    ExportFormat.NATIVE: _Layout(NATIVE_COLUMNS),
 }
 
 
@@ -87,7 +128,7 @@ def export_run(
     """
     kind = _choice("format", ExportFormat, format)
     layout = _LAYOUTS[kind]
-    taken = layout.take if take is None else _choice("take", Take, take)
+    taken = _taken(kind, layout, take)
     if view != "agent":
         raise ConfigurationError(f"--view: {view} is unknown; choose agent")
     if layout.parquet:
@@ -96,16 +137,11 @@ def export_run(
     groups, images = source.survey()
     tools = source.tools()
     columns = {table: dict(own) for table, own in layout.columns.items()}
-    if layout.has_tools:
-        columns["train"] |= {"tools": "[json]" if kind is ExportFormat.OPENAI else "json"} if tools else {}
-        columns["train"] |= {"images": "[string]"} if images and kind is not ExportFormat.OPENAI else {}
-    chats = ConversationFormats(tools, taken, images=images)
-    rows: Mapping[ExportFormat, GroupRows] = {
-        ExportFormat.TRL_SFT: chats.trl_sft,
-        ExportFormat.OPENAI: chats.openai,
-        ExportFormat.SHAREGPT: chats.sharegpt,
-        ExportFormat.NATIVE: native_rows,
-    }
+    if layout.tools and tools:
+        columns["train"]["tools"] = layout.tools
+    if layout.images and images:
+        columns["train"]["images"] = "[string]"
+    rows = _rows_of(kind, tools, taken, images=images)
     with replaced_folder(Path(folder)) as draft:
         validation = held_out(groups) if split else frozenset[str]()
         writer = ExportWriter(
@@ -113,14 +149,16 @@ def export_run(
         )
         try:
             for _, trees in groupby(source.trees(), lambda tree: tree.group):
-                for one in rows[kind](list(trees)):
+                for one in rows(list(trees)):
                     writer.add(one)
         finally:
             writer.close()
         if not writer.rows:
             why = ", ".join(f"{count} {reason}" for reason, count in sorted(writer.drops.items()))
-            raise ConfigurationError(f"{run}: nothing fits {kind} with take={taken}: {why or 'it is empty'}")
-        notes = _notes(writer, has_tools=bool(tools) or not layout.has_tools)
+            raise ConfigurationError(
+                f"{run}: no row is left with --take {taken} ({why or 'the run is empty'}) in the format {kind}"
+            )
+        notes = _notes(writer, has_tools=bool(tools) or not layout.tools)
         manifest = ExportManifest(
             format=kind.value,
             run={"kind": source.kind, "key": source.key},
@@ -141,6 +179,39 @@ def export_run(
             MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode() + "\n"
         )
     return manifest
+
+
+def _taken(kind: ExportFormat, layout: _Layout, take: str | None) -> Take:
+    if take is None:
+        return layout.take or Take.ALL
+    chosen = _choice("take", Take, take)
+    if layout.take is None and chosen is not Take.ALL:
+        raise ConfigurationError(
+            f"--take: {kind} needs right and wrong answers alike; leave out --take {chosen}"
+        )
+    return chosen
+
+
+def _rows_of(kind: ExportFormat, tools: Sequence[ToolSpec], take: Take, *, images: bool) -> GroupRows:
+    chats = ConversationFormats(tools, take, images=images)
+    preferences = PreferenceFormats(chats.tools, images=images)
+    tasks = TaskFormats(tools)
+    rows: Mapping[ExportFormat, GroupRows] = {
+        ExportFormat.TRL_SFT: chats.trl_sft,
+        ExportFormat.TRL_SFT_TOKENS: partial(token_rows, take=take),
+        ExportFormat.TRL_DPO: preferences.dpo,
+        ExportFormat.TRL_KTO: preferences.kto,
+        ExportFormat.TRL_PRM: preferences.prm,
+        ExportFormat.TRL_GRPO: tasks.trl_grpo,
+        ExportFormat.OPENAI: chats.openai,
+        ExportFormat.SHAREGPT: chats.sharegpt,
+        ExportFormat.AXOLOTL: chats.axolotl,
+        ExportFormat.VERL_RL: tasks.verl_rl,
+        ExportFormat.VERL_SFT: chats.verl_sft,
+        ExportFormat.PARQUET: native_rows,
+        ExportFormat.NATIVE: native_rows,
+    }
+    return rows[kind]
 
 
 T = TypeVar("T", bound=StrEnum)

@@ -250,8 +250,15 @@ class RunFiles:
                 is_episode=True,
                 calls=calls,
                 reward=sample.reward,
+                leaf=_leaf_of(sample.id),
                 facts=facts,
             )
+
+
+def _leaf_of(sample: str) -> str:
+    """Return the node id in the name of a sample; empty: its episode is no path of a tree."""
+    last = sample.rpartition("/")[2]
+    return last if last.startswith("node_") else ""
 
 
 def _calls(lines: list[_CallLine]) -> Iterator[ExportCall]:

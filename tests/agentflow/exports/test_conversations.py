@@ -175,3 +175,26 @@ def test_text_that_looks_like_an_image_does_not_count_as_one() -> None:
     )
     rows, _ = split(chats().sharegpt([tree]))
     assert rows[0]["conversations"][2]["value"] == "[image]"
+
+
+@pytest.mark.promise("exports:axolotl")
+def test_axolotl_gets_a_mask_for_each_message() -> None:
+    rows, _ = split(chats().axolotl([example()]))
+    messages = rows[0]["messages"]
+    assert [said["training"] for said in messages] == [False, True, False, False, False, True, False, True]
+    assert json.loads(messages[1]["tool_calls"][0]["function"]["arguments"]) == {
+        "query": "about a",
+        "rag_search": 1,
+    }
+    assert len(json.loads(rows[0]["tools"])) == 2
+
+
+@pytest.mark.promise("exports:verl")
+def test_tools_and_calls_for_verl_are_text_in_the_notation_of_hermes() -> None:
+    rows, _ = split(chats().verl_sft([example()]))
+    system, user, call, *_ = rows[0]["messages"]
+    assert '\n<tools>\n{"type": "function", "function": {"name": "rag_search"' in system["content"]
+    assert user == {"role": "user", "content": "Question q?"}
+    assert call["content"] == (
+        'Look for a.\n<tool_call>\n{"name": "rag_search", "arguments": {"query": "about a", "rag_search": 1}}\n</tool_call>'
+    )

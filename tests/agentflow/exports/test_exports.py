@@ -11,7 +11,8 @@ from agentflow.errors import ConfigurationError
 from agentflow.exports import ExportFormat, export_run
 from tests.agentflow.exports._trees import files_of, rows
 
-FORMATS = list(ExportFormat)
+FORMATS = [format for format in ExportFormat if format not in ("trl-dpo", "trl-sft-tokens")]
+"""Formats for runs of the offline engine, which makes no mistakes and reports no tokens."""
 
 
 @pytest.mark.promise("exports:bytes")
@@ -28,7 +29,7 @@ def test_manifest_and_card_name_every_file_and_reason(
     rollout: Path, tmp_path: Path, format: ExportFormat
 ) -> None:
     folder = tmp_path / "data"
-    manifest = export_run(rollout, format, folder, take="correct")
+    manifest = export_run(rollout, format, folder)
     assert json.loads((folder / "manifest.json").read_text())["run"]["kind"] == "rollout"
     assert {file.name for file in manifest.files} == {name for name, _ in files_of(folder)} - {
         "manifest.json"
@@ -91,6 +92,8 @@ def test_bad_input_is_one_line_and_leaves_no_files(synthesis: Path, tmp_path: Pa
         (synthesis, "trl-stf", "new", {}, "did you mean trl-sft"),
         (synthesis, "openai", "new", {"take": "right"}, "--take: right is unknown"),
         (synthesis, "openai", "new", {"view": "planner"}, "--view: planner is unknown"),
+        (synthesis, "trl-kto", "new", {"take": "best"}, "trl-kto needs right and wrong answers alike"),
+        (synthesis, "trl-sft-tokens", "new", {}, "no row is left with --take correct (2 no_score)"),
         (synthesis, "openai", "other", {}, "has files, but no export"),
         (tmp_path / "nothing", "openai", "new", {}, "name the output directory"),
         (broken, "openai", "new", {}, "trees.jsonl:1: "),

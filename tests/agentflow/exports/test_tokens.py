@@ -1,0 +1,91 @@
+"""Rows of exact tokens, and tables of model calls."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentflow.exports._native import native_rows, token_rows
+from agentflow.exports._records import ExportCall, ExportTree
+from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.trajectory import Tokens
+
+
+def call(id: str, prompt: tuple[int, ...], sampled: tuple[int, ...]) -> ExportCall:
+    tokens = Tokens(prompt=prompt, sampled=sampled, logprobs=(-0.5,) * len(sampled))
+    return ExportCall(id=id, role="planner", tokens=tokens)
+
+
+def episode(id: str, calls: tuple[ExportCall, ...], reward: float | None = 1.0, leaf: str = "") -> ExportTree:
+    return ExportTree(id=id, group="g", text="", is_episode=True, calls=calls, reward=reward, leaf=leaf)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> ExportTree:
+    """Generate an episode whose calls continue, repeat or abandon earlier ones; each sampled token is unique."""
+    fresh = iter(range(1_000, 9_000))
+    calls: list[ExportCall] = []
+    for number in range(draw(st.integers(1, 6))):
+        before: tuple[int, ...] = ()
+        if calls and draw(st.booleans()):
+            earlier = draw(st.sampled_from(calls)).tokens
+            before = (*earlier.prompt, *earlier.sampled)
+        prompt = (*before, *draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+        sampled = tuple(next(fresh) for _ in range(draw(st.integers(1, 3))))
+        calls.append(call(str(number), prompt, sampled))
+    return episode("e", tuple(calls))
+
+
+def labels(trees: list[ExportTree]) -> Counter[int]:
+    rows = [one.values for one in token_rows(trees, Take.ALL) if isinstance(one, ExportRow)]
+    for row in rows:
+        assert len(row["input_ids"]) == len(row["labels"])
+        assert all(label in (-100, own) for own, label in zip(row["input_ids"], row["labels"], strict=True))
+    found: Counter[int] = Counter()
+    for row in rows:
+        found.update(label for label in row["labels"] if label != -100)
+    return found
+
+
+@pytest.mark.promise("exports:tokens")
+@given(tree=conversations())
+def test_each_sampled_token_is_one_label(tree: ExportTree) -> None:
+    drawn = Counter(token for one in tree.calls for token in one.tokens.sampled)
+    assert labels([tree]) == drawn
+
+
+@pytest.mark.promise("exports:tokens")
+def test_leaves_of_a_tree_train_their_shared_call_once() -> None:
+    shared = call("1", (1,), (2,))
+    leaves = [
+        episode("g/node_a", (shared, call("2", (1, 2, 3), (4,))), leaf="node_a"),
+        episode("g/node_b", (shared, call("2", (1, 2, 5), (6,))), leaf="node_b"),
+    ]
+    assert labels(leaves) == {2: 1, 4: 1, 6: 1}
+    draws = [episode("g/0", (shared,)), episode("g/1", (shared,))]
+    assert labels(draws) == {2: 2}  # drawn twice
+
+
+@pytest.mark.promise("exports:tokens")
+def test_rows_of_wrong_episodes_are_left_out_by_default() -> None:
+    found = [
+        episode("a", (call("1", (1,), (2,)),)),
+        episode("b", (call("1", (1,), (3,)),), 0.0),
+        episode("c", (), None),
+    ]
+    dropped = {one.id: one.reason for one in token_rows(found, Take.CORRECT) if isinstance(one, Dropped)}
+    assert dropped == {"b": DropReason.NOT_CORRECT, "c": DropReason.NO_SCORE}
+    dropped = {one.id: one.reason for one in token_rows(found, Take.ALL) if isinstance(one, Dropped)}
+    assert dropped == {"c": DropReason.NO_TOKENS}
+
+
+@pytest.mark.promise("exports:native")
+@given(tree=conversations())
+def test_calls_have_their_tokens_and_their_place_in_the_rows(tree: ExportTree) -> None:
+    rows = [one.values for one in token_rows([tree], Take.ALL) if isinstance(one, ExportRow)]
+    calls = [one.values for one in native_rows([tree]) if isinstance(one, ExportRow) and one.table == "calls"]
+    assert [one["call_id"] for one in calls] == [one.id for one in tree.calls]
+    for one in calls:
+        assert tuple(rows[one["row"]]["labels"])[one["start"] : one["stop"]] == one["sampled_ids"]
+        assert len(one["logprobs"]) == len(one["sampled_ids"])
