@@ -9,11 +9,12 @@ from typing import Final, Self
 
 import msgspec
 
+from agentflow._secrets import MASK
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.inspection._reader import RunReader
 from agentflow.inspection._rollouts import EpisodeRun
-from agentflow.inspection._trainings import TrainingFolder, is_training
+from agentflow.inspection._trainings import TrainingFolder, is_training, settings_of
 from agentflow.inspection._trees import TreeRun
 from agentflow.inspection._types import RunSummary
 from agentflow.journal import JournalReader, StoredRun, open_reader
@@ -106,6 +107,8 @@ class RunCollection:
     def _add_folder(self, folder: Path) -> None:
         if (folder / JOURNAL_FILE).is_file():
             self._add_journal(folder / JOURNAL_FILE, folder)
+        elif (url := _journal_url(folder)) is not None:
+            self._add_journal(url, folder)
         elif is_training(folder) and (str(folder), 0) not in self._known:
             self._known.add((str(folder), 0))
             id = self._free(_id(folder.name, digest(folder.name, 4)), folder)
@@ -116,6 +119,10 @@ class RunCollection:
         if (journal := self._journals.get(name)) is None:
             journal = self._journals[name] = self._stack.enter_context(open_reader(place))
         stored = journal.runs()
+        if folder is not None and isinstance(place, str):
+            # A shared database: the folder belongs to one of its runs.
+            own = settings_of(folder).get("run_name")
+            stored = [run for run in stored if run.name == own]
         for run in stored:
             if (name, run.number) in self._known:
                 continue
@@ -143,7 +150,7 @@ def open_runs(place: str | PathLike[str]) -> RunCollection:
 
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the folders of runs in and below a folder."""
-    if (folder / JOURNAL_FILE).is_file() or is_training(folder):
+    if (folder / JOURNAL_FILE).is_file() or is_training(folder) or _journal_url(folder) is not None:
         yield folder
     elif depth:
         try:
@@ -154,6 +161,19 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
             return
         for each in inner:
             yield from _folders(each, depth - 1)
+
+
+def _journal_url(folder: Path) -> str | None:
+    """Return the database that the settings of a run name; `None`: its journal is a file beside them.
+
+    :raises ConfigurationError: if its password is needed.
+    """
+    url: object = settings_of(folder).get("journal")
+    if not isinstance(url, str) or "://" not in url:
+        return None
+    if MASK in url:
+        raise ConfigurationError(f"{folder}: its journal is {url}; name that address with its password")
+    return url
 
 
 def _is_rollout(journal: JournalReader, run: StoredRun) -> bool:

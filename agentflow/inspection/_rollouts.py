@@ -133,7 +133,7 @@ class EpisodeRun(JournalRun[TaskResult]):
         for each in found:
             seed, end = each.seed, ends.get(each.seed.index)
             task, sample = task_of(seed)
-            keys = self._journal.keys(self._run, seed.index, "try") if each.claims else []
+            keys = self._journal.keys_below(self._run, seed.index, "try") if each.claims else []
             solution = end.episode.solution if end is not None and end.episode is not None else None
             scored = None if end is None else end.scored
             summaries.append(
@@ -142,7 +142,7 @@ class EpisodeRun(JournalRun[TaskResult]):
                     index=seed.index,
                     text=short(task.question),
                     state=seed_state(each),
-                    nodes=len({acts[0] for key in keys if (acts := re.match(r"try\d+/\d+/(?=.*act)", key))}),
+                    nodes=len({acts[0] for key in keys if (acts := re.match(r"\d+/\d+/(?=.*act)", key))}),
                     score=None if scored is None else 0.0 if end and end.failure else scored.score,
                     answer="" if solution is None else short(solution.answer),
                     failure="" if end is None or end.failure is None else short(end.failure.message),

@@ -58,7 +58,7 @@ class TrainingFolder(RunReader):
 
     def summary(self) -> RunSummary:
         """Return the run without its episodes."""
-        settings = _settings(self.folder)
+        settings = settings_of(self.folder)
         steps = self._stored_steps()
         made = max((line.step for line in self.metrics()), default=0)
         done = (self.folder / "policy").is_dir()
@@ -339,11 +339,12 @@ def _id(step: int, episode: EpisodeTokens, number: int) -> str:
     return f"{step}.{number}.{episode.sample.id}"
 
 
-def _settings(folder: Path) -> Mapping[str, Any]:
+def settings_of(folder: Path) -> Mapping[str, Any]:
+    """Return the settings that a run wrote into its folder; empty if there are none that can be read."""
     path = folder / _SETTINGS
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeError):
+    except (OSError, UnicodeError, ConfigurationError):
         return {}
     return content if is_object(content) else {}
 

@@ -1,7 +1,8 @@
 """Synthesis runs: trees from the entries of their seeds' pages."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, count
+from itertools import accumulate, count, repeat
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -143,13 +144,13 @@ class TreeRun(JournalRun[SeedResult]):
         stored = self.stored(seed)
         cursor = self._journal.news(self._run, "").cursor
         number = stored.seed.index
-        spots = [key[4:] for key in self._journal.keys(self._run, number, "act/")]
+        spots = self._journal.keys_below(self._run, number, "act/")
         _sort(spots)
         planned: list[str] = []
         if not stored.done:
             parents = {_parent(spot) for spot in spots}
-            asked = self._journal.keys(self._run, number, "plan/")
-            planned = [spot for key in asked if (spot := _spot(key.split("/")[1])) not in parents]
+            asked = self._journal.keys_below(self._run, number, "plan/")
+            planned = [spot for key in asked if (spot := _spot(key.partition("/")[0])) not in parents]
             _sort(planned)
         marks = self._marks(stored, spots)
         return TreeSkeleton(
@@ -167,11 +168,9 @@ class TreeRun(JournalRun[SeedResult]):
         if not levels and spots:
             verdicts = self._old_verdicts(stored)
             return "".join(_MARKS[verdicts[spot][0]] if spot in verdicts else _UNJUDGED for spot in spots)
-        judged, others = max(levels, default=0), _others(levels.values())
-        return "".join(
-            (_MARKS[others[spot][0]] if spot in others else "n") if _depth(spot) <= judged else _UNJUDGED
-            for spot in spots
-        )
+        known = bisect_right(spots, max(levels, default=0), key=_depth)
+        letters = {spot: _MARKS[verdict] for spot, (verdict, _) in _others(levels.values()).items()}
+        return "".join(map(letters.get, spots[:known], repeat("n"))) + _UNJUDGED * (len(spots) - known)
 
     def _levels(self, stored: StoredSeed) -> dict[int, LevelRecord]:
         bodies = self._journal.entries(self._run, stored.seed.index, "level/")
@@ -473,12 +472,14 @@ def _spots(nodes: Sequence[N]) -> dict[str, N]:
 
 def _sort(spots: list[str]) -> None:
     """Sort by depth, then by positions."""
-    if all(len(spot) == 2 * _depth(spot) - 1 for spot in spots):
-        # All positions have one digit, so the order of texts is that of numbers.
+    together = "-".join(spots)
+    if len(together) == 2 * together.count("-") + 1:
+        # All positions have one digit: the order of texts is that of numbers, and a longer text is deeper.
         spots.sort()
+        spots.sort(key=len)
     else:
         spots.sort(key=lambda spot: [*map(int, spot.split("-"))])
-    spots.sort(key=_depth)
+        spots.sort(key=_depth)
 
 
 def _depth(spot: str) -> int:

@@ -225,18 +225,19 @@ class JournalReader:
 
         return self.read(ask)
 
-    def keys(self, run: int, seed: int, prefix: str = "") -> list[str]:
-        """Return the keys of a seed with a prefix, in no order; no body is read."""
+    def keys_below(self, run: int, seed: int, prefix: str) -> list[str]:
+        """Return the keys of a seed with a prefix, without it and in no order; no body is read."""
 
         def ask(connection: Connection) -> str | None:
+            rest = func.substr(entries.c.key, len(prefix) + 1)
             return connection.scalar(
-                select(func.aggregate_strings(entries.c.key, "\n")).where(
+                select(func.aggregate_strings(rest, "\n")).where(
                     entries.c.run == run, entries.c.seed == seed, *_below(connection, prefix)
                 )
             )
 
         found = self.read(ask)
-        return found.split("\n") if found else []
+        return [] if found is None else found.split("\n")
 
     def entries(self, run: int, seed: int, prefix: str) -> dict[str, bytes]:
         """Return the entries of a seed with a prefix, in the order in which they were written."""

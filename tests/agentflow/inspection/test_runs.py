@@ -1,0 +1,169 @@
+"""Reading real runs: a synthesis, a rollout, a training."""
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+
+import agentflow.team._planner as planner
+from agentflow.inspection import RunKind, RunReader, ShownMessage, WorkState, open_runs
+from agentflow.inspection._prompts import shown_messages
+from agentflow.learner import Batch, Group
+from agentflow.learner._rollout_store import RolloutStore
+from agentflow.models import Message
+from agentflow.trajectory import PlanRequest
+from tests.agentflow.inspection._journals import digests
+from tests.agentflow.learner.test_token_page import samples, write_run
+from tests.agentflow.rollout import _rollouts as rollouts
+from tests.agentflow.synthesis import _runs as syntheses
+
+
+@pytest.fixture(scope="module")
+def prompts() -> dict[str, tuple[ShownMessage, ...]]:
+    """Return the prompts of first plans that the planner's model read, by the path of their node."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def synthesis(tmp_path_factory: pytest.TempPathFactory, prompts: dict[str, tuple[ShownMessage, ...]]) -> Path:
+    """Return the folder of a finished synthesis."""
+    folder = tmp_path_factory.mktemp("inspected") / "synthesis"
+    real = planner.plan_messages
+
+    def spy(request: PlanRequest, *rest: object) -> tuple[Message, ...]:
+        messages = real(request, *rest)  # pyright: ignore[reportArgumentType]
+        if not request.taken and not request.refused:
+            prompts.setdefault(
+                f"{request.seed} {[step.action.canonical for step in request.path]}", shown_messages(messages)
+            )
+        return messages
+
+    config = syntheses.config_for(
+        folder, number_of_seed=1, seed_description="Lights & shores", sampling_tips="Search first."
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "plan_messages", spy)
+        anyio.run(syntheses.run_to_the_end, config)
+    return folder
+
+
+def first_run(place: Path) -> RunReader:
+    """Return the only run of a folder."""
+    collection = open_runs(place)
+    (summary,) = collection.runs()
+    return collection.run(summary.id)
+
+
+@pytest.mark.promise("inspection:trees", "inspection:tools", "inspection:unchanged")
+def test_the_tree_of_a_synthesis_is_that_of_its_files(synthesis: Path) -> None:
+    before = digests(synthesis)
+    reader = first_run(synthesis)
+    summary = reader.summary()
+    assert (summary.kind, summary.state, summary.seeds.done) == (RunKind.SYNTHESIS, WorkState.DONE, 1)
+    assert summary.started and summary.models["planner"] == "offline" and summary.usage["planner"].calls > 0
+    assert {"rag_search", "rag_get"} == {tool.name for tool in reader.tools()}
+    assert all(tool.schema["properties"] for tool in reader.tools())
+    (written,) = [json.loads(line) for line in (synthesis / "trees.jsonl").read_text().splitlines()]
+    (seed,) = reader.seeds()
+    skeleton = reader.skeleton(seed.id)
+    nodes = [reader.node(seed.id, spot) for spot in skeleton.spots]
+    assert [node.id for node in nodes] == [node["node_id"] for node in written["nodes"]]
+    assert [node.verdict for node in nodes] == [node["verdict"] for node in written["nodes"]]
+    assert [node.parts[0].text for node in nodes[1:]] == [
+        node["observation"] for node in written["nodes"][1:]
+    ]
+    assert [node.arguments for node in nodes[1:]] == [node["action"]["args"] for node in written["nodes"][1:]]
+    letters = {"new": "n", "repeats": "r", "empty": "e", "error": "x", "off_topic": "o"}
+    assert skeleton.marks == "".join(letters[node.verdict] for node in nodes)
+    rows = reader.nodes(seed.id, skeleton.spots)
+    assert [(row.tool, row.children) for row in rows] == [(node.tool, node.children) for node in nodes]
+    pairs = [json.loads(line) for line in (synthesis / "synthesized_qa.jsonl").read_text().splitlines()]
+    answers = {answer.id: answer for answer in reader.results(seed.id).answers}
+    assert pairs and all(answers[pair["qa_id"]].answer == pair["answer"] for pair in pairs)
+    cited = {
+        (citation.pair, citation.quote): node.parts[0].text[citation.start : citation.end]
+        for node in nodes
+        for citation in node.citations
+    }
+    assert cited and all(quote == shown for (_, quote), shown in cited.items())
+    assert digests(synthesis) == before
+
+
+@pytest.mark.promise("inspection:trees")
+def test_the_prompts_of_first_plans_are_those_that_the_model_read(
+    synthesis: Path, prompts: dict[str, tuple[ShownMessage, ...]]
+) -> None:
+    reader = first_run(synthesis)
+    (seed,) = reader.seeds()
+    skeleton = reader.skeleton(seed.id)
+    shown = [
+        reader.call(seed.id, call.key).prompt
+        for spot in skeleton.spots
+        for call in reader.node(seed.id, spot).calls
+        if call.key == f"plan/{spot or 'root'}/0"
+    ]
+    assert len(shown) > 3 and all(shown)
+    assert {str(messages) for messages in shown} == {str(messages) for messages in prompts.values()}
+
+
+@pytest.mark.promise("inspection:episodes", "inspection:tools")
+async def test_the_turns_of_a_rollout_are_those_of_its_files(tmp_path: Path) -> None:
+    config = rollouts.config_for(tmp_path / "out")
+    await rollouts.run_to_the_end(config, rollouts.some_tasks(2))
+    reader = first_run(tmp_path / "out")
+    assert reader.summary().kind is RunKind.ROLLOUT
+    results = {line["task_id"]: line for line in rollouts.lines(tmp_path / "out", "results.jsonl")}
+    trajectories = {line["task_id"]: line for line in rollouts.lines(tmp_path / "out", "trajectories.jsonl")}
+    assert reader.tools() and [seed.task for seed in reader.seeds()] == list(results)
+    for seed in reader.seeds():
+        result, written = results[seed.task], trajectories[seed.task]["nodes"][1:]
+        assert (seed.score, seed.answer, seed.nodes) == (
+            result["score"],
+            result["answer"],
+            result["tool_calls"],
+        )
+        skeleton = reader.skeleton(seed.id)
+        nodes = [reader.node(seed.id, spot) for spot in skeleton.spots[1:]]
+        assert [(node.tool, node.arguments) for node in nodes] == [
+            (node["action"]["tool"], node["action"]["args"]) for node in written
+        ]
+        assert [row.spot for row in reader.children(seed.id, "")] == ["0"]
+        assert all(call.role for node in nodes for call in node.calls)
+        (answer,) = reader.results(seed.id).answers
+        assert (answer.answer, list(answer.references)) == (result["answer"], result["references"])
+    assert reader.search("Needle")[0].seed == reader.seeds()[0].id
+
+
+@pytest.mark.promise("inspection:trainings")
+def test_the_episodes_of_a_training_have_their_rewards_tokens_and_advantages(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "training")
+    (folder / "metrics.jsonl").write_text(
+        '{"step": 1, "reward": 0.5, "loss": null}\n{"step', encoding="utf-8"
+    )
+    before = digests(folder)
+    reader = first_run(folder)
+    summary = reader.summary()
+    assert (summary.kind, summary.state, summary.seeds.done) == (RunKind.TRAINING, WorkState.STOPPED, 6)
+    assert [(line.step, line.figures) for line in reader.metrics()] == [(1, {"reward": 0.5, "loss": None})]
+    seeds = reader.seeds()
+    assert [seed.score for seed in seeds] == [sample.reward for sample in samples()]
+    assert [seed.id for seed in reader.seeds(after=seeds[3].id)] == [seed.id for seed in seeds[4:]]
+    first = seeds[0]
+    assert reader.skeleton(first.id).spots == ("", "0", "0-0", "0-1")
+    rows = reader.tokens(first.id)
+    trained = [piece for row in rows for piece in row.pieces if piece.kind == "trained"]
+    assert sum(len(piece.ids) for piece in trained) == sum(len(call.sampled) for call in samples()[0].calls)
+    assert all(piece.advantage is not None and len(piece.logprobs) == len(piece.ids) for piece in trained)
+    assert reader.node(first.id, "0-1").calls[0].sampled == 1
+    assert reader.call(first.id, "1").prompt[0].text
+    assert [hit.spot for hit in reader.search("sat", seed=seeds[1].id)] == []
+    cursor = reader.changes().cursor
+    assert reader.changes(cursor).steps is False
+    RolloutStore(folder / "rollouts").write(
+        Batch(step=2, version=1, taken=2, groups=(Group(number=1, name="t"),))
+    )
+    assert reader.changes(cursor).steps is True
+    assert digests(folder) == before
+    with pytest.raises(KeyError):
+        reader.node("9.0.x", "")
