@@ -14,7 +14,13 @@ def run_export(given: argparse.Namespace) -> int:
     :raises ConfigurationError: one line, if the run can't be read, or the files can't be written.
     """
     manifest = export_run(
-        given.run, given.format, given.output, take=given.take, view=given.view, split=given.split
+        given.run,
+        given.format,
+        given.output,
+        take=given.take,
+        view=given.view,
+        split=given.split,
+        name=given.name,
     )
     read = write_out(partial(_show, manifest, given.output, as_json=given.json))
     return Exit.DONE if read else Exit.INTERRUPTED

@@ -219,7 +219,11 @@ def _describe_tokens(parser: argparse.ArgumentParser) -> None:
 
 
 def _describe_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="output directory of a synthesis, a rollout or a training")
+    what = "output directory of a synthesis, a rollout or a training; its journal; or postgresql://…"
+    parser.add_argument("run", metavar="RUN", help=what)
+    parser.add_argument(
+        "--name", default="", metavar="NAME", help="name of the run, if the place has several"
+    )
     parser.add_argument(
         "--format",
         required=True,

@@ -1,10 +1,11 @@
 """Trees and episodes as the formats read them, whatever run they come from."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
+from agentflow.models import ToolSpec
 from agentflow.trajectory import Action, Failure, Tokens, Verdict
 
 
@@ -140,3 +141,31 @@ class ExportTree(Struct, frozen=True, kw_only=True):
                 path.append(known[parent])
             paths.append(tuple(reversed(path[:-1])))
         return paths
+
+
+class ExportSource(Protocol):
+    """A run that is exported."""
+
+    kind: str
+
+    @property
+    def key(self) -> str: ...
+
+    def tools(self) -> tuple[ToolSpec, ...]: ...
+    def trees(self) -> Iterator[ExportTree]: ...
+    def image(self, image: ExportImage) -> bytes | None: ...
+
+
+def survey(source: ExportSource) -> tuple[list[str], dict[str, ExportImage]]:
+    """Return the ids of the seeds or tasks of a run, each once, in order, and its images by their files.
+
+    Example::
+
+        groups, images = survey(source)
+    """
+    groups: dict[str, None] = {}
+    images: dict[str, ExportImage] = {}
+    for tree in source.trees():
+        groups[tree.group] = None
+        images.update({image.file: image for node in tree.nodes for image in node.images})
+    return list(groups), images

@@ -1,6 +1,7 @@
 """Export of a run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
@@ -16,9 +17,10 @@ from agentflow.exports._conversations import ConversationFormats
 from agentflow.exports._native import NATIVE_COLUMNS, TOKEN_COLUMNS, native_rows, token_rows
 from agentflow.exports._parquet import check_parquet
 from agentflow.exports._preferences import PreferenceFormats
-from agentflow.exports._records import ExportTree
+from agentflow.exports._records import ExportSource, ExportTree, survey
 from agentflow.exports._rows import Dropped, ExportRow, Take
 from agentflow.exports._run_files import RunFiles
+from agentflow.exports._run_journal import RunJournal
 from agentflow.exports._task_rows import GRPO_COLUMNS, VERL_RL_COLUMNS, TaskFormats
 from agentflow.exports._usage import USAGE, side_files
 from agentflow.exports._writing import (
@@ -28,7 +30,9 @@ from agentflow.exports._writing import (
     held_out,
     replaced_folder,
 )
+from agentflow.inspection import RunKind, RunReader, open_runs
 from agentflow.models import ToolSpec
+from agentflow.runs import JOURNAL_FILE
 
 
 class ExportFormat(StrEnum):
@@ -106,24 +110,26 @@ _LAYOUTS: Final[Mapping[ExportFormat, _Layout]] = {
 
 
 def export_run(
-    run: str | Path,
+    run: str | Path | RunReader,
     format: ExportFormat | str,
     folder: str | Path,
     *,
     take: Take | str | None = None,
     view: str = "agent",
     split: bool = False,
+    name: str = "",
 ) -> ExportManifest:
     """Write a run as a data set into a folder, and return its manifest. The same run gives the same bytes.
 
     See docs/exports.md.
 
-    :param run: output directory of the run.
+    :param run: output directory of the run, its journal, a `postgresql://` URL, or its reader.
     :param format: format, such as `trl-sft`.
     :param folder: folder for the files; an earlier export there is replaced.
     :param take: answers to take; `None`: correct ones for formats of conversations, all for others.
     :param view: `agent` retells each path as one agent that calls tools.
     :param split: hold out a tenth of the seeds or tasks as `validation`.
+    :param name: name of the run, if the place has several.
     :raises ConfigurationError: one line, if the run can't be read, nothing of it fits the format, or files can't be written.
     """
     kind = _choice("format", ExportFormat, format)
@@ -133,52 +139,77 @@ def export_run(
         raise ConfigurationError(f"--view: {view} is unknown; choose agent")
     if layout.parquet:
         check_parquet(kind)
-    source = RunFiles(Path(run))
-    groups, images = source.survey()
-    tools = source.tools()
+    with _opened(run, name) as source, replaced_folder(Path(folder)) as draft:
+        return _write(source, kind, taken, draft, view=view, split=split)
+
+
+def _write(
+    source: ExportSource, kind: ExportFormat, take: Take, folder: Path, *, view: str, split: bool
+) -> ExportManifest:
+    layout, tools = _LAYOUTS[kind], source.tools()
+    groups, images = survey(source)
     columns = {table: dict(own) for table, own in layout.columns.items()}
     if layout.tools and tools:
         columns["train"]["tools"] = layout.tools
     if layout.images and images:
         columns["train"]["images"] = "[string]"
-    rows = _rows_of(kind, tools, taken, images=images)
-    with replaced_folder(Path(folder)) as draft:
-        validation = held_out(groups) if split else frozenset[str]()
-        writer = ExportWriter(
-            draft, columns, parquet=layout.parquet, validation=validation, read_image=source.image
-        )
-        try:
-            for _, trees in groupby(source.trees(), lambda tree: tree.group):
-                for one in rows(list(trees)):
-                    writer.add(one)
-        finally:
-            writer.close()
-        if not writer.rows:
-            why = ", ".join(f"{count} {reason}" for reason, count in sorted(writer.drops.items()))
-            raise ConfigurationError(
-                f"{run}: no row is left with --take {taken} ({why or 'the run is empty'}) in the format {kind}"
-            )
-        notes = _notes(writer, has_tools=bool(tools) or not layout.tools)
-        manifest = ExportManifest(
-            format=kind.value,
-            run={"kind": source.kind, "key": source.key},
-            take=taken.value,
-            view=view,
-            split=split,
-            rows=dict(sorted(writer.rows.items())),
-            dropped={reason.value: count for reason, count in sorted(writer.drops.items())},
-            notes=notes,
-            files=(),
-        )
-        for name, text in side_files(kind, writer.tables.get("train", {}), columns.get("train", {})).items():
-            writer.add_text(name, text)
-        card = dataset_card(manifest, writer.tables, columns, USAGE[kind])
-        writer.add_text("README.md", card)
-        manifest = msgspec.structs.replace(manifest, files=writer.files())
-        writer.add_text(
-            MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode() + "\n"
-        )
+    rows = _rows_of(kind, tools, take, images=bool(images))
+    writer = ExportWriter(
+        folder,
+        columns,
+        parquet=layout.parquet,
+        validation=held_out(groups) if split else frozenset(),
+        read_image=lambda file: source.image(images[file]),
+    )
+    try:
+        for _, trees in groupby(source.trees(), lambda tree: tree.group):
+            for one in rows(list(trees)):
+                writer.add(one)
+    finally:
+        writer.close()
+    if not writer.rows:
+        why = ", ".join(f"{count} {reason}" for reason, count in sorted(writer.drops.items()))
+        hint = "" if take is Take.ALL else "; --take all takes more"
+        raise ConfigurationError(f"no row is left with --take {take} ({why or 'the run is empty'}){hint}")
+    manifest = ExportManifest(
+        format=kind.value,
+        run={"kind": source.kind, "key": source.key},
+        take=take.value,
+        view=view,
+        split=split,
+        rows=dict(sorted(writer.rows.items())),
+        dropped={reason.value: count for reason, count in sorted(writer.drops.items())},
+        notes=_notes(writer, has_tools=bool(tools) or not layout.tools),
+        files=(),
+    )
+    train = columns.get("train", {})
+    for file, text in side_files(kind, writer.tables.get("train", {}), train).items():
+        writer.add_text(file, text)
+    writer.add_text("README.md", dataset_card(manifest, writer.tables, columns, USAGE[kind]))
+    manifest = msgspec.structs.replace(manifest, files=writer.files())
+    writer.add_text(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode() + "\n")
     return manifest
+
+
+@contextmanager
+def _opened(run: str | Path | RunReader, name: str) -> Generator[ExportSource]:
+    """Yield the source of a run: its journal or, for a folder without one, its files."""
+    if isinstance(run, RunReader):
+        training = run.summary().kind in (RunKind.TRAINING, RunKind.TUNING)
+        yield RunFiles(Path(run.summary().folder)) if training else RunJournal(run)
+        return
+    folder = Path(run)
+    if "://" not in str(run) and folder.is_dir() and not (folder / JOURNAL_FILE).is_file():
+        yield RunFiles(folder)
+        return
+    with open_runs(run) as collection:
+        found = [one for one in collection.runs() if name in ("", one.name, one.id)]
+        if len(found) != 1:
+            known = ", ".join(one.name for one in found or collection.runs())
+            raise ConfigurationError(
+                f"{run}: {'has several runs' if found else f'has no run {name}'}; --name one of {known}"
+            )
+        yield RunJournal(collection.run(found[0].id))
 
 
 def _taken(kind: ExportFormat, layout: _Layout, take: str | None) -> Take:

@@ -1,7 +1,6 @@
 """Trees and episodes from the files of a run: those of a synthesis, a rollout, or a training."""
 
 from collections.abc import Iterator
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -10,7 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from agentflow.errors import ConfigurationError
-from agentflow.exports._records import ExportAnswer, ExportCall, ExportNode, ExportTree
+from agentflow.exports._records import ExportAnswer, ExportCall, ExportImage, ExportNode, ExportTree
 from agentflow.models import ToolSpec
 from agentflow.trajectory import Tokens
 
@@ -115,7 +114,7 @@ class RunFiles:
             f"{self.folder}: has none of {_TREES}, {_PATHS} and {_ROLLOUTS}; name the output directory of a finished run"
         )
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Digest of the files that are read: the same content gives the same key."""
         total = sha256()
@@ -140,22 +139,13 @@ class RunFiles:
             return self._synthesis()
         return self._rollout() if self.kind == "rollout" else self._training()
 
-    def survey(self) -> tuple[list[str], bool]:
-        """Return the ids of the seeds or tasks, each once, in order, and whether there are images."""
-        groups: dict[str, None] = {}
-        images = False
-        for tree in self.trees():
-            groups[tree.group] = None
-            images = images or any(node.images for node in tree.nodes)
-        return list(groups), images
-
     def tools(self) -> tuple[ToolSpec, ...]:
         """Return the tools of the run; empty: it kept no schemas."""
         return ()
 
-    def image(self, file: str) -> bytes | None:
+    def image(self, image: ExportImage) -> bytes | None:
         """Return the bytes of an image; `None`: it is missing."""
-        path = self.folder / file
+        path = self.folder / image.file
         inside = self.folder.resolve() in path.resolve().parents
         return path.read_bytes() if inside and path.is_file() else None
 

@@ -1,6 +1,7 @@
 """Exports of finished runs, from the command line to the files."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_bad_input_is_one_line_and_leaves_no_files(synthesis: Path, tmp_path: Pa
         (synthesis, "trl-kto", "new", {"take": "best"}, "trl-kto needs right and wrong answers alike"),
         (synthesis, "trl-sft-tokens", "new", {}, "no row is left with --take correct (2 no_score)"),
         (synthesis, "openai", "other", {}, "has files, but no export"),
-        (tmp_path / "nothing", "openai", "new", {}, "name the output directory"),
+        (tmp_path / "nothing", "openai", "new", {}, "no such file or folder"),
         (broken, "openai", "new", {}, "trees.jsonl:1: "),
     )
     for run, format, folder, more, words in cases:
@@ -105,3 +106,39 @@ def test_bad_input_is_one_line_and_leaves_no_files(synthesis: Path, tmp_path: Pa
         assert "\n" not in str(caught.value)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["broken", "other"]
     assert [path.name for path in other.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.promise("exports:killed")
+def test_a_run_is_read_from_its_journal_or_from_its_files_alike(
+    synthesis: Path, rollout: Path, tmp_path: Path
+) -> None:
+    for run in (synthesis, rollout):
+        copy = tmp_path / run.name
+        shutil.copytree(run, copy, ignore=shutil.ignore_patterns("journal.db*"))
+        for format in ("native", "trl-prm", "trl-grpo"):
+            folders = [tmp_path / f"{run.name}-{format}-{kind}" for kind in ("journal", "files")]
+            for source, folder in zip((run / "journal.db", copy), folders, strict=True):
+                export_run(source, format, folder)
+            names = json.loads((folders[0] / "manifest.json").read_text())["rows"]
+            for name in names:
+                assert rows(folders[0] / name) == rows(folders[1] / name)
+
+
+@pytest.mark.promise("exports:tools")
+def test_rows_have_the_schemas_that_the_run_kept(rollout: Path, tmp_path: Path) -> None:
+    export_run(rollout, "openai", tmp_path / "data")
+    tools = {tool["function"]["name"]: tool for tool in rows(tmp_path / "data" / "train.jsonl")[0]["tools"]}
+    assert "query" in tools["rag_search"]["function"]["parameters"]["properties"]
+
+
+@pytest.mark.promise("exports:killed")
+def test_an_unfinished_run_gives_what_it_has(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    seeds = tmp_path / "seeds.jsonl"
+    seeds.write_text(
+        "".join(json.dumps({"content": f"Explore the Grey Petrel {n}."}) + "\n" for n in range(3))
+    )
+    settings = [f"seeds_file={seeds}", f"output_dir={run}", "max_depth=2", "max_total_tokens=20000"]
+    assert main(["synth", *settings]) in (0, 3)
+    manifest = export_run(run, "native", tmp_path / "data")
+    assert manifest.rows["trees.jsonl"] == 3

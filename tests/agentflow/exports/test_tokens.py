@@ -1,6 +1,7 @@
 """Rows of exact tokens, and tables of model calls."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -83,9 +84,14 @@ def test_rows_of_wrong_episodes_are_left_out_by_default() -> None:
 @pytest.mark.promise("exports:native")
 @given(tree=conversations())
 def test_calls_have_their_tokens_and_their_place_in_the_rows(tree: ExportTree) -> None:
-    rows = [one.values for one in token_rows([tree], Take.ALL) if isinstance(one, ExportRow)]
-    calls = [one.values for one in native_rows([tree]) if isinstance(one, ExportRow) and one.table == "calls"]
+    rows: list[dict[str, Any]] = [
+        one.values for one in token_rows([tree], Take.ALL) if isinstance(one, ExportRow)
+    ]
+    calls: list[dict[str, Any]] = [
+        one.values for one in native_rows([tree]) if isinstance(one, ExportRow) and one.table == "calls"
+    ]
     assert [one["call_id"] for one in calls] == [one.id for one in tree.calls]
     for one in calls:
-        assert tuple(rows[one["row"]]["labels"])[one["start"] : one["stop"]] == one["sampled_ids"]
+        labels_of = tuple(int(label) for label in rows[int(one["row"])]["labels"])
+        assert labels_of[int(one["start"]) : int(one["stop"])] == one["sampled_ids"]
         assert len(one["logprobs"]) == len(one["sampled_ids"])

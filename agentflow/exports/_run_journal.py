@@ -1,0 +1,196 @@
+"""Trees and episodes from the journal of a run, which may be active, finished or killed."""
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.exports._records import (
+    ExportAnswer,
+    ExportCall,
+    ExportImage,
+    ExportNode,
+    ExportTree,
+)
+from agentflow.inspection import RunKind, RunReader, SeedSummary
+from agentflow.models import ToolSpec
+from agentflow.rollout import TaskResult
+from agentflow.runs import image_file
+from agentflow.synthesis import SURPLUS, SeedResult, TrajectoryNode
+from agentflow.team import fixed_names
+from agentflow.trajectory import Blob, Exchange, Task, Tree, Turn, Verdict, digest
+
+_PAGE: Final = 200
+_WHOLE: Final = 100.0
+"""Highest score of a path."""
+
+
+class _SurplusLine(Struct):
+    qa_id: str
+
+
+class RunJournal:
+    """A synthesis or a rollout, read from its journal."""
+
+    def __init__(self, reader: RunReader) -> None:
+        """Read the kind of the run."""
+        self._reader = reader
+        summary = reader.summary()
+        self._folder = Path(summary.folder) if summary.folder else None
+        self.kind = summary.kind.value
+        """`synthesis` or `rollout`."""
+        self.key = digest(summary.settings, 16)
+        """Key of the run, from which its ids derive."""
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Return the tools of the run; empty: it kept no schemas."""
+        return self._reader.tools()
+
+    def image(self, image: ExportImage) -> bytes | None:
+        """Return the bytes of an image; `None`: it is missing."""
+        with suppress(KeyError):
+            return self._reader.blob(image.hash)[0]
+        return None
+
+    def trees(self) -> Iterator[ExportTree]:
+        """Yield the trees or episodes in the order of the run, the unfinished ones as far as they are known."""
+        after = ""
+        while page := self._reader.seeds(after=after, limit=_PAGE):
+            for seed in page:
+                result = self._reader.result(seed.id)
+                if self.kind == RunKind.ROLLOUT:
+                    if isinstance(result, TaskResult):
+                        yield _episode(result)
+                    else:
+                        yield ExportTree(id=seed.id, group=seed.task, text=seed.text, is_episode=True)
+                elif (tree := self._reader.tree(seed.id)) is not None:
+                    yield self._tree(seed, tree, result if isinstance(result, SeedResult) else None)
+            after = page[-1].id
+
+    def _tree(self, seed: SeedSummary, tree: Tree, result: SeedResult | None) -> ExportTree:
+        facts: dict[str, Any] = {
+            "kwargs": tree.seed.kwargs,
+            "stalled": tree.stalled,
+            "duplicates": tree.duplicates,
+        }
+        return ExportTree(
+            id=tree.id,
+            group=seed.id,
+            text=tree.seed.content,
+            nodes=tuple(
+                msgspec.convert(msgspec.to_builtins(TrajectoryNode.of(tree, node)), ExportNode)
+                for node in tree.nodes
+            ),
+            is_episode=False,
+            answers=() if result is None else tuple(_pairs(result, self._surplus)),
+            facts=facts,
+        )
+
+    @cached_property
+    def _surplus(self) -> frozenset[str]:
+        """Ids of accepted pairs that the files of the run leave out; empty as long as there are no files."""
+        path = None if self._folder is None else self._folder / SURPLUS
+        if path is None or not path.is_file():
+            return frozenset()
+        with path.open("rb") as file:
+            return frozenset(msgspec.json.decode(line, type=_SurplusLine).qa_id for line in file)
+
+
+def _pairs(result: SeedResult, surplus: Collection[str]) -> Iterator[ExportAnswer]:
+    """Yield the accepted pairs: first those of the file."""
+    paths = {path.id: path for path in result.trajectories}
+    for pair in sorted(result.pairs, key=lambda pair: pair.id in surplus):
+        path = paths[pair.trajectory_id]
+        seen = [fact.spans for fact in pair.facts]
+        yield ExportAnswer(
+            id=pair.id,
+            question=pair.question,
+            answer=pair.answer,
+            nodes=path.nodes,
+            score=path.score.total / _WHOLE,
+            right=pair.id not in surplus,
+            is_shown=all(not spans or any(span.region is None for span in spans) for spans in seen),
+            references=(pair.answer,),
+        )
+
+
+def _episode(result: TaskResult) -> ExportTree:
+    """Return the result of a task, with the ids of `trajectories.jsonl`."""
+    task, episode = result.task, result.episode
+    key = [task.index, task.id, task.question, result.sample]
+    ids = [f"node_{digest([*key, number])}" for number in range(len(result.turns) + 1)]
+    root = ExportNode(
+        node_id=ids[0],
+        depth=0,
+        intent="Understand the question",
+        observation=f"Starting point: {task.question}",
+        verdict=Verdict.NEW,
+        images=_images(task.images),
+    )
+    turns = [
+        _turn(task, turn, ids[place - 1 : place + 1], place) for place, turn in enumerate(result.turns, 1)
+    ]
+    id = f"traj_{digest(key)}"
+    score = None if result.scored is None else result.score
+    answer = ExportAnswer(
+        id=id,
+        question=task.question,
+        answer=result.answer,
+        nodes=tuple(ids),
+        score=score,
+        right=bool(result.answer) and score is not None and score >= 1.0,
+        references=task.references,
+    )
+    facts: dict[str, Any] = {
+        "sample": result.sample,
+        "agent": "" if episode is None else episode.agent,
+        "ending": None if episode is None else episode.ending.value,
+        **({"kwargs": task.kwargs} if task.kwargs else {}),
+    }
+    return ExportTree(
+        id=id,
+        group=task.id,
+        text=task.question,
+        nodes=(root, *turns),
+        is_episode=True,
+        answers=(answer,),
+        calls=() if episode is None else tuple(_calls(episode.exchanges)),
+        reward=score,
+        facts=facts,
+    )
+
+
+def _turn(task: Task, turn: Turn, ids: list[str], place: int) -> ExportNode:
+    action = turn.action
+    fixed = () if action is None else tuple(fixed_names(action.arguments, task.kwargs))
+    return ExportNode(
+        node_id=ids[1],
+        parent_id=ids[0],
+        depth=place,
+        intent=turn.step.sub_goal,
+        action=None if action is None else {"tool": action.tool, "args": action.arguments},
+        observation=turn.result,
+        verdict=Verdict.ERROR if turn.failed else Verdict.NEW,
+        failure=turn.failure,
+        images=_images(turn.images),
+        reasoning=turn.reasoning,
+        trainable=not turn.failed,
+        fixed=fixed or None,
+        trouble=turn.trouble,
+    )
+
+
+def _images(blobs: tuple[Blob, ...]) -> tuple[ExportImage, ...]:
+    return tuple(ExportImage(blob.hash, blob.mime, image_file(blob)) for blob in blobs)
+
+
+def _calls(exchanges: tuple[Exchange, ...]) -> Iterator[ExportCall]:
+    for one in exchanges:
+        for number, tokens in enumerate(one.unusable, 1):
+            yield ExportCall(id=f"{one.key}/unusable/{number}", role=one.role, tokens=tokens)
+        if one.tokens is not None:
+            yield ExportCall(id=one.key, role=one.role, tokens=one.tokens)
