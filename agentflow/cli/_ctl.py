@@ -59,6 +59,15 @@ def run_ctl(given: argparse.Namespace) -> int:
     """
     if given.action == "watch":
         return _watch(given)
+    if given.action == "open":
+        from agentflow.cli._view import view_runs
+
+        if given.url:
+            raise ConfigurationError(
+                "--url: the page reads the files of the run; name its output_dir with --dir"
+            )
+        _address(Path(given.dir))
+        return view_runs(given.dir, port=given.port, opens=not given.no_open, as_json=given.json)
     arguments: dict[str, object] = {}
     if given.action == "add":
         seeds = [seed for text in given.seeds for seed in load_seeds(text)]

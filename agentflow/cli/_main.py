@@ -56,6 +56,8 @@ def command_parser() -> argparse.ArgumentParser:
             "show the tokens that a training used: mask, log-probabilities, advantages, forks",
             _describe_tokens,
         ),
+        ("view", "show runs in a browser while they grow: trees, nodes, tokens, curves", _describe_view),
+        ("bundle", "write runs as a page that opens without a server", _describe_bundle),
         ("export", "write a run as a data set for other trainers", _describe_export),
         ("data", "prepare training data, read tasks from any source", _describe_data),
         ("serve-model", "serve a model with vLLM until Ctrl-C", _describe_serve_model),
@@ -218,6 +220,34 @@ def _describe_tokens(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the figures and calls as JSON")
 
 
+def _describe_view(parser: argparse.ArgumentParser) -> None:
+    what = f"{_PLACE} (default: this folder)"
+    parser.add_argument("place", nargs="?", default=".", metavar="PLACE", help=what)
+    _describe_opening(parser)
+    parser.add_argument("--json", action="store_true", help="print the link as JSON")
+
+
+def _describe_opening(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)"
+    )
+    parser.add_argument("--no-open", action="store_true", help="print the link only")
+
+
+def _describe_bundle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", metavar="PLACE", help=_PLACE)
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FOLDER", help="new folder, or that of an earlier bundle"
+    )
+    what = "ids of the seeds to include (default: all)"
+    parser.add_argument("--seeds", nargs="+", default=[], metavar="ID", help=what)
+    parser.add_argument("--no-blobs", action="store_true", help="leave images out")
+    parser.add_argument("--json", action="store_true", help="print the contents as JSON")
+
+
+_PLACE = "output directory of a run, folder of several, journal file, or postgresql://…"
+
+
 def _describe_export(parser: argparse.ArgumentParser) -> None:
     what = "output directory of a synthesis, a rollout or a training; its journal; or postgresql://…"
     parser.add_argument("run", metavar="RUN", help=what)
@@ -348,6 +378,7 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
         ("resume", "continue after a pause"),
         ("stop", "stop it cleanly"),
         ("add", "add seeds: texts or files"),
+        ("open", "show it in a browser"),
     ):
         action = actions.add_parser(name, help=what, description=what)
         action.add_argument(
@@ -367,6 +398,8 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
                 metavar="SECONDS",
                 help="time to wait for a restart of a run that was killed (default: 60)",
             )
+        if name == "open":
+            _describe_opening(action)
         if name == "add":
             action.add_argument("seeds", nargs="+", metavar="SEED", help="text, or JSONL or CSV file")
             action.add_argument(

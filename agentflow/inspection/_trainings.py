@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
+from agentflow.extras import missing_extra
 from agentflow.inspection._reader import MAX_TEXT, RunReader, excerpt, short
 from agentflow.inspection._types import (
     CallDetail,
@@ -31,13 +32,15 @@ from agentflow.inspection._types import (
     TreeSkeleton,
     WorkState,
 )
-from agentflow.learner import EpisodeTokens, RunTokens
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.runs import is_output_active
 from agentflow.settings import parse_yaml
 from agentflow.tokens import Decode, token_texts
 from agentflow.trajectory import Tokens, Usage
+
+if TYPE_CHECKING:
+    from agentflow.learner import EpisodeTokens, RunTokens
 
 _SETTINGS: Final = "settings.yaml"
 _SOME: Final = 4
@@ -283,16 +286,24 @@ class TrainingFolder(RunReader):
         with self._lock:
             return self._lists.setdefault(step, found)
 
-    def _episodes(self, step: int) -> list[EpisodeTokens]:
+    def _episodes(self, step: int) -> "list[EpisodeTokens]":
         with self._lock:
             if (known := self._steps.get(step)) is not None:
                 return known
-        found = list(RunTokens(self.folder).episodes(step))
+        found = list(self._tokens().episodes(step))
         with self._lock:
             while len(self._steps) >= _SOME:
                 del self._steps[next(iter(self._steps))]
             self._steps[step] = found
         return found
+
+    def _tokens(self) -> "RunTokens":
+        try:
+            # Here, because it needs numpy, which other runs do not.
+            from agentflow.learner import RunTokens
+        except ModuleNotFoundError:
+            raise ConfigurationError(missing_extra("reading the episodes of a training", "train")) from None
+        return RunTokens(self.folder)
 
     def _step_of(self, seed: str) -> int:
         step = seed.partition(".")[0]
@@ -300,14 +311,14 @@ class TrainingFolder(RunReader):
             raise KeyError(seed)
         return int(step)
 
-    def _episode(self, seed: str) -> EpisodeTokens:
+    def _episode(self, seed: str) -> "EpisodeTokens":
         step = self._step_of(seed)
         for number, episode in enumerate(self._episodes(step)):
             if _id(step, episode, number) == seed:
                 return episode
         raise KeyError(seed)
 
-    def _spots(self, episode: EpisodeTokens) -> dict[int, str]:
+    def _spots(self, episode: "EpisodeTokens") -> dict[int, str]:
         """Return the spot of each call by its number, from 0."""
         spots: dict[int, str] = {}
         below: dict[str, int] = {}
@@ -320,7 +331,7 @@ class TrainingFolder(RunReader):
 
     def _decoding(self) -> tuple[Decode, str]:
         if self._decoder is None:
-            self._decoder = RunTokens(self.folder).decoder()
+            self._decoder = self._tokens().decoder()
         return self._decoder
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -335,7 +346,7 @@ def is_training(folder: Path) -> bool:
     return (folder / "rollouts").is_dir() or (folder / METRICS).is_file()
 
 
-def _id(step: int, episode: EpisodeTokens, number: int) -> str:
+def _id(step: int, episode: "EpisodeTokens", number: int) -> str:
     return f"{step}.{number}.{episode.sample.id}"
 
 

@@ -8,7 +8,6 @@ See docs/training.md.
 from typing import TYPE_CHECKING
 
 from agentflow.learner._groups import Sample, sample_of_calls
-from agentflow.learner._rows import Row
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from agentflow.learner._group_rollout import PolicyRollout, external_failure
     from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
     from agentflow.learner._progress import TrainOutcome, TrainStatus
+    from agentflow.learner._rows import Row
     from agentflow.learner._run import Reward, TrainRun, atrain, train
     from agentflow.learner._task_order import TaskDraw, TaskOrder
     from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
@@ -77,6 +77,7 @@ __getattr__ = lazy_exports(
         "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group"],
         "._progress": ["TrainOutcome", "TrainStatus"],
         "._token_page": ["EpisodeTokens", "RunTokens", "episodes_page"],
+        "._rows": ["Row"],
         "._run": ["Reward", "TrainRun", "atrain", "train"],
         "._task_order": ["TaskDraw", "TaskOrder"],
         "._team_rollouts": ["RolloutContext", "RolloutFactory", "TeamRollouts"],

@@ -39,6 +39,7 @@ from agentflow.runs import (
     lock_output,
     render_config,
     run_sync,
+    write_report_page,
 )
 from agentflow.scoring import Metric, OwnMetric
 from agentflow.trajectory import Task, digest
@@ -204,8 +205,12 @@ class TrainRun:
         self._create(checkpoints)
         # The processes of torchrun share the directory; the first one writes.
         leads = int(os.environ.get("RANK", "0")) == 0 or os.environ.get("WORLD_SIZE", "1") == "1"
-        with lock_output(config.output) if leads else nullcontext():
-            return await self._work(checkpoints, assignment, held_out)
+        try:
+            with lock_output(config.output) if leads else nullcontext():
+                return await self._work(checkpoints, assignment, held_out)
+        finally:
+            if leads and self.position.step:
+                await write_report_page(config.output)
 
     async def _work(
         self, checkpoints: Checkpoints, assignment: Assignment, held_out: Sequence[Task]

@@ -7,7 +7,14 @@ and closed by its supervisor.
 from typing import TYPE_CHECKING
 
 from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
-from agentflow.runs._directory import CONTROL_FILE, JOURNAL_FILE, AtomicFiles, Resume, report_disk_errors
+from agentflow.runs._directory import (
+    CONTROL_FILE,
+    JOURNAL_FILE,
+    AtomicFiles,
+    Resume,
+    report_disk_errors,
+    write_report_page,
+)
 from agentflow.runs._exported_images import BlobReader, ExportedImages, image_file, image_record
 from agentflow.runs._html import ResultRecord, html_card
 from agentflow.runs._output_lock import check_output, is_output_active, lock_output
@@ -121,6 +128,7 @@ __all__ = [
     "speed_text",
     "start_child",
     "unused_arguments",
+    "write_report_page",
 ]
 
 # Names that need servers or a journal; the settings need neither.
@@ -154,6 +162,7 @@ __getattr__ = lazy_exports(
             "explores_bundled_corpus",
             "sandbox_settings",
             "unused_arguments",
+            "write_report_page",
         ],
     },
 )

@@ -1,18 +1,22 @@
 """Directory of a run: its journal, its settings, its control file, and output files that are replaced together."""
 
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Literal, Self, TypeAlias
 
 import anyio.to_thread
 
 from agentflow._private_files import make_private_folder, open_private, replace_file
-from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.errors import ConfigurationError, RunStopped, StopCause, error_line
 from agentflow.runs._config import RunConfig, render_config
 from agentflow.runs._exported_images import BlobReader, ExportedImages
 from agentflow.runs._output_lock import check_output, lock_output
+from agentflow.telemetry import get_logger
+
+logger = get_logger(__name__)
 
 Resume: TypeAlias = Literal["auto", "always", "never"]
 """Handling of an existing run: `auto` resumes it if there is one, `always` requires one, `never` refuses one."""
@@ -197,3 +201,26 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+async def write_report_page(folder: Path, journal: str = "", name: str = "") -> None:
+    """Write `report.html` into the directory of a run that has ended. A run never fails because of it.
+
+    See docs/view.md.
+
+    :param journal: URL of its journal, if that is not in the directory.
+    :param name: name of the run in that journal.
+    """
+    with anyio.CancelScope(shield=True):
+        try:
+            await anyio.to_thread.run_sync(_write_page, folder, journal, name)
+        except (
+            Exception
+        ) as error:  # boundary: the page is an extra, and anything may be wrong with the files it reads
+            logger.warning("no report.html", folder=str(folder), reason=error_line(error))
+
+
+def _write_page(*run: object) -> None:
+    # By its name: the pages are in a higher layer, and a run must not need them.
+    write: Callable[..., object] = import_module("agentflow.dashboard").write_report
+    write(*run)

@@ -15,12 +15,12 @@ from anyio.from_thread import run_sync as run_in_loop
 from anyio.lowlevel import EventLoopToken, current_token
 from anyio.to_thread import run_sync as run_in_thread
 
-from agentflow.actors import ChildSpec, Restart, Supervisor
+from agentflow.actors import ChildInfo, ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
 from agentflow.journal import NewSeed, Run, open_journal, this_process
-from agentflow.models import Accounts, ModelSettings, OpenModel, make_model
+from agentflow.models import Accounts, ModelSettings, OpenModel, Statistics, make_model
 from agentflow.runs._config import RunConfig
-from agentflow.runs._directory import Resume, RunDirectory
+from agentflow.runs._directory import Resume, RunDirectory, write_report_page
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
 from agentflow.runs._run_records import RUN_MODELS, RUN_START, models_of, start_of
@@ -153,6 +153,14 @@ class SupervisedRun(Generic[C, P]):
         self._wake()
         return added, not self._shutdown.no_more_claims
 
+    def actors(self) -> list[ChildInfo]:
+        """Return the supervised actors of the run, in start order."""
+        return self._supervisor.which_children()
+
+    def calls(self) -> list[Statistics]:
+        """Return the calls of each model."""
+        return [model.statistics() for model in self._progress.models]
+
     def _wake(self) -> None:
         if self._scheduler is not None:
             self._scheduler.wake()
@@ -174,6 +182,9 @@ class SupervisedRun(Generic[C, P]):
         finally:
             self.directory.unlock()
             await flush_spans()
+        if self._run is not None and not self._shutdown.immediate.is_set():
+            shared = (self.config.journal, self.config.run_name) if self.config.journal else ()
+            await write_report_page(self.directory.folder, *shared)
         if self._shutdown.reason is not None:
             self._progress.phase = Phase.STOPPED
             raise self._shutdown.reason

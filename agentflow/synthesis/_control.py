@@ -129,6 +129,15 @@ class StatusOutput(Output):
         )
 
 
+class ActorsOutput(Output):
+    """Parts of a run that are at work."""
+
+    actors: list[dict[str, str]]
+    """Id, kind and state of each supervised actor."""
+    calls: list[dict[str, int]]
+    """Calls of each model: in flight, waiting, limit, so far, failed."""
+
+
 class SeedsAdded(Output):
     """Seeds that were added to the journal."""
 
@@ -175,6 +184,14 @@ class RunBackend(Backend):
         elif wait_seconds:
             self._watched = anyio.current_time()
         return StatusOutput.of(status, self._run.notes)
+
+    @tool(title="Actors", read_only=True)
+    async def actors(self) -> ActorsOutput:
+        """Return the supervised actors and the calls in flight. Use it to find what a run waits for."""
+        actors = [{"id": one.id, "kind": one.kind, "state": one.state.value} for one in self._run.actors()]
+        names = ("in_flight", "waiting", "limit", "calls", "failures")
+        calls = [{name: getattr(model, name) for name in names} for model in self._run.calls()]
+        return ActorsOutput(actors=actors, calls=calls)
 
     @tool(title="Pause", destructive=False, idempotent=True)
     async def pause(self) -> StatusOutput:

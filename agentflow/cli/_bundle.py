@@ -1,0 +1,30 @@
+"""`agentflow bundle`: write runs as a folder with a page that opens without a server."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from agentflow._terminal import printable
+from agentflow.cli._output import Exit, print_json
+from agentflow.dashboard import PageData, write_bundle
+from agentflow.inspection import open_runs
+
+
+def run_bundle(given: argparse.Namespace) -> int:
+    """Write the bundle and return the exit status.
+
+    :raises AgentFlowError: one line, if the runs can't be read or the folder can't be written.
+    """
+    with open_runs(given.place) as runs:
+        summary = write_bundle(
+            PageData(runs), Path(given.output), seeds=given.seeds, blobs=not given.no_blobs
+        )
+    if given.json:
+        print_json(summary)
+        return Exit.DONE
+    line = (
+        f"{summary.runs} runs with {summary.seeds} seeds and {summary.nodes} nodes in {summary.folder} "
+        f"({summary.bytes / 1e6:.1f} MB); open {Path(summary.folder) / 'index.html'}"
+    )
+    sys.stdout.write(f"{printable(line)}\n")
+    return Exit.DONE

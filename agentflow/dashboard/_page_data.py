@@ -1,0 +1,226 @@
+"""Answers of the page's interface, as JSON: the same for the live view and for bundles."""
+
+import re
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+import msgspec
+from msgspec import structs
+
+from agentflow.errors import AgentFlowError, ToolFailure
+from agentflow.exports import ExportFormat, export_run
+from agentflow.inspection import RunCollection, RunReader, WorkState
+from agentflow.runs import CONTROL_FILE
+from agentflow.sandbox import SyncSandbox
+from mcp_servers.serving import is_loopback
+
+PAGE_ROWS: Final = 200
+"""Seeds of one answer, unless the path says otherwise."""
+_MAX_ROWS: Final = 1000
+_MAX_HITS: Final = 500
+_STATUS_SECONDS: Final = 5.0
+_SPOT: Final = re.compile(r"([0-9]{1,9}(-[0-9]{1,9}){0,9999})?")
+_UNESCAPED: Final = "!'()*-._~"
+
+RASTER: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
+"""Types of images that a page may show, with the endings of their files. SVG is none of them: it can hold scripts."""
+
+
+class _Control(msgspec.Struct):
+    url: str
+    token: str
+
+
+class PageDataError(AgentFlowError):
+    """Refusal of a path, with the status of an HTTP answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status."""
+
+
+def api_path(*parts: str, **query: str) -> str:
+    """Return the path of an answer, as the page spells it: parameters without a value are left out.
+
+    >>> api_path("r", "r1", "s", "a b", "node", spot="0-1")
+    'r/r1/s/a%20b/node?spot=0-1'
+    """
+    path = "/".join(quote(part, safe=_UNESCAPED) for part in parts)
+    text = "&".join(f"{name}={quote(value, safe=_UNESCAPED)}" for name, value in query.items() if value)
+    return f"{path}{'?' if text else ''}{text}"
+
+
+Query: TypeAlias = Mapping[str, str]
+
+
+class PageData:
+    """Answers about the runs of a collection. Every method may be called from any thread.
+
+    A path is what follows `/api/` in the address of an answer. See docs/view.md.
+    """
+
+    def __init__(self, runs: RunCollection) -> None:
+        self.runs = runs
+        """The runs."""
+
+    def load(self, path: str) -> bytes:
+        """Return the answer of a path, as JSON.
+
+        :raises PageDataError: if there is no such path, run, seed or node.
+        """
+        name, _, query = path.partition("?")
+        given = dict(parse_qsl(query, keep_blank_values=True))
+        match [unquote(part) for part in name.split("/")]:
+            case ["runs"]:
+                return _encode(self.runs.runs())
+            case ["r", run]:
+                return _encode(self.reader(run).summary())
+            case ["r", run, what] if what in _OF_RUN:
+                return _encode(_OF_RUN[what](self.reader(run), given))
+            case ["r", run, "s", seed, what] if what in _OF_SEED:
+                reader = self.reader(run)
+                try:
+                    return _encode(_OF_SEED[what](reader, seed, given))
+                except KeyError as error:
+                    raise PageDataError(404, f"seed {seed!r} has no such part: {error}") from None
+            case _:
+                raise PageDataError(404, f"there is no answer {name!r}")
+
+    def reader(self, run_id: str) -> RunReader:
+        """Return the reader of a run.
+
+        :raises PageDataError: if there is no such run.
+        """
+        try:
+            return self.runs.run(run_id)
+        except KeyError:
+            raise PageDataError(404, f"there is no run {run_id!r}") from None
+
+    def blob(self, run_id: str, digest: str) -> tuple[bytes, str]:
+        """Return bytes of a run and their MIME type.
+
+        :raises PageDataError: if there are none.
+        """
+        try:
+            return self.reader(run_id).blob(digest)
+        except KeyError:
+            raise PageDataError(404, f"there is no blob {digest!r}") from None
+
+    def export(
+        self, run_id: str, format: str, take: str | None = None, view: str = "agent", split: bool = False
+    ) -> dict[str, object]:
+        """Write a run as a data set into `exports/FORMAT` of its output directory and return the manifest with the folder.
+
+        :raises ConfigurationError: if it can't be exported.
+        :raises PageDataError: if there is no such run, or its output directory is not on this machine.
+        """
+        folder = Path(self.reader(run_id).summary().folder)
+        if not folder.is_dir() or folder == Path():
+            raise PageDataError(
+                400, "the run has no output directory on this machine; use `agentflow export` there"
+            )
+        if format not in set(ExportFormat):
+            raise PageDataError(400, f"format: {format[:40]!r} is none of {', '.join(ExportFormat)}")
+        target = folder / "exports" / format
+        manifest = export_run(folder, format, target, take=take, view=view, split=split)
+        return {**structs.asdict(manifest), "folder": str(target)}
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _seeds(run: RunReader, given: Query) -> object:
+    state = given.get("state", "")
+    if state and state not in set(WorkState):
+        raise PageDataError(400, f"state: {state[:40]!r} is none of {', '.join(WorkState)}")
+    return run.seeds(
+        after=given.get("after", ""),
+        limit=_number(given, "limit", PAGE_ROWS, _MAX_ROWS),
+        text=given.get("text", ""),
+        state=WorkState(state) if state else None,
+    )
+
+
+def _search(run: RunReader, given: Query) -> object:
+    return run.search(given.get("text", ""), limit=_number(given, "limit", 50, _MAX_HITS))
+
+
+def _status(run: RunReader, given: Query) -> object:
+    """Ask the control server of an active run for its actors and calls."""
+    file = Path(run.summary().folder, CONTROL_FILE)
+    try:
+        control = msgspec.json.decode(file.read_bytes(), type=_Control)
+        # A folder may come from elsewhere: what it names is asked on this machine only.
+        if not is_loopback(urlsplit(control.url).hostname or ""):
+            raise PageDataError(404, "the run is not active on this machine")
+        with SyncSandbox(
+            control.url, token=control.token, timeout=_STATUS_SECONDS, auto_start=False
+        ) as sandbox:
+            answer = sandbox.execute("run:actors", {})
+    except (OSError, ValueError, ToolFailure):
+        raise PageDataError(404, "the run is not active, or not on this machine") from None
+    if answer.error is not None:
+        raise PageDataError(503, answer.error.message)
+    return answer.data
+
+
+def _nodes(run: RunReader, seed: str, given: Query) -> object:
+    return run.nodes(seed, [_spot(spot) for spot in given.get("spots", "").split(",")[:PAGE_ROWS]])
+
+
+def _spot(text: str) -> str:
+    if _SPOT.fullmatch(text):
+        return text
+    raise PageDataError(404, f"there is no node {text[:40]!r}")
+
+
+_OF_RUN: Final[dict[str, Callable[[RunReader, Query], object]]] = {
+    "tools": lambda run, _: run.tools(),
+    "metrics": lambda run, _: run.metrics(),
+    "seeds": _seeds,
+    "search": _search,
+    "status": _status,
+}
+
+_OF_SEED: Final[dict[str, Callable[[RunReader, str, Query], object]]] = {
+    "summary": lambda run, seed, _: run.seed(seed),
+    "skeleton": lambda run, seed, _: run.skeleton(seed),
+    "nodes": _nodes,
+    "children": lambda run, seed, given: run.children(seed, _spot(given.get("spot", ""))),
+    "node": lambda run, seed, given: run.node(seed, _spot(given.get("spot", ""))),
+    "call": lambda run, seed, given: run.call(seed, given.get("key", "")),
+    "results": lambda run, seed, _: run.results(seed),
+    "tokens": lambda run, seed, _: run.tokens(seed),
+}
+
+
+def _number(given: Query, name: str, usual: int, most: int) -> int:
+    text = given.get(name) or str(usual)
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise PageDataError(400, f"{name}: {text[:40]!r} is no number from 0 on")
+    return min(int(text), most)
+
+
+INDEX: Final = "index.html"
+"""Name of the page among its files."""
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+}
+
+
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """Return the files of the page with their MIME types, by name."""
+    found: dict[str, tuple[bytes, str]] = {}
+    for file in sorted(files("agentflow.dashboard").joinpath("static").iterdir(), key=lambda file: file.name):
+        mime = _TYPES.get("." + file.name.rpartition(".")[2])
+        if mime is not None:
+            found[file.name] = (file.read_bytes(), mime)
+    return found

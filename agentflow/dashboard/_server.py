@@ -1,0 +1,230 @@
+"""Server of the live view: pages, their data, images and events, on a loopback address."""
+
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+import uvicorn
+from anyio import CapacityLimiter
+from msgspec import Struct
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from agentflow.dashboard._events import ChangeFeed, change_events
+from agentflow.dashboard._guard import TOKEN, ViewGuard
+from agentflow.dashboard._page_data import INDEX, RASTER, PageData, PageDataError, static_files
+from agentflow.errors import AgentFlowError, ConfigurationError, error_line
+from agentflow.inspection import RunChanges, RunCollection
+from agentflow.telemetry import get_logger
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+HOST: Final = "127.0.0.1"
+_JSON: Final = "application/json"
+_READERS: Final = 4
+_MAX_BODY: Final = 1 << 16
+_FEEDS: Final = 256
+_STREAM: Final = {"X-Accel-Buffering": "no"}
+
+
+class _ExportRequest(Struct, forbid_unknown_fields=True):
+    format: str
+    take: str | None = None
+    view: str = "agent"
+    split: bool = False
+
+
+class ViewRoutes:
+    """Routes of the view. Everything but an export only reads."""
+
+    def __init__(self, data: PageData) -> None:
+        self._data = data
+        self._static = static_files()
+        self._readers = CapacityLimiter(_READERS)
+        # Events do not wait for slow searches.
+        self._watchers = CapacityLimiter(_READERS)
+        self._exporter = CapacityLimiter(1)
+        self._feeds: dict[tuple[str, str | None], ChangeFeed] = {}
+
+    def app(self) -> Starlette:
+        """Return the application."""
+        page = _answered(self._page)
+        return Starlette(
+            routes=[
+                Route("/", page),
+                Route("/r/{rest:path}", page),
+                Route("/compare", page),
+                Route("/favicon.ico", _no_icon),
+                Route("/static/{name}", _answered(self._file)),
+                Route("/api/r/{run}/blob/{digest}", _answered(self._blob)),
+                Route("/api/r/{run}/events", _answered(self._events)),
+                Route("/api/r/{run}/export", _answered(self._export), methods=["POST"]),
+                Route("/api/{path:path}", _answered(self._answer)),
+            ]
+        )
+
+    async def _page(self, request: Request) -> Response:
+        body, mime = self._static[INDEX]
+        return Response(body, media_type=mime)
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._static:
+            raise PageDataError(404, f"there is no file {name!r}")
+        body, mime = self._static[name]
+        return Response(body, media_type=mime)
+
+    async def _answer(self, request: Request) -> Response:
+        # The path as it was sent: ids may contain escaped slashes.
+        path = request.scope["raw_path"].decode("latin-1").removeprefix("/api/")
+        body = await self._read(partial(self._data.load, f"{path}?{request.url.query}"))
+        return Response(body, media_type=_JSON)
+
+    async def _blob(self, request: Request) -> Response:
+        named = request.path_params
+        data, mime = await self._read(partial(self._data.blob, named["run"], named["digest"]))
+        if mime in RASTER:
+            return Response(data, media_type=mime)
+        # Observations are hostile: what a browser might run is only a file to save.
+        return Response(
+            data, media_type="text/plain; charset=utf-8", headers={"Content-Disposition": "attachment"}
+        )
+
+    async def _events(self, request: Request) -> Response:
+        given = request.query_params
+        run, seed = request.path_params["run"], given.get("seed") or None
+        reader = await self._read(partial(self._data.reader, run))
+
+        async def read(cursor: str) -> RunChanges:
+            return await anyio.to_thread.run_sync(
+                partial(reader.changes, cursor, seed), limiter=self._watchers, abandon_on_cancel=True
+            )
+
+        feed = self._feeds.pop((run, seed), None) or ChangeFeed(read)
+        self._feeds[run, seed] = feed
+        while len(self._feeds) > _FEEDS:
+            del self._feeds[next(iter(self._feeds))]
+        cursor = request.headers.get("last-event-id") or given.get("cursor", "")
+        return StreamingResponse(change_events(feed, cursor), media_type="text/event-stream", headers=_STREAM)
+
+    async def _export(self, request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            raise PageDataError(415, "an export is asked for in JSON")
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _MAX_BODY:
+                raise PageDataError(413, f"an export is asked for in at most {_MAX_BODY} bytes")
+        wanted = msgspec.json.decode(body, type=_ExportRequest)
+        export = partial(self._data.export, request.path_params["run"], **msgspec.structs.asdict(wanted))
+        manifest = await anyio.to_thread.run_sync(export, limiter=self._exporter)
+        return Response(msgspec.json.encode(manifest), media_type=_JSON)
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(read, limiter=self._readers, abandon_on_cancel=True)
+
+
+class ServedView:
+    """A served view of runs."""
+
+    def __init__(self, guard: ViewGuard, url: str) -> None:
+        self._guard = guard
+        self.url = url
+        """Address without a path."""
+
+    def link(self, path: str = "/") -> str:
+        """Return a link that opens one browser."""
+        return f"{self.url}{path}{'&' if '?' in path else '?'}{TOKEN}={self._guard.new_token()}"
+
+
+@asynccontextmanager
+async def open_view(
+    runs: RunCollection, *, port: int = 0, on_used: Callable[[ServedView], object] = lambda _: None
+) -> AsyncGenerator[ServedView]:
+    """Serve runs on this machine until the end of the block. See docs/view.md.
+
+    :param runs: the runs; they must stay open.
+    :param port: port on the loopback address; 0: a free one.
+    :param on_used: called when a link was used.
+    :raises ConfigurationError: if the port is taken.
+    """
+    with _listening(port) as listener:
+        host, port = listener.getsockname()[:2]
+        guard = ViewGuard(ViewRoutes(PageData(runs)).app(), host, port, lambda: on_used(view))
+        view = ServedView(guard, f"http://{host}:{port}")
+        server = _ViewServer(
+            uvicorn.Config(
+                guard,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            try:
+                yield view
+            finally:
+                server.should_exit = True
+
+
+class _ViewServer(uvicorn.Server):
+    """Web server that leaves signals to the program."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+@contextmanager
+def _listening(port: int) -> Generator[socket.socket]:
+    with socket.socket() as listener:
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((HOST, port))
+            listener.listen(128)
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no such port"
+            raise ConfigurationError(
+                f"--port: {HOST}:{port} can't be used: {reason}; name another, or leave it out"
+            ) from None
+        yield listener
+
+
+def _answered(handle: Handler) -> Handler:
+    """Return the handler with errors as answers of one line."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handle(request)
+        except PageDataError as error:
+            status, message = error.status, str(error)
+        except (ConfigurationError, msgspec.DecodeError) as error:
+            status, message = 400, str(error)
+        except AgentFlowError as error:
+            status, message = 503, str(error)
+        except Exception as error:  # boundary of the server: the page shows one line
+            logger.exception("the view can't answer", path=request.url.path)
+            status, message = 500, error_line(error)
+        return Response(msgspec.json.encode({"error": message}), status, media_type=_JSON)
+
+    return answer
+
+
+async def _no_icon(request: Request) -> Response:
+    return Response(status_code=204)

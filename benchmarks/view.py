@@ -1,0 +1,267 @@
+"""The live view of large runs, and its cost to a run that grows.
+
+Run `python benchmarks/view.py [--check] [--nodes N] [--seeds N]`: prints a table, and as the last line one JSON object. With
+`--check` it exits with 1 if a limit is missed. The viewer is a process of its own, as `agentflow view` starts it. A run is slowed by
+its viewers as much as its time with them exceeds that without them, in turns.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import aiohttp
+import anyio
+import anyio.to_thread
+import msgspec
+
+from agentflow.dashboard import api_path
+from agentflow.growth import ActionRecord
+from agentflow.journal import NewSeed, open_journal
+from agentflow.runs import RUN_START, RunStart
+from agentflow.trajectory import Action, ActionOutcome, Isolation, Observation, Plan, Proposal, Reply, Text
+
+BRANCHES = 3
+VIEWERS = 10
+ROUNDS = 3
+GROWN = 40
+SUBJECTS = ("the ferries", "the lighthouses", "the harbour of Orm")
+LIMITS = {
+    "seconds to the first rows of a large tree": 1.0,
+    "MB by which the server grew": 150.0,
+    "seconds to the list of many seeds": 1.0,
+    "run with ten viewers / without": 1.05,
+}
+
+
+class LargeRun(NamedTuple):
+    """Output directory of a made run."""
+
+    folder: Path
+    """Its folder."""
+    seeds: int
+    """Number of seeds."""
+    nodes: int
+    """Nodes of each seed."""
+
+
+async def make_run(folder: Path, seeds: int, nodes: int) -> LargeRun:
+    """Write the journal of a run whose trees have this many nodes."""
+    await anyio.Path(folder).mkdir()
+    file = folder / "journal.db"
+    async with open_journal(file) as journal:
+        run = await journal.open_run("large", {"benchmark": seeds})
+        await run.keep(RUN_START, RunStart(kind="synthesis", started=time.time()))
+        await run.add_seeds([NewSeed(f"Explore district {number}") for number in range(seeds)])
+    database = sqlite3.connect(file)
+    insert = "INSERT INTO agentflow_entries (run, seed, key, ordinal, body) VALUES (1, ?, ?, ?, ?)"
+    entries = list(_entries(nodes))
+    for seed in range(seeds):
+        database.executemany(insert, ((seed, *entry) for entry in entries))
+        database.commit()
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    return LargeRun(folder, seeds, nodes)
+
+
+def _entries(nodes: int) -> Iterator[tuple[str, int, bytes]]:
+    encode = msgspec.json.encode
+    proposals = tuple(
+        Proposal(f"Look further, way {way}", "rag:search", {"query": f"district {way}"})
+        for way in range(BRANCHES)
+    )
+    plan = encode(Reply(Plan(proposals)))
+    spots, ordinal = [""], 0
+    for spot in spots:
+        for way in range(BRANCHES):
+            if len(spots) > nodes:
+                return
+            child = f"{spot}-{way}".lstrip("-")
+            spots.append(child)
+            if way == 0:
+                ordinal += 1
+                yield f"plan/{spot or 'root'}/0", ordinal, plan
+            text = f"The district at {child} has a market, a ferry and {len(child)} lighthouses. " * 3
+            action = Action("rag:search", {"query": f"district {child}"})
+            record = ActionRecord(
+                ActionOutcome(Observation((Text(text),))), Isolation.SHARED, action, proposals[way].intent
+            )
+            ordinal += 1
+            yield f"act/{child}", ordinal, encode(record)
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+class Viewer:
+    """A process of `agentflow view`, and a client of it."""
+
+    def __init__(self, process: subprocess.Popen[str], client: aiohttp.ClientSession) -> None:
+        self._process = process
+        self._client = client
+        self.before = self.memory()
+
+    def memory(self) -> float:
+        """Return the largest memory of the process so far, in MB."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1000
+
+    async def load(self, path: str) -> Any:  # noqa: ANN401 - JSON
+        """Return an answer."""
+        async with self._client.get(f"/api/{path}") as answer:
+            body = await answer.read()
+            assert answer.status == 200, body
+            return msgspec.json.decode(body)
+
+    async def watch(self, path: str) -> None:
+        """Read events until cancelled."""
+        async with self._client.get(f"/api/{path}", timeout=aiohttp.ClientTimeout(total=None)) as stream:
+            async for _ in stream.content:
+                pass
+
+
+@asynccontextmanager
+async def viewer(place: Path, clients: int = 1) -> AsyncGenerator[list[Viewer]]:
+    """Yield clients of one viewer."""
+    command = [sys.executable, "-m", "agentflow.cli", "view", str(place), "--no-open", "--json"]
+    process = await anyio.to_thread.run_sync(_start, command)
+    assert process.stdout is not None
+    try:
+        async with AsyncExitStack() as stack:
+            opened: list[Viewer] = []
+            for _ in range(clients):
+                known = json.loads(await anyio.to_thread.run_sync(process.stdout.readline))
+                jar = aiohttp.CookieJar(unsafe=True)
+                client = await stack.enter_async_context(aiohttp.ClientSession(known["url"], cookie_jar=jar))
+                async with client.get(known["link"].removeprefix(known["url"])) as page:
+                    assert page.status == 200
+                opened.append(Viewer(process, client))
+            yield opened
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+async def large_tree(run: LargeRun) -> dict[str, float]:
+    """Open the page of one large tree."""
+    async with viewer(run.folder) as (page,):
+        started = time.perf_counter()
+        (summary,) = await page.load("runs")
+        (seed,) = await page.load(api_path("r", summary["id"], "seeds"))
+        of_seed = ("r", summary["id"], "s", seed["id"])
+        skeleton = await page.load(api_path(*of_seed, "skeleton"))
+        assert len(skeleton["spots"]) == run.nodes + 1, len(skeleton["spots"])
+        rows = await page.load(api_path(*of_seed, "nodes", spots=",".join(skeleton["spots"][1:61])))
+        first = time.perf_counter() - started
+        assert len(rows) == 60
+        scrolled: list[float] = []
+        for start in range(0, run.nodes, run.nodes // 20):
+            started = time.perf_counter()
+            await page.load(
+                api_path(*of_seed, "nodes", spots=",".join(skeleton["spots"][start + 1 : start + 61]))
+            )
+            scrolled.append(time.perf_counter() - started)
+        await page.load(api_path(*of_seed, "node", spot=skeleton["spots"][-1]))
+        return {
+            "seconds to the first rows of a large tree": first,
+            "ms to 60 rows elsewhere in it": 1000 * median(scrolled),
+            "MB by which the server grew": page.memory() - page.before,
+        }
+
+
+async def many_seeds(run: LargeRun) -> dict[str, float]:
+    """Open the list of a run with many seeds."""
+    async with viewer(run.folder) as (page,):
+        started = time.perf_counter()
+        (summary,) = await page.load("runs")
+        seeds = await page.load(api_path("r", summary["id"], "seeds"))
+        took = time.perf_counter() - started
+        assert summary["seeds"]["waiting"] + summary["seeds"]["done"] == run.seeds
+        assert len(seeds) == min(run.seeds, 200)
+        return {"seconds to the list of many seeds": took, "MB by which it grew": page.memory() - page.before}
+
+
+async def slowed(folder: Path) -> dict[str, float]:
+    """Grow trees beside an idle viewer and beside ten that watch, in turns."""
+    took: dict[int, list[float]] = {0: [], VIEWERS: []}
+    for number in range(ROUNDS):
+        for watching, times in took.items():
+            place = folder / f"grown-{number}-{watching}"
+            await _grow(place, 1)
+            async with viewer(place, VIEWERS) as pages:
+                (summary,) = await pages[0].load("runs")
+                async with anyio.create_task_group() as tasks:
+                    for page in pages[:watching]:
+                        tasks.start_soon(page.watch, api_path("r", summary["id"], "events"))
+                    times.append(await _grow(place, GROWN))
+                    tasks.cancel_scope.cancel()
+    # The best rounds: whatever else the machine does only makes them slower.
+    return {"run with ten viewers / without": min(took[VIEWERS]) / min(took[0])}
+
+
+async def _grow(folder: Path, seeds: int) -> float:
+    """Grow seeds in a process of its own; return the seconds."""
+    file = folder.with_suffix(".jsonl")
+    await anyio.Path(file).write_text(
+        "".join(
+            json.dumps({"content": f"Explore {SUBJECTS[number % 3]}", "id": f"s{number}"}) + "\n"
+            for number in range(seeds)
+        )
+    )
+    words = [
+        "max_depth=4",
+        "depth_threshold=2",
+        f"seeds_file={file}",
+        "control=false",
+        f"output_dir={folder}",
+    ]
+    started = time.perf_counter()
+    process = await anyio.run_process([sys.executable, "-m", "agentflow.cli", "synth", *words], check=False)
+    assert process.returncode == 0, process.stderr.decode()
+    return time.perf_counter() - started
+
+
+def main() -> int:
+    """Measure, print, check."""
+    parser = argparse.ArgumentParser(description="Measure the live view.")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is missed")
+    parser.add_argument("--nodes", type=int, default=100_000, help="nodes of the large tree")
+    parser.add_argument(
+        "--seeds", type=int, default=1000, help="seeds of the large run, with 1,000 nodes each"
+    )
+    given = parser.parse_args()
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        figures |= asyncio.run(large_tree(asyncio.run(make_run(folder / "tree", 1, given.nodes))))
+        figures |= asyncio.run(many_seeds(asyncio.run(make_run(folder / "seeds", given.seeds, 1000))))
+        figures |= asyncio.run(slowed(folder))
+    met = True
+    for name, figure in figures.items():
+        limit = LIMITS.get(name)
+        good = limit is None or figure <= limit
+        met = met and good
+        print(
+            f"{name:<44} {figure:9.3f}   {'' if limit is None else f'<= {limit:g}   ' + ('ok' if good else 'MISSED')}"
+        )
+    print(
+        json.dumps(
+            {"benchmark": "view", "met": met, **{name: round(figure, 3) for name, figure in figures.items()}}
+        )
+    )
+    return 1 if given.check and not met else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
