@@ -91,7 +91,7 @@ lock: .venv/.dev
 	cd tests/node && $(NPM) install --package-lock-only
 
 clean:
-	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-trinity .venv-verifiers .venv-openenv .venv-clients tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
+	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-trinity .venv-verifiers .venv-openenv .venv-clients .venv-trl .venv-trl-prm .venv-llamafactory .venv-axolotl tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
 
 .venv/.uv:
 	@scripts/make-venv $(PYTHON) .venv
@@ -154,6 +154,13 @@ clean:
 .venv-openenv/.stamp: scripts/make-openenv-venv scripts/openenv-constraints.txt
 	@echo 'Installing OpenEnv into .venv-openenv (0.4 GB) ...'
 	@scripts/make-openenv-venv $(PYTHON) .venv-openenv
+	@touch $@
+
+# Needed only by the soak tests of exports; on top of .venv: .venv-trl, .venv-llamafactory and so on.
+TRAINERS := $(patsubst scripts/%-requirements.txt,.venv-%/.stamp,$(wildcard scripts/*-requirements.txt))
+$(TRAINERS): .venv-%/.stamp: scripts/%-requirements.txt scripts/make-trainer-venv | .venv/.dev
+	@echo 'Installing $* into .venv-$* ...'
+	@scripts/make-trainer-venv .venv-$* $<
 	@touch $@
 
 tests/node/node_modules/.stamp: tests/node/package.json tests/node/package-lock.json | .venv/.dev

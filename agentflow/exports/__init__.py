@@ -1,5 +1,6 @@
 """Exports: the trees and episodes of a run as data sets for other trainers. See docs/exports.md."""
 
+from agentflow.exports._environment import SandboxEnvironments
 from agentflow.exports._rows import DropReason, Take
 from agentflow.exports._run import ExportFormat, export_run
 from agentflow.exports._writing import ExportFile, ExportManifest
@@ -9,6 +10,7 @@ __all__ = [
     "ExportFile",
     "ExportFormat",
     "ExportManifest",
+    "SandboxEnvironments",
     "Take",
     "export_run",
 ]

@@ -1,0 +1,1 @@
+"""Real trainers read exported folders, each in an environment of its own."""
