@@ -15,6 +15,7 @@ from agentflow._arguments import CommandParser
 from agentflow._secrets import hide_arguments
 from agentflow.errors import AgentFlowError, ConfigurationError, exit_report
 from agentflow.settings import load_settings
+from agentflow.telemetry import start_tracing
 from mcp_servers.core._backend import BACKENDS
 from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
 from mcp_servers.core._table import ToolTable
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = load_settings(ServerSettings, options.config, _overrides(options))
         set_up_logging(settings.log_level)
+        start_tracing(service="agentflow-tools")
         anyio.run(serve, settings, _wants_http(options, settings))
     except BaseException as error:  # boundary: the user gets one line, whatever was raised
         # KeyboardInterrupt only before serving started; later, signals stop the server in order.

@@ -9,12 +9,13 @@ from agentflow.errors import exit_report
 from agentflow.gateway._process import run_gateway
 from agentflow.gateway._settings import GatewaySettings
 from agentflow.settings import parse_json
-from agentflow.telemetry import Level, configure_logging
+from agentflow.telemetry import Level, configure_logging, start_tracing
 
 
 def main() -> int:
     """Run it; return the exit status."""
     configure_logging(Level.WARNING)
+    start_tracing(service="agentflow-gateway")
     # Episodes are many small objects without cycles: rarer collections save a tenth of the CPU of a call.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -22,7 +22,7 @@ from agentflow.gateway._types import (
     RecordedCall,
 )
 from agentflow.models import Message
-from agentflow.telemetry import get_logger
+from agentflow.telemetry import Operation, conventions, gateway_operation, get_logger
 
 OnText: TypeAlias = Callable[[str, str], None]
 """Receiver of the text of an answer, by its id."""
@@ -299,14 +299,16 @@ class LiveEpisode:
         try:
             with running.scope:
                 await self._opened()
-                found = await self._models[agent].answer(
-                    call,
-                    self._memories[agent],
-                    ids,
-                    seed=f"{self.offer.seed}/{agent}",
-                    temperature=self._temperature_of(agent),
-                    on_text=on_text,
-                )
+                with self._traced(agent) as operation:
+                    found = await self._models[agent].answer(
+                        call,
+                        self._memories[agent],
+                        ids,
+                        seed=f"{self.offer.seed}/{agent}",
+                        temperature=self._temperature_of(agent),
+                        on_text=on_text,
+                    )
+                    _describe(operation, [answer for answer, _ in found])
                 await self._keep(running, found)
         except GatewayError as error:
             running.error = error
@@ -325,6 +327,16 @@ class LiveEpisode:
             self.alive()
             running.done.set()
 
+    def _traced(self, agent: str) -> Operation:
+        """Return the operation of a call, in the trace of the episode."""
+        return gateway_operation(
+            self._models[agent].models[0],
+            agent,
+            episode=f"{self.offer.id}/{self.attempt}",
+            task=self.offer.task.id,
+            key=b"".join(self.digests.values()).hex(),
+        )
+
     async def _keep(self, running: _RunningCall, found: Sequence[tuple[GatewayAnswer, RecordedCall]]) -> None:
         with anyio.CancelScope(shield=True):
             for _, record in found:
@@ -338,6 +350,24 @@ class LiveEpisode:
                 self._of_answer[record.id] = running
         running.origins = tuple(record.origin.value for _, record in found)
         running.answers = [answer for answer, _ in found]
+
+
+def _describe(operation: Operation, answers: Sequence[GatewayAnswer]) -> None:
+    """Add the answers to the operation of a call."""
+    operation.set(conventions.RESPONSE_FINISH_REASONS, [answer.finish for answer in answers])
+    for answer in answers[:1]:
+        # The answers of one call share their prompt.
+        prompt = 0 if answer.tokens is None else len(answer.tokens.prompt)
+        operation.set(
+            conventions.USAGE_INPUT_TOKENS, prompt if answer.usage is None else answer.usage.prompt_tokens
+        )
+    operation.set(conventions.USAGE_OUTPUT_TOKENS, sum(map(_sampled, answers)))
+
+
+def _sampled(answer: GatewayAnswer) -> int:
+    if answer.usage is not None:
+        return answer.usage.completion_tokens
+    return 0 if answer.tokens is None else len(answer.tokens.sampled)
 
 
 def ended_error() -> GatewayError:

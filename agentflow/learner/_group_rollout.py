@@ -22,7 +22,7 @@ from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group,
 from agentflow.learner._task_order import TaskDraw
 from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, pass_at
 from agentflow.tasks import scored_verdict
-from agentflow.telemetry import get_logger
+from agentflow.telemetry import episode_operation, get_logger, record_score
 from agentflow.trajectory import Ending, Episode, Failure, Task, TaskVerdict, digest
 
 logger = get_logger(__name__)
@@ -197,6 +197,7 @@ class GroupRollout:
         seed = digest([self._seed, *place])
         result = await self._attempt(
             "episode",
+            "/".join(map(str, (*place, self.version))),
             task,
             partial(self._play, task, seed, temperature, max_turns),
             lambda failure: EpisodeResult(failure=failure),
@@ -217,6 +218,7 @@ class GroupRollout:
     async def _attempt(
         self,
         what: str,
+        place: str,
         task: Task,
         work: Callable[[], Awaitable[T]],
         failed: Callable[[Failure], T],
@@ -224,6 +226,7 @@ class GroupRollout:
     ) -> T:
         """Run work with the limits on concurrency and time; try again if it crashes or loses its engine.
 
+        :param place: place in the run, for its trace.
         :param failed: makes the result of work that raised or did not end.
         :param causes: returns the causes for which a result has failed.
         :raises RunStopped: if a model is still unavailable after the last try. One that is too slow leaves the episode out.
@@ -231,7 +234,11 @@ class GroupRollout:
         tries = self._tries
         while True:
             async with self._slots:
-                result, lost = await self._try(what, task, work, failed)
+                with episode_operation(f"{place}/{tries}", task.id, agent=what) as operation:
+                    result, lost = await self._try(what, task, work, failed)
+                    for cause in causes(result):
+                        operation.failed(cause)
+                    operation.finish()
             tries -= 1
             found = RETRIED.intersection(causes(result))
             if FailureCause.MODEL in found:
@@ -286,6 +293,7 @@ class GroupRollout:
         self._guard.check(scored, task.id)
         if scored.failure is not None:
             return 0.0, Failure(FailureCause.REWARD, scored.failure.message)
+        record_score(self._runner.metric.name, scored.score)
         return scored.score, None
 
 

@@ -19,7 +19,7 @@ from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._rows import Row
 from agentflow.learner._sources import BatchSource
 from agentflow.learner.losses import LossSettings, step_rows
-from agentflow.telemetry import get_logger
+from agentflow.telemetry import conventions, get_logger, step_operation
 
 logger = get_logger(__name__)
 
@@ -127,8 +127,10 @@ class Loop:
                 if self._use is not None:
                     # After the batch is on disk, and before its step: a step made again reads the stored batch.
                     await self._use(batch)
-                figures = await self._learn(batch)
-                await self._publish_weights()
+                with step_operation(batch.step) as operation:
+                    figures = await self._learn(batch)
+                    operation.set(conventions.REWARD, figures.get("reward/mean"))
+                    await self._publish_weights()
                 await self._finish_step(figures)
         await self._save(last=True)
         if self._stopped is not None:

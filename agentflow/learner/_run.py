@@ -39,6 +39,7 @@ from agentflow.runs import (
     lock_output,
     render_config,
     run_sync,
+    traced_run,
     write_report_page,
 )
 from agentflow.scoring import Metric, OwnMetric
@@ -178,11 +179,11 @@ class TrainRun:
         :raises RunStopped: if it ended early; the same command resumes.
         """
         try:
-            outcome = await self._run()
+            async with traced_run("training", self.config.output, self.config.episodes.tracing):
+                outcome = await self._run()
         except BaseException as error:
             self._progress.phase = Phase.STOPPED
-            # A task group wraps exceptions; the caller gets the original one.
-            cause = unwrap_group(error) if isinstance(error, Exception) else error
+            cause = unwrap_group(error) if isinstance(error, Exception) else error  # the caller gets it
             if cause is not error and isinstance(cause, AgentFlowError):
                 raise cause from error
             raise

@@ -146,6 +146,7 @@ class TreeGroupRollout(GroupRollout):
         del size, results
         return await self._attempt(
             "tree",
+            f"{draw.number}/{self.version}",
             draw.task,
             partial(self._grow, draw),
             lambda failure: Group(number=draw.number, name=draw.group, failures=(failure,)),

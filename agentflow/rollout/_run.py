@@ -35,7 +35,7 @@ from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.scoring import Metric, Scored, ScoreGuard, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
 from agentflow.team import Prepare, Team, model_tools, solve_alone, solve_task
-from agentflow.telemetry import get_logger
+from agentflow.telemetry import get_logger, record_score
 from agentflow.trajectory import Episode, Failure, Seed, Task
 
 MAX_AHEAD = 16
@@ -330,6 +330,8 @@ class TaskWorker:
         scored: Scored | None = None
         if self.metric is not None:
             scored = Scored(0.0) if failure is not None else await self._score(episode, task, page)
+            if scored.failure is None:
+                record_score(self.metric.name, scored.score)
         result = TaskResult(
             task=task, sample=sample, episode=episode, failure=failure, scored=scored, tries=tries
         )

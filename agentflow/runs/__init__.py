@@ -38,7 +38,7 @@ from agentflow.runs._progress import (
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.runs._run import SupervisedRun, check_models, run_sync
+    from agentflow.runs._run import SupervisedRun, check_models, run_sync, traced_run
     from agentflow.runs._run_records import RUN_MODELS, RUN_START, RunModels, RunStart
     from agentflow.runs._screen import (
         Printable,
@@ -127,6 +127,7 @@ __all__ = [
     "show_progress",
     "speed_text",
     "start_child",
+    "traced_run",
     "unused_arguments",
     "write_report_page",
 ]
@@ -135,7 +136,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._run": ["SupervisedRun", "check_models", "run_sync"],
+        "._run": ["SupervisedRun", "check_models", "run_sync", "traced_run"],
         "._run_records": ["RUN_MODELS", "RUN_START", "RunModels", "RunStart"],
         "._screen": [
             "Printable",

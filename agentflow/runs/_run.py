@@ -1,9 +1,9 @@
 """Base class of runs: their supervision tree, resources, seed scheduler and controls."""
 
 import gc
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
@@ -29,7 +29,7 @@ from agentflow.runs._supervised_resources import open_accounts, open_models, ope
 from agentflow.runs._tools import ChosenTools, choose_tools, input_lines, sandbox_settings
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.telemetry import RunTrace, flush_tracing, get_logger, silent_spans, start_tracing
-from agentflow.trajectory import Blob, Seed
+from agentflow.trajectory import Blob, Seed, digest
 
 logger = get_logger(__name__)
 
@@ -368,6 +368,25 @@ class _OwnLoop(Generic[T]):
                     scope.cancel()
             return await self._work()
         raise CancelledError
+
+
+@asynccontextmanager
+async def traced_run(name: str, folder: Path, tracing: bool | str | None) -> AsyncGenerator[None]:
+    """Trace a run that works without seeds of a journal, and send what is queued at its end. See docs/tracing.md.
+
+    :param folder: its folder, from which the ids of its traces follow.
+    :param tracing: the setting of that name.
+    """
+    start_tracing(tracing)
+    try:
+        with RunTrace(name, _key_of(folder)):
+            yield
+    finally:
+        await flush_spans()
+
+
+def _key_of(folder: Path) -> str:
+    return digest(str(folder.resolve()))
 
 
 async def flush_spans() -> None:

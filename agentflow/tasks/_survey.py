@@ -9,6 +9,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._states import State, StateCondition, StateReader
+from agentflow.telemetry import silent_spans
 from agentflow.trajectory import Action, Node, Tree, Verdict
 
 MAX_WRONG = 6
@@ -39,7 +40,8 @@ async def survey(
     async def descend(node: Node, parent: Sandbox) -> None:
         assert node.action is not None
         async with await parent.fork() as branch:
-            outcome = await executor.act(branch, node.action)
+            with silent_spans():
+                outcome = await executor.act(branch, node.action)
             if outcome.observation.text != node.observation.text:
                 return
             try:
@@ -73,7 +75,8 @@ async def _survey_by_replay(
         async with await sandboxes.base.fork() as sandbox:
             for step in tree.path(node.id)[1:]:
                 assert step.action is not None
-                outcome = await executor.act(sandbox, step.action)
+                with silent_spans():
+                    outcome = await executor.act(sandbox, step.action)
                 if (outcome.failure is None) != (step.failure is None):
                     break
             else:

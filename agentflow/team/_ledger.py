@@ -16,6 +16,7 @@ from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.settings import Section
+from agentflow.telemetry import silent_spans
 from agentflow.trajectory import Action, ActionOutcome, Ending, Exchange, Failure, Reply
 
 T = TypeVar("T")
@@ -310,7 +311,8 @@ class ToolReplay:
         async with self._lock:
             while self._replayed < len(self._history):
                 past = self._history[self._replayed]
-                outcome = await self._act(self._sandbox, past.action)
+                with silent_spans():
+                    outcome = await self._act(self._sandbox, past.action)
                 self._replayed += 1
                 same = (outcome.observation, outcome.lost) == (past.outcome.observation, past.outcome.lost)
                 if not same and f"diverged/{past.turn}" not in self._page:

@@ -2,13 +2,15 @@
 
 from agentflow.telemetry import _conventions as conventions
 from agentflow.telemetry._logs import Level, configure_logging, get_logger
-from agentflow.telemetry._setup import flush_tracing, start_tracing, tracing_to
 from agentflow.telemetry._spans import (
     Operation,
     RunTrace,
     captures_content,
     carry_trace,
     current_trace,
+    episode_operation,
+    flush_tracing,
+    gateway_operation,
     mark_spans,
     model_operation,
     observe_queue,
@@ -16,8 +18,10 @@ from agentflow.telemetry._spans import (
     role_operation,
     seed_trace_id,
     silent_spans,
+    start_tracing,
     step_operation,
     tool_operation,
+    tracing_to,
 )
 
 __all__ = [
@@ -29,7 +33,9 @@ __all__ = [
     "configure_logging",
     "conventions",
     "current_trace",
+    "episode_operation",
     "flush_tracing",
+    "gateway_operation",
     "get_logger",
     "mark_spans",
     "model_operation",

@@ -3,20 +3,41 @@
 This module loads no part of OpenTelemetry, so that a program without traces does not wait for it.
 """
 
+import atexit
+import logging
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar, Token
 from hashlib import blake2b
+from importlib.util import find_spec
+from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias
 
+from agentflow.errors import ConfigurationError
+from agentflow.extras import missing_extra
 from agentflow.telemetry import _conventions as names
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
 
-    from agentflow.telemetry._tracer import Tracer
+    from agentflow.telemetry._tracer import Providers, Tracer
 
+_logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS: Final = 5.0
+"""Longest time that the end of a run waits for the collector."""
+_VARIABLES: Final = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+)
+"""Variables that name a collector."""
+_EXPORTER: Final = "opentelemetry.exporter.otlp.proto.http"
 Value: TypeAlias = str | bool | int | float | Sequence[str]
 """Value of an attribute."""
 
@@ -152,6 +173,7 @@ class RunTrace:
         self._name = name
         self._key = key
         self._operation = _INERT
+        self._token: Token[RunTrace | None] | None = None
 
     def __enter__(self) -> Self:
         tracer = active()
@@ -159,6 +181,7 @@ class RunTrace:
             own = {names.AGENT_NAME: self._name, names.RUN: self._key}
             ids = (_number(16, self._key), None)
             self._operation = tracer.operation(names.INVOKE_WORKFLOW, self._name, own, ids=ids)
+            self._token = _RUN.set(self)
         self._operation.__enter__()
         return self
 
@@ -166,6 +189,8 @@ class RunTrace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._operation.__exit__(kind, error, trace)
+        if self._token is not None:
+            _RUN.reset(self._token)
 
     def seed(self, place: str, id: str, *, agent: str) -> Operation:
         """Return the operation of a seed or episode: a trace of its own, linked to the run.
@@ -188,6 +213,38 @@ class RunTrace:
         ids = (_number(16, self._key, place), _number(8, self._key, place))
         link = self._operation
         return tracer.operation(names.INVOKE_AGENT, agent, own, ids=ids, link=link, unfinished=True)
+
+
+_RUN: ContextVar[RunTrace | None] = ContextVar("agentflow_run_trace", default=None)
+
+
+def episode_operation(place: str, id: str, *, agent: str) -> Operation:
+    """Return the operation of an episode of the run in whose block this is called; nothing is emitted outside of one.
+
+    See `RunTrace.seed` and docs/tracing.md.
+    """
+    run = _RUN.get()
+    return _INERT if run is None else run.seed(place, id, agent=agent)
+
+
+def gateway_operation(model: str, agent: str, *, episode: str, task: str, key: str) -> Operation:
+    """Return the operation of a call of any agent, in the trace of its episode. See docs/tracing.md.
+
+    :param episode: name of the episode and its attempt.
+    :param task: name of its task.
+    :param key: text that only this attempt has; the id of the trace follows from it.
+    """
+    tracer = active()
+    if tracer is None:
+        return _INERT
+    own = {
+        names.PROVIDER_NAME: "openai",
+        names.REQUEST_MODEL: model,
+        names.CONVERSATION_ID: episode,
+        names.ROLE: agent,
+        names.SEED: task,
+    }
+    return tracer.operation(names.CHAT, model, own, client=True, ids=(_number(16, key), None))
 
 
 def seed_trace_id(run: str, place: str) -> str:
@@ -267,3 +324,120 @@ def _number(size: int, *parts: str) -> int:
         encoded = part.encode(errors="surrogatepass")
         state.update(len(encoded).to_bytes(8, "big") + encoded)
     return int.from_bytes(state.digest(), "big") or 1
+
+
+class _Program:
+    def __init__(self) -> None:
+        self.providers: Providers | None = None
+        """Providers that this program has made."""
+        self.told = False
+
+
+PROGRAM = _Program()
+"""Tracing that this program has started."""
+
+
+def start_tracing(
+    collector: bool | str | None = None,
+    *,
+    service: str = "agentflow",
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Send traces and metrics of this process to a collector. Does nothing if a provider is set already.
+
+    Only a program calls this, never a library. See docs/tracing.md.
+
+    :param collector: its address, such as `http://localhost:4318`; `True`: the one of the variables, or this machine's;
+        `None`: the one of the variables, if they name one; `False`: emit nothing.
+    :param service: name of this program, unless `OTEL_SERVICE_NAME` gives one.
+    :param environment: variables; by default those of the process.
+    :raises ConfigurationError: if a collector is set, but the extra `otel` is missing.
+    """
+    variables = os.environ if environment is None else environment
+    STATE.enabled = collector is not False
+    if collector is False:
+        STATE.tracer = None
+        return
+    wanted = collector is not None or any(variables.get(name) for name in _VARIABLES)
+    off = variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if not wanted or off:
+        return
+    if PROGRAM.providers is not None:
+        STATE.tracer = PROGRAM.providers.tracer
+        return
+    if _is_set():
+        return
+    if not _installed():
+        if collector is not None:
+            raise ConfigurationError(missing_extra("tracing", "otel"))
+        if not PROGRAM.told:
+            PROGRAM.told = True
+            _logger.warning(
+                "no traces are sent: %s", missing_extra("a collector in OTEL_* variables", "otel")
+            )
+        return
+    from agentflow.telemetry._tracer import Providers
+
+    address = collector if isinstance(collector, str) else None
+    made = PROGRAM.providers = Providers(address, service, variables)
+    made.publish()
+    STATE.tracer = made.tracer
+    atexit.register(flush_tracing)
+
+
+def flush_tracing(seconds: float = FLUSH_SECONDS) -> bool:
+    """Send everything that is still queued; return false if that takes too long or fails. Blocks.
+
+    A collector that did not answer before is not waited for. See docs/tracing.md.
+
+    :param seconds: longest time to wait.
+    """
+    providers = PROGRAM.providers
+    if providers is None:
+        return True
+    if providers.unreachable:
+        return False
+    done = Event()
+
+    def flush() -> None:
+        providers.flush()
+        done.set()
+
+    # A daemon: an export that hangs must not keep the process.
+    Thread(target=flush, name="agentflow-flush", daemon=True).start()
+    return done.wait(seconds) and not providers.unreachable
+
+
+@contextmanager
+def tracing_to(spans: "TracerProvider", meters: "MeterProvider | None" = None) -> Generator[None]:
+    """Use these providers in the block, instead of those of the process. See docs/tracing.md.
+
+    :param meters: provider of metrics; by default the global one.
+    """
+    from opentelemetry import metrics
+
+    from agentflow.telemetry._tracer import tracer_of
+
+    before, enabled = STATE.tracer, STATE.enabled
+    STATE.tracer = tracer_of(spans, metrics.get_meter_provider() if meters is None else meters)
+    STATE.enabled = True
+    try:
+        yield
+    finally:
+        STATE.tracer, STATE.enabled = before, enabled
+
+
+def _is_set() -> bool:
+    """Return true if the program has set a provider of its own."""
+    if "opentelemetry.sdk.trace" not in sys.modules:
+        return False
+    from agentflow.telemetry._tracer import tracer_of_global
+
+    return tracer_of_global() is not None
+
+
+def _installed() -> bool:
+    try:
+        return find_spec(_EXPORTER) is not None
+    except ModuleNotFoundError:
+        return False

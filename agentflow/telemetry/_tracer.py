@@ -1,13 +1,19 @@
-"""Spans and metrics with OpenTelemetry's SDK. Loaded only where there is a provider."""
+"""Spans and metrics with OpenTelemetry's SDK, and its exporters over OTLP. Loaded only where there is a provider.
 
+The exporters never disturb a run: a collector that does not answer costs one line of the log.
+"""
+
+import logging
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
-from time import perf_counter
+from math import inf
+from threading import Lock
+from time import monotonic, perf_counter
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 from weakref import WeakSet
 
 import msgspec
@@ -15,7 +21,13 @@ from opentelemetry import context as contexts
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace import Tracer as SdkTracer
+from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import (
     Link,
@@ -35,6 +47,17 @@ from agentflow._typeguards import is_list_or_tuple, is_mapping
 from agentflow.telemetry import _conventions as names
 from agentflow.telemetry._spans import Operation, QueueSource, Value
 
+_logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 30.0
+"""Time without exports after one has failed."""
+EXPORT_SECONDS: Final = 5.0
+"""Time for one export, unless `OTEL_EXPORTER_OTLP_TIMEOUT` gives another."""
+QUIET: Final = (
+    "opentelemetry.exporter.otlp",
+    "opentelemetry.sdk._shared_internal",
+    "opentelemetry.sdk.metrics",
+)
 MAX_NAME_CHARS: Final = 200
 """Longest text of an attribute that is no content."""
 MAX_TEXT_CHARS: Final = 16_384
@@ -161,7 +184,7 @@ class _LiveOperation(Operation):
     """Operation that emits a span and records metrics."""
 
     __slots__ = (
-        "_attributes", "_began", "_dropped", "_ids", "_kind", "_link", "_name", "_operation", "_token", "_tracer",
+        "_added", "_attributes", "_began", "_dropped", "_ids", "_kind", "_link", "_name", "_operation", "_token", "_tracer",
         "span",
     )  # fmt: skip
 
@@ -186,6 +209,7 @@ class _LiveOperation(Operation):
         self._ids = ids
         self._link = link
         self._dropped = unfinished
+        self._added: dict[str, Value] = {}
 
     def __enter__(self) -> Self:
         parent = contexts.get_current()
@@ -214,14 +238,16 @@ class _LiveOperation(Operation):
             return
         if error is not None:
             self.failed(_kind_of(error))
+        if self._added:
+            # At once: each call of the SDK takes a lock.
+            self.span.set_attributes(self._added)
         self.span.end()
         self._tracer.measure(self._operation, perf_counter() - self._began, self._attributes)
 
     def set(self, name: str, value: Value | None) -> None:
         """Set an attribute; `None` is left out."""
         if self.span is not None and value is not None:
-            self._attributes[name] = cleaned = _clean(value)
-            self.span.set_attribute(name, cleaned)
+            self._attributes[name] = self._added[name] = _clean(value)
 
     def count(self, name: str) -> None:
         """Add one to an attribute."""
@@ -237,7 +263,7 @@ class _LiveOperation(Operation):
         if len(written) > MAX_CONTENT_CHARS:
             written = _json(made, MAX_NAME_CHARS)
         if len(written) <= MAX_CONTENT_CHARS:
-            self.span.set_attribute(name, written)
+            self._added[name] = written
 
     def failed(self, kind: str) -> None:
         """Mark the operation as failed."""
@@ -337,3 +363,117 @@ def _kind_of(error: Exception) -> str:
     """Return the kind of a failure, which has few values."""
     kind: object = getattr(error, "kind", None)
     return str(kind) if isinstance(kind, StrEnum) else type(error).__qualname__
+
+
+class _Reachability:
+    """State of the collector, shared by the exporters of a process."""
+
+    def __init__(self, address: str) -> None:
+        self.until: float | None = None
+        """Time at which it is tried again; `None`: the last export went well, or there was none."""
+        self._address = address
+        self._told = False
+        self._lock = Lock()
+
+    @property
+    def is_down(self) -> bool:
+        """The last export failed a short time ago."""
+        return self.until is not None and monotonic() < self.until
+
+    def report(self, ok: bool) -> None:
+        """Note the result of an export."""
+        with self._lock:
+            self.until = None if ok else monotonic() + RETRY_SECONDS
+            if ok or self._told:
+                return
+            self._told = True
+        _logger.warning(
+            "no traces are sent: the collector at %s does not take them", mask_text(self._address)
+        )
+
+
+class _QuietSpans(SpanExporter):
+    def __init__(self, exporter: SpanExporter, reach: _Reachability) -> None:
+        self._exporter = exporter
+        self._reach = reach
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send spans; drop them while the collector does not answer."""
+        if self._reach.is_down:
+            return SpanExportResult.FAILURE
+        result = self._exporter.export(spans)
+        self._reach.report(result is SpanExportResult.SUCCESS)
+        return result
+
+    def shutdown(self) -> None:
+        """End it."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Return true: nothing is kept here."""
+        return True
+
+
+class _Closable(Protocol):
+    def shutdown(self) -> None: ...
+
+
+class Providers:
+    """Providers of this process."""
+
+    def __init__(self, address: str | None, service: str, variables: Mapping[str, str]) -> None:
+        """Make them.
+
+        :param address: address of the collector, before the paths of its signals; `None`: that of the variables.
+        :param service: name of this program.
+        """
+        for name in QUIET:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        base = None if address is None else address.rstrip("/")
+        named = base or variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
+        self._reach = _Reachability(variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or named)
+        seconds = None if variables.get("OTEL_EXPORTER_OTLP_TIMEOUT") else EXPORT_SECONDS
+        own = {} if variables.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: service}
+        resource = Resource.create(own)
+        self._spans = SdkTracerProvider(resource=resource, shutdown_on_exit=False)
+        if variables.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+            exporter = OTLPSpanExporter(None if base is None else f"{base}/v1/traces", timeout=seconds)
+            self._spans.add_span_processor(BatchSpanProcessor(_QuietSpans(exporter, self._reach)))
+        readers: list[PeriodicExportingMetricReader] = []
+        self._sent: _Closable | None = None
+        if variables.get("OTEL_METRICS_EXPORTER", "otlp") != "none":
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+            self._sent = sent = OTLPMetricExporter(
+                None if base is None else f"{base}/v1/metrics", timeout=seconds
+            )
+            readers.append(PeriodicExportingMetricReader(sent))
+        self._meters = SdkMeterProvider(readers, resource=resource, shutdown_on_exit=False)
+        self.tracer: Tracer = tracer_of(self._spans, self._meters)
+        """Tracer of this process."""
+
+    @property
+    def unreachable(self) -> bool:
+        """The collector did not answer the last time."""
+        return self._reach.is_down
+
+    def publish(self) -> None:
+        """Make them the global ones, so that servers and clients of MCP use them, too."""
+        trace.set_tracer_provider(self._spans)
+        metrics.set_meter_provider(self._meters)
+
+    def close(self) -> None:
+        """End them without sending what is queued."""
+        self._reach.until = inf
+        self._spans.shutdown()
+        if self._sent is not None:
+            self._sent.shutdown()
+        self._meters.shutdown()
+
+    def flush(self) -> None:
+        """Send everything that is queued."""
+        self._spans.force_flush()
+        if not self.unreachable:
+            self._meters.force_flush()

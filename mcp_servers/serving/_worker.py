@@ -11,6 +11,7 @@ import anyio
 from starlette.types import Message as AsgiMessage
 
 from agentflow.errors import AgentFlowError, ConfigurationError
+from agentflow.telemetry import start_tracing
 from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
 from mcp_servers.serving._content import relayed
 from mcp_servers.serving._endpoints import TableEndpoints, admit
@@ -80,6 +81,7 @@ class TableWorker:
     async def _serve(self, start_message: StartWorker) -> int:
         settings = ServerSettings.model_validate(start_message.settings)
         set_up_logging(settings.log_level)
+        start_tracing(service="agentflow-tools")
         runtime = RuntimeHost(runtime_maker(settings.runtime, settings.sessions.spec()))
         async with anyio.create_task_group() as group:
             group.start_soon(runtime.run)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from opentelemetry.trace import SpanKind
 
 from agentflow.gateway import (
     AgentSettings,
@@ -20,6 +21,7 @@ from agentflow.models import ModelSettings, TextPart
 from agentflow.testing import VirtualClock
 from agentflow.trajectory import Task
 from tests.agentflow.gateway._registry import OWNER, WORKER, EchoModel, ask, offers, registry_at, task
+from tests.agentflow.telemetry._collected import attributes, collected, trace_of
 
 
 async def begun(
@@ -53,6 +55,24 @@ async def say(registry: EpisodeRegistry, episode: BegunEpisode, text: str, retry
 def code_of(error: pytest.ExceptionInfo[GatewayError]) -> tuple[int, str]:
     """Return the status and the code of a refusal."""
     return error.value.status, error.value.code
+
+
+@pytest.mark.promise("tracing:gateway")
+async def test_the_calls_of_an_attempt_are_spans_of_one_trace(tmp_path: Path) -> None:
+    with collected() as found:
+        async with registry_at(tmp_path) as registry:
+            await registry.collector.offer(offers())
+            first, second = await begun(registry), await begun(registry)
+            for episode, text in ((first, "hello"), (first, "again"), (second, "hello")):
+                await say(registry, episode, text)
+    assert {(span.name, span.kind) for span in found.all} == {("chat policy", SpanKind.CLIENT)}
+    one, two, other = found.all
+    assert trace_of(one) == trace_of(two) != trace_of(other)
+    given = attributes(one)
+    assert given["gen_ai.conversation.id"] == f"{first.episode}/{first.attempt}"
+    assert given["gen_ai.response.finish_reasons"] == ("stop",)
+    assert given["gen_ai.provider.name"] == "openai"
+    assert "hello" not in one.to_json()
 
 
 @pytest.mark.promise("gateway:episodes:states")

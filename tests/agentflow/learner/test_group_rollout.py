@@ -14,9 +14,11 @@ from agentflow.learner._group_rollout import GroupRollout, Validation
 from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample
 from agentflow.learner._sources import SyncSource
 from agentflow.learner._task_order import TaskDraw, TaskOrder
+from agentflow.telemetry import RunTrace
 from agentflow.testing import VirtualTimeLoop
 from agentflow.trajectory import Task
 from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
+from tests.agentflow.telemetry._collected import attributes, collected, trace_of
 
 SIZE = 4
 
@@ -45,6 +47,20 @@ class Troubles:
             await anyio.sleep_forever()
         else:
             raise self._error
+
+
+@pytest.mark.promise("tracing:training")
+def test_each_try_of_an_episode_is_a_trace_linked_to_the_training_with_its_reward() -> None:
+    player = FakePlayer(before=Troubles(ValueError("no"), times=1))
+    with collected() as found, RunTrace("training", "key"):
+        in_virtual_time(playing_of(player, tries=2))
+    *episodes, training = found.all
+    assert training.name == "invoke_workflow training"
+    assert {span.name for span in episodes} == {"invoke_agent episode"}
+    assert len({trace_of(span) for span in episodes}) == SIZE + 1
+    assert all([link.context for link in span.links] == [training.context] for span in episodes)
+    assert [attributes(span)["error.type"] for span in episodes if not span.events] == ["crashed"]
+    assert {event.name for span in episodes for event in span.events} == {"gen_ai.evaluation.result"}
 
 
 @pytest.mark.promise("training:failures")

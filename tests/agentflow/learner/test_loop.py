@@ -16,6 +16,7 @@ from agentflow.learner.losses import LossSettings
 from agentflow.trajectory import Task
 from tests.agentflow.learner._models import save_tiny_model
 from tests.agentflow.learner._training import FakePlayer, a_backbone, a_loop, weights_of
+from tests.agentflow.telemetry._collected import attributes, collected
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,6 +35,7 @@ class Straight:
     weights: dict[str, bytes]
     folder: Path
     figures: list[dict[str, float]]
+    steps: list[tuple[object, object]]
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +43,27 @@ async def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Str
     """Five steps in one go."""
     done = Straight()
     done.folder, done.figures = tmp_path_factory.mktemp("straight"), []
+    done.steps = []
 
     def report(_step: int, told: Mapping[str, float]) -> None:
         done.figures.append(dict(told))
 
     backbone = a_backbone(model)
-    await a_loop(done.folder, backbone, report=report).run()
+    with collected() as found:
+        await a_loop(done.folder, backbone, report=report).run()
+    for span in found.all:
+        given = attributes(span)
+        assert span.name == f"train_step {given['agentflow.step']}"
+        done.steps.append((given["agentflow.step"], given["agentflow.reward"]))
     done.weights = weights_of(backbone)
     return done
+
+
+@pytest.mark.promise("tracing:training")
+async def test_each_step_is_a_span_with_its_mean_reward(straight: Straight) -> None:
+    assert straight.steps == [
+        (number, figures["reward/mean"]) for number, figures in enumerate(straight.figures, 1)
+    ]
 
 
 async def weights_after(loop: Loop, backbone: LocalBackbone) -> dict[str, bytes]:
