@@ -1,6 +1,7 @@
 """Interface of a run that is read, and what runs with a journal share."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -324,9 +325,14 @@ class JournalRun(RunReader, Generic[R]):
                 report = msgspec.json.decode((self._folder / name).read_bytes()) if self._folder else None
             except (OSError, msgspec.DecodeError):
                 continue
-            failures: object = report.get("failures") if is_object(report) else None
-            if is_object(failures):
-                return {kind: number for kind, number in failures.items() if isinstance(number, int)}
+            if not is_object(report):
+                continue
+            found = Counter[str]()
+            for name in ("failures", "model_failures", "tool_failures"):
+                kinds: object = report.get(name)
+                if is_object(kinds):
+                    found.update({kind: number for kind, number in kinds.items() if isinstance(number, int)})
+            return dict(sorted(found.items()))
         return {}
 
 

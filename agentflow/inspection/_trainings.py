@@ -1,5 +1,8 @@
 """Training and tuning runs: their stored rollouts, figures and, of any agent, the record of the gateway."""
 
+import gzip
+import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from agentflow.learner import EpisodeTokens, RunTokens
 
 _SETTINGS: Final = "settings.yaml"
+_FAILED: Final = "episodes/failed_"
 _SOME: Final = 4
 
 
@@ -56,13 +60,13 @@ class TrainingFolder(RunReader):
         """Folder of the run."""
         self._lock = Lock()
         self._lists: dict[int, list[SeedSummary]] = {}
+        self._counts: dict[int, int] = {}
         self._steps: dict[int, list[EpisodeTokens]] = {}
         self._decoder: tuple[Decode, str] | None = None
 
     def summary(self) -> RunSummary:
         """Return the run without its episodes."""
         settings = settings_of(self.folder)
-        steps = self._stored_steps()
         made = max((line.step for line in self.metrics()), default=0)
         done = (self.folder / "policy").is_dir()
         active = is_output_active(self.folder)
@@ -78,7 +82,8 @@ class TrainingFolder(RunReader):
             state=state,
             folder=str(self.folder),
             started=min(times, default=None),
-            seeds=SeedCounts(done=sum(len(self._list(step)) for step in steps)),
+            seeds=SeedCounts(done=sum(map(self._count, self._stored_steps()))),
+            failures=self._failures(),
             steps=made,
             models={"policy": str(policy["model"])} if is_object(policy) and "model" in policy else {},
             settings=dict(settings),
@@ -264,6 +269,27 @@ class TrainingFolder(RunReader):
     def _stored_steps(self) -> list[int]:
         files = (self.folder / "rollouts").glob("step_*.jsonl.gz")
         return sorted(int(path.name[5:-9]) for path in files if path.name[5:-9].isdecimal())
+
+    def _count(self, step: int) -> int:
+        """Count the episodes of a step, without reading them."""
+        with self._lock:
+            if (known := self._counts.get(step)) is not None:
+                return known
+        try:
+            body = gzip.decompress((self.folder / "rollouts" / f"step_{step:06d}.jsonl.gz").read_bytes())
+        except (OSError, EOFError, zlib.error):
+            return 0
+        with self._lock:
+            return self._counts.setdefault(step, body.count(b'"reward":'))
+
+    def _failures(self) -> dict[str, int]:
+        """Return the numbers of episodes that were left out, by reason."""
+        found = Counter[str]()
+        for line in self.metrics():
+            for name, value in line.figures.items():
+                if name.startswith(_FAILED) and value:
+                    found[name.removeprefix(_FAILED)] += int(value)
+        return dict(sorted(found.items()))
 
     def _list(self, step: int) -> list[SeedSummary]:
         """Return the episodes of a step; they never change."""

@@ -1,6 +1,6 @@
 """Journals written by hand."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -53,7 +53,7 @@ async def grow(page: Page, spots: Sequence[str], levels: int, **others: tuple[Ve
 @asynccontextmanager
 async def claimed(
     url: str | Path, names: Sequence[str] = ("a", "b")
-) -> AsyncIterator[tuple[Journal, Run, list[Seed]]]:
+) -> AsyncGenerator[tuple[Journal, Run, list[Seed]]]:
     """Open a journal with a run whose first seed is claimed by this process."""
     async with open_journal(url) as journal:
         run = await journal.open_run("run", SETTINGS)

@@ -188,6 +188,14 @@ async def test_positions_of_several_digits_are_in_order_and_only_asked_nodes_are
         assert sorted(read) == ["act/10", "act/9"]
 
 
+OLD_RESULT = b"""{"tree": {"id": "t", "seed": {"index": 0, "id": "a", "content": ""}, "nodes": [
+    {"id": "r", "parent": null, "depth": 0, "position": 0, "intent": "", "action": null, "observation": {"parts": []},
+     "verdict": "new"},
+    {"id": "x", "parent": "r", "depth": 1, "position": 0, "intent": "look", "verdict": "empty", "reason": "nothing",
+     "action": {"tool": "rag_get", "arguments": {}}, "observation": {"parts": []}}
+]}}"""
+
+
 @pytest.mark.promise("inspection:old")
 async def test_a_journal_of_an_earlier_version_is_read(tmp_path: Path, only_run: OnlyRun) -> None:
     async with claimed(tmp_path / "journal.db", ["a"]) as (_, run, [seed]):
@@ -196,14 +204,7 @@ async def test_a_journal_of_an_earlier_version_is_read(tmp_path: Path, only_run:
         await page.record("act/0", {key: record[key] for key in ("outcome", "isolation")})
         reader = only_run(tmp_path)
         assert (reader.skeleton("a").marks, reader.nodes("a", ["0"])[0].tool) == ("n.", "")
-        nodes = [
-            {"id": "r", "parent": None, "depth": 0, "position": 0, "intent": "", "action": None,
-             "observation": {"parts": []}, "verdict": "new"},
-            {"id": "x", "parent": "r", "depth": 1, "position": 0, "intent": "look", "verdict": "empty",
-             "action": {"tool": "rag_get", "arguments": {}}, "observation": {"parts": []}, "reason": "nothing"},
-        ]  # fmt: skip
-        tree = {"id": "t", "seed": {"index": 0, "id": "a", "content": ""}, "nodes": nodes}
-        await run.finish(seed, msgspec.json.encode({"tree": tree}))
+        await run.finish(seed, OLD_RESULT)
     reader = only_run(tmp_path)
     assert reader.skeleton("a").marks == "ne"
     node = reader.node("a", "0")
@@ -330,8 +331,8 @@ async def test_many_threads_share_a_reader(tmp_path: Path, only_run: OnlyRun) ->
         await page.settle()
         reader = only_run(tmp_path)
         with ThreadPoolExecutor(16) as threads:
-            found = list(threads.map(lambda _: reader.skeleton("a").spots, range(100)))
-        assert found == [("", "0", "1")] * 100
+            found = list(threads.map(reader.skeleton, ["a"] * 100))
+        assert {skeleton.spots for skeleton in found} == {("", "0", "1")}
 
 
 @pytest.mark.promise("inspection:unchanged")

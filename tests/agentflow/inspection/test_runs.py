@@ -139,13 +139,16 @@ async def test_the_turns_of_a_rollout_are_those_of_its_files(tmp_path: Path) -> 
 def test_the_episodes_of_a_training_have_their_rewards_tokens_and_advantages(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "training")
     (folder / "metrics.jsonl").write_text(
-        '{"step": 1, "reward": 0.5, "loss": null}\n{"step', encoding="utf-8"
+        '{"step": 1, "reward": 0.5, "loss": null, "episodes/failed_time": 2}\n{"step', encoding="utf-8"
     )
     before = digests(folder)
     reader = first_run(folder)
     summary = reader.summary()
     assert (summary.kind, summary.state, summary.seeds.done) == (RunKind.TRAINING, WorkState.STOPPED, 6)
-    assert [(line.step, line.figures) for line in reader.metrics()] == [(1, {"reward": 0.5, "loss": None})]
+    assert summary.failures == {"time": 2}
+    assert [(line.step, line.figures["loss"], line.figures["reward"]) for line in reader.metrics()] == [
+        (1, None, 0.5)
+    ]
     seeds = reader.seeds()
     assert [seed.score for seed in seeds] == [sample.reward for sample in samples()]
     assert [seed.id for seed in reader.seeds(after=seeds[3].id)] == [seed.id for seed in seeds[4:]]
