@@ -1,20 +1,20 @@
 """The live view of large runs, and its cost to a run that grows.
 
-Run `python benchmarks/view.py [--check] [--nodes N] [--seeds N]`: prints a table, and as the last line one JSON object. With
+Run `python benchmarks/view.py [--check] [--only tree|seeds|viewers] [--nodes N] [--seeds N]`: prints a table, and as the last line one JSON object. With
 `--check` it exits with 1 if a limit is missed. The viewer is a process of its own, as `agentflow view` starts it. A run is slowed by
 its viewers as much as its time with them exceeds that without them, in turns.
 """
 
 import argparse
 import asyncio
+import importlib
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
@@ -26,12 +26,9 @@ import anyio.to_thread
 import msgspec
 
 from agentflow.dashboard import api_path
-from agentflow.growth import ActionRecord
-from agentflow.journal import NewSeed, open_journal
-from agentflow.runs import RUN_START, RunStart
-from agentflow.trajectory import Action, ActionOutcome, Isolation, Observation, Plan, Proposal, Reply, Text
 
-BRANCHES = 3
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 VIEWERS = 10
 ROUNDS = 3
 GROWN = 40
@@ -55,49 +52,13 @@ class LargeRun(NamedTuple):
     """Nodes of each seed."""
 
 
-async def make_run(folder: Path, seeds: int, nodes: int) -> LargeRun:
-    """Write the journal of a run whose trees have this many nodes."""
-    await anyio.Path(folder).mkdir()
-    file = folder / "journal.db"
-    async with open_journal(file) as journal:
-        run = await journal.open_run("large", {"benchmark": seeds})
-        await run.keep(RUN_START, RunStart(kind="synthesis", started=time.time()))
-        await run.add_seeds([NewSeed(f"Explore district {number}") for number in range(seeds)])
-    database = sqlite3.connect(file)
-    insert = "INSERT INTO agentflow_entries (run, seed, key, ordinal, body) VALUES (1, ?, ?, ?, ?)"
-    entries = list(_entries(nodes))
-    for seed in range(seeds):
-        database.executemany(insert, ((seed, *entry) for entry in entries))
-        database.commit()
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    database.close()
-    return LargeRun(folder, seeds, nodes)
-
-
-def _entries(nodes: int) -> Iterator[tuple[str, int, bytes]]:
-    encode = msgspec.json.encode
-    proposals = tuple(
-        Proposal(f"Look further, way {way}", "rag:search", {"query": f"district {way}"})
-        for way in range(BRANCHES)
+def make_run(folder: Path, seeds: int, nodes: int, chars: int) -> LargeRun:
+    """Write the journal of a finished run whose trees have this many nodes."""
+    folder.mkdir()
+    importlib.import_module("benchmarks._large_runs").write_large_run(
+        folder / "journal.db", seeds, nodes, chars
     )
-    plan = encode(Reply(Plan(proposals)))
-    spots, ordinal = [""], 0
-    for spot in spots:
-        for way in range(BRANCHES):
-            if len(spots) > nodes:
-                return
-            child = f"{spot}-{way}".lstrip("-")
-            spots.append(child)
-            if way == 0:
-                ordinal += 1
-                yield f"plan/{spot or 'root'}/0", ordinal, plan
-            text = f"The district at {child} has a market, a ferry and {len(child)} lighthouses. " * 3
-            action = Action("rag:search", {"query": f"district {child}"})
-            record = ActionRecord(
-                ActionOutcome(Observation((Text(text),))), Isolation.SHARED, action, proposals[way].intent
-            )
-            ordinal += 1
-            yield f"act/{child}", ordinal, encode(record)
+    return LargeRun(folder, seeds, nodes)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:
@@ -236,6 +197,7 @@ def main() -> int:
     """Measure, print, check."""
     parser = argparse.ArgumentParser(description="Measure the live view.")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is missed")
+    parser.add_argument("--only", choices=("tree", "seeds", "viewers"), help="measure a part")
     parser.add_argument("--nodes", type=int, default=100_000, help="nodes of the large tree")
     parser.add_argument(
         "--seeds", type=int, default=1000, help="seeds of the large run, with 1,000 nodes each"
@@ -244,9 +206,12 @@ def main() -> int:
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        figures |= asyncio.run(large_tree(asyncio.run(make_run(folder / "tree", 1, given.nodes))))
-        figures |= asyncio.run(many_seeds(asyncio.run(make_run(folder / "seeds", given.seeds, 1000))))
-        figures |= asyncio.run(slowed(folder))
+        if given.only in (None, "tree"):
+            figures |= asyncio.run(large_tree(make_run(folder / "tree", 1, given.nodes, 1200)))
+        if given.only in (None, "seeds"):
+            figures |= asyncio.run(many_seeds(make_run(folder / "seeds", given.seeds, 1000, 100)))
+        if given.only in (None, "viewers"):
+            figures |= asyncio.run(slowed(folder))
     met = True
     for name, figure in figures.items():
         limit = LIMITS.get(name)

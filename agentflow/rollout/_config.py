@@ -142,7 +142,7 @@ class RolloutConfig(RunConfig):
     trajectory_only: bool = False
     """Write only the task's id, its success and its trajectory to `results.jsonl`."""
     save_summary: bool = True
-    """Write `summary.json`."""
+    """Write `summary.json` and `report.html`."""
     run_name: str = Field(default="rollout", min_length=1)
     """Name of the run in its journal."""
 

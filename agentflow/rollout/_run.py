@@ -86,6 +86,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         self.summary: RolloutSummary | None = None
         """RolloutSummary of the files, once they are written; also after a stop."""
         self._in_order = in_order
+        self._with_page = config.save_summary
         self._tool_models = {name: LateModel(config.tool_role(name)) for name in config.model_tools}
 
     async def run(self, assignment: Assignment) -> RolloutSummary:

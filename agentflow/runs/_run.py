@@ -98,6 +98,7 @@ class SupervisedRun(Generic[C, P]):
         self._kind = name
         self._progress = progress
         self._grace_seconds = grace_seconds
+        self._with_page = True
         self._gate = PauseGate()
         self._shutdown = RunShutdown()
         self._name = name
@@ -182,7 +183,7 @@ class SupervisedRun(Generic[C, P]):
         finally:
             self.directory.unlock()
             await flush_spans()
-        if self._run is not None and not self._shutdown.immediate.is_set():
+        if self._run is not None and self._with_page and not self._shutdown.immediate.is_set():
             shared = (self.config.journal, self.config.run_name) if self.config.journal else ()
             await write_report_page(self.directory.folder, *shared)
         if self._shutdown.reason is not None:

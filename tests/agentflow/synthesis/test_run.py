@@ -61,7 +61,7 @@ async def test_a_run_grows_every_seed_and_writes_pairs_that_name_the_engine(tmp_
     pairs = [json.loads(line) for line in (tmp_path / PAIRS).read_text(encoding="utf-8").splitlines()]
     assert {pair["metadata"]["engine"] for pair in pairs} == {"offline"}
     assert run.status().phase is Phase.DONE
-    assert names(tmp_path) == {*FILES, "journal.db", "settings.yaml"}
+    assert names(tmp_path) == {*FILES, "journal.db", "report.html", "settings.yaml"}
 
 
 @pytest.mark.promise("supervisor:nothing-to-do")
