@@ -91,14 +91,14 @@ class QueueSource(Protocol):
         ...
 
 
-class _State:
+class _TracingState:
     def __init__(self) -> None:
         self.tracer: Tracer | None = None
         """Tracer in use; `None`: that of the global provider, if a program has set one."""
         self.enabled = True
 
 
-STATE = _State()
+STATE = _TracingState()
 """Tracing of this process."""
 _INERT = Operation()
 _NOTHING = nullcontext()
@@ -326,14 +326,14 @@ def _number(size: int, *parts: str) -> int:
     return int.from_bytes(state.digest(), "big") or 1
 
 
-class _Program:
+class _ProgramTracing:
     def __init__(self) -> None:
         self.providers: Providers | None = None
         """Providers that this program has made."""
         self.told = False
 
 
-PROGRAM = _Program()
+PROGRAM = _ProgramTracing()
 """Tracing that this program has started."""
 
 

@@ -392,7 +392,7 @@ class _Reachability:
         )
 
 
-class _QuietSpans(SpanExporter):
+class _PatientSpanExporter(SpanExporter):
     def __init__(self, exporter: SpanExporter, reach: _Reachability) -> None:
         self._exporter = exporter
         self._reach = reach
@@ -414,7 +414,7 @@ class _QuietSpans(SpanExporter):
         return True
 
 
-class _Closable(Protocol):
+class _MetricsExporter(Protocol):
     def shutdown(self) -> None: ...
 
 
@@ -440,9 +440,9 @@ class Providers:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
             exporter = OTLPSpanExporter(None if base is None else f"{base}/v1/traces", timeout=seconds)
-            self._spans.add_span_processor(BatchSpanProcessor(_QuietSpans(exporter, self._reach)))
+            self._spans.add_span_processor(BatchSpanProcessor(_PatientSpanExporter(exporter, self._reach)))
         readers: list[PeriodicExportingMetricReader] = []
-        self._sent: _Closable | None = None
+        self._sent: _MetricsExporter | None = None
         if variables.get("OTEL_METRICS_EXPORTER", "otlp") != "none":
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 

@@ -30,6 +30,7 @@ NEED_EXTRAS = {
     "docs/machines.md": "desktop",
     "docs/packing.md": "train",
     "docs/tokens.md": "train",
+    "docs/tracing.md": "otel",
     "docs/trackers.md": "train",
     "docs/train-data.md": "train",
     "docs/training.md": "train",

@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Receiver:
-    """What a collector has received."""
+    """Spans and metrics that a collector has received."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +32,7 @@ from agentflow.telemetry import (
     tool_operation,
 )
 from agentflow.testing import fake_endpoint
+from tests._core import core_environment, core_python
 from tests.agentflow.models._serving import call, painter, refuses, says, script
 from tests.agentflow.synthesis._runs import config_for, until
 from tests.agentflow.telemetry._collected import attributes, collected, trace_of
@@ -366,7 +366,21 @@ def test_without_a_provider_operations_do_nothing() -> None:
 
 
 @pytest.mark.promise("tracing:no-op")
-def test_a_program_without_traces_loads_no_part_of_opentelemetry() -> None:
-    code = "import sys, agentflow.telemetry, agentflow.models; print('opentelemetry' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+@pytest.mark.promise("tracing:extra")
+def test_a_core_installation_loads_no_part_of_opentelemetry_and_names_the_extra() -> None:
+    code = """
+import sys
+from agentflow.errors import ConfigurationError
+from agentflow.models import Accounts
+from agentflow.telemetry import start_tracing, tool_operation
+start_tracing()
+with tool_operation("bash_run"):
+    assert "opentelemetry" not in sys.modules
+try:
+    start_tracing(True)
+except ConfigurationError as error:
+    assert str(error).startswith("tracing needs the extra otel: "), error
+else:
+    raise AssertionError("the SDK is installed")
+"""
+    subprocess.run([core_python(), "-c", code], env=core_environment(), cwd="/", check=True)
