@@ -28,7 +28,7 @@ RUN_LOGGER = "agentflow.run"
 logger = get_logger(RUN_LOGGER)
 
 
-class _Status(Protocol):
+class _DisplayedStatus(Protocol):
     """Fields of a status that every display needs."""
 
     @property
@@ -42,7 +42,7 @@ class _Status(Protocol):
         ...
 
 
-ViewedStatus = TypeVar("ViewedStatus", bound=_Status)
+ViewedStatus = TypeVar("ViewedStatus", bound=_DisplayedStatus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def run_eval(given: argparse.Namespace) -> int:
     :raises AgentFlowError: one line, if it fails.
     """
     set_up_logging(Level.WARNING)
-    evaluation = _Evaluation(_cells(given))
+    evaluation = _EvaluationRun(_cells(given))
     start = {"rollouts": len(evaluation.cells), "output_dir": str(evaluation.folder)}
     with open_display(RunView(evaluation.status, start, _fields, _progress)) as show_progress:
         set_up_logging(Level.WARNING)
@@ -174,7 +174,7 @@ class _Progress(NamedTuple):
 _IDLE: Final = frozenset({Phase.STARTING, Phase.DONE, Phase.STOPPED})
 
 
-class _Evaluation:
+class _EvaluationRun:
     """All rollouts of the table."""
 
     def __init__(self, cells: Sequence[_Cell]) -> None:
@@ -287,7 +287,7 @@ def _progress(progress: _Progress) -> "Table":
     return table
 
 
-def _show(evaluation: _Evaluation, *, as_json: bool) -> None:
+def _show(evaluation: _EvaluationRun, *, as_json: bool) -> None:
     cells = evaluation.cells
     # A model without a key is refused once for each benchmark.
     reasons = Counter(evaluation.refused)

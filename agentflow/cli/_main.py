@@ -1,6 +1,7 @@
 """Argument parsing and dispatch; the module of a command is imported when the command is called."""
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from types import ModuleType
 from typing import TypedDict
 
 from agentflow import __version__
@@ -443,7 +445,7 @@ def _run(given: argparse.Namespace, prog: str) -> int:
     try:
         _check_directory()
         command = given.command.replace("-", "_")
-        home = import_module(f"agentflow.cli._{_HOMES.get(command, command)}")
+        home = _load(f"agentflow.cli._{_HOMES.get(command, command)}")
         return getattr(home, f"run_{command}")(given)
     except SystemExit:
         raise
@@ -455,6 +457,17 @@ def _run(given: argparse.Namespace, prog: str) -> int:
     if report.message and getattr(given, "json", False):
         sys.stdout.write(json.dumps({"error": report.message, "status": report.status}) + "\n")
     return report.status
+
+
+def _load(name: str) -> ModuleType:
+    """Import a module. Imports leave no garbage, so the collector waits: it would take a fifth of their time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _check_directory() -> None:

@@ -49,7 +49,7 @@ def watch_run(
     :raises AgentFlowError: if the run failed.
     """
     with open_display(view) as show_progress:
-        program = _Program(run, work, show_progress)
+        program = _SignalledRun(run, work, show_progress)
         # uvloop is an extra: 10 % less CPU if it is installed.
         anyio.run(program.run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     status, stopped = program.status(), program.stopped
@@ -66,7 +66,7 @@ def watch_run(
     return status if write_out(report) else Exit.INTERRUPTED
 
 
-class _Program:
+class _SignalledRun:
     """A run with its signals and its progress display."""
 
     def __init__(

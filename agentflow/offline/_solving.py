@@ -170,7 +170,7 @@ class ShortAnswer(NamedTuple):
     """The observations answer this question; otherwise only a similar one."""
 
 
-class _Candidate(NamedTuple):
+class _SolvingCandidate(NamedTuple):
     question: str
     answer: str
     working: str
@@ -342,23 +342,23 @@ def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
 
 
 @lru_cache(maxsize=64)
-def _candidates(texts: tuple[str, ...]) -> tuple[_Candidate, ...]:
+def _candidates(texts: tuple[str, ...]) -> tuple[_SolvingCandidate, ...]:
     """Return every question that these texts answer, over at most two intermediate facts."""
     knowledge = know(texts)
     facts = (found.fact for found in knowledge.found)
-    single = (_Candidate(fact.question, fact.value, fact.sentence) for fact in facts)
+    single = (_SolvingCandidate(fact.question, fact.value, fact.sentence) for fact in facts)
     return (*single, *_chained(knowledge), *_spans(knowledge))
 
 
-def _chained(knowledge: Knowledge) -> Iterator[_Candidate]:
+def _chained(knowledge: Knowledge) -> Iterator[_SolvingCandidate]:
     for found in knowledge.found:
         fact = found.fact
         for hops in ways(fact.subject, knowledge.hops):
             working = " ".join([*(hop.found.fact.sentence for hop in hops), fact.sentence])
-            yield _Candidate(fact.ask.replace(SLOT, describe_end(hops)), fact.value, working)
+            yield _SolvingCandidate(fact.ask.replace(SLOT, describe_end(hops)), fact.value, working)
 
 
-def _spans(knowledge: Knowledge) -> Iterator[_Candidate]:
+def _spans(knowledge: Knowledge) -> Iterator[_SolvingCandidate]:
     dated: dict[str, Statement] = {}
     for found in knowledge.found:
         if found.fact.event:
@@ -368,7 +368,7 @@ def _spans(knowledge: Knowledge) -> Iterator[_Candidate]:
         if years > 0 and one.subject != other.subject:
             question = _YEARS.format(one.event_shown, other.event_shown)
             working = f"{one.sentence} {other.sentence} {other.value} - {one.value} = {years}."
-            yield _Candidate(question, str(years), working)
+            yield _SolvingCandidate(question, str(years), working)
 
 
 def _words(text: str) -> str:

@@ -55,7 +55,7 @@ class TaskResult(Struct, frozen=True, kw_only=True):
 
 
 def task_of(seed: Seed) -> tuple[Task, int]:
-    """Return the task of a seed, and the number of its sample."""
+    """Return the task of a seed, and the number of its sample. See docs/rollout.md."""
     return msgspec.convert(seed.kwargs["task"], Task), int(seed.kwargs["sample"])
 
 

@@ -167,18 +167,18 @@ class EngineControl:
         return content
 
 
-class _RefusalError(Struct):
+class _ServerRefusalError(Struct):
     message: str
 
 
-class _Refusal(Struct):
-    error: _RefusalError
+class _ServerRefusal(Struct):
+    error: _ServerRefusalError
 
 
 def _message_of(content: bytes) -> str:
     """Return the message of an OpenAI-style error, or the whole answer, as one line."""
     try:
-        message = msgspec.json.decode(content, type=_Refusal).error.message
+        message = msgspec.json.decode(content, type=_ServerRefusal).error.message
     except (msgspec.MsgspecError, UnicodeDecodeError):
         message = content.decode(errors="replace")
     return " ".join(message.split())[:_MAX_MESSAGE_CHARS]

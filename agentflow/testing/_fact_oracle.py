@@ -26,14 +26,14 @@ Plain: TypeAlias = tuple[object, ...]
 _LENGTHS: Final = {"m": 1, "metre": 1, "metres": 1, "km": 1000, "kilometres": 1000}
 
 
-class _Statement(NamedTuple):
+class _OracleStatement(NamedTuple):
     subject: str
     relation: str
     value: Plain
     year: int | None
 
 
-class _Known(NamedTuple):
+class _OracleKnown(NamedTuple):
     """All that is known about the result of a step."""
 
     bag: Sequence[tuple[Plain, object]]
@@ -66,13 +66,13 @@ def oracle_answers(program: Program, store: FactStore, without: Iterable[str] = 
     """
     hidden = set(without)
     statements = [
-        _Statement(
+        _OracleStatement(
             fact.subject, fact.relation, plain_value(fact.value), fact.time.year if fact.time else None
         )
         for fact in store.facts
         if fact.id not in hidden
     ]
-    results: list[_Known] = []
+    results: list[_OracleKnown] = []
     try:
         for step in program:
             results.append(_Step(step, results, statements, store).result())
@@ -129,12 +129,16 @@ class _Step:
     """A step over raw statements."""
 
     def __init__(
-        self, step: ProgramStep, results: list[_Known], statements: list[_Statement], store: FactStore
+        self,
+        step: ProgramStep,
+        results: list[_OracleKnown],
+        statements: list[_OracleStatement],
+        store: FactStore,
     ) -> None:
         self.step = step
         self.statements = statements
         self.store = store
-        self.given: list[_Known] = []
+        self.given: list[_OracleKnown] = []
         for one in step.inputs:
             if isinstance(one, int):
                 if not 1 <= one <= len(results):
@@ -143,20 +147,20 @@ class _Step:
             else:
                 items = one.items if isinstance(one, ListValue) else (one,)
                 bag = [(self._canonical(item), None) for item in items]
-                self.given.append(_Known(bag, True, True))
+                self.given.append(_OracleKnown(bag, True, True))
 
     def _canonical(self, value: Value) -> Plain:
         if isinstance(value, EntityValue):
             return ("entity", self.store.aliases.get(value.name, value.name))
         return plain_value(value)
 
-    def result(self) -> _Known:
+    def result(self) -> _OracleKnown:
         operator = self.step.operator
         if operator is Operator.MEMBERS:
             if self.step.name not in self.store.sets:
                 raise _OpenError
             members = self.store.sets[self.step.name].members
-            return _Known([(("entity", name), None) for name in members], True, True)
+            return _OracleKnown([(("entity", name), None) for name in members], True, True)
         if not self.given:
             raise _OpenError
         if operator in {Operator.FOLLOW, Operator.FIND, Operator.WHERE, Operator.GREATEST, Operator.LEAST}:
@@ -167,7 +171,7 @@ class _Step:
             return self._combined()
         return self._computed(operator)
 
-    def _related(self, operator: Operator) -> _Known:
+    def _related(self, operator: Operator) -> _OracleKnown:
         if operator is Operator.FOLLOW:
             return self._followed()
         if operator is Operator.FIND:
@@ -181,7 +185,7 @@ class _Step:
             return _only(found)
         return self._filtered() if operator is Operator.WHERE else self._extreme(operator)
 
-    def _matching(self) -> Iterator[_Statement]:
+    def _matching(self) -> Iterator[_OracleStatement]:
         for one in self.statements:
             if one.relation == self.step.relation and self.step.time in (0, one.year):
                 yield one
@@ -191,24 +195,26 @@ class _Step:
         found = (one.value for one in self._matching() if ("entity", one.subject) == thing)
         return list(dict.fromkeys(found))
 
-    def _all(self) -> _Known:
+    def _all(self) -> _OracleKnown:
         """Return the union of the inputs."""
         if len(self.given) == 1:
             return self.given[0]
-        return _Known(
+        return _OracleKnown(
             [(value, (place, origin)) for place, one in enumerate(self.given) for value, origin in one.bag],
             all(one.all_known for one in self.given),
             all(one.presupposed for one in self.given),
         )
 
-    def _followed(self) -> _Known:
+    def _followed(self) -> _OracleKnown:
         things = self._all()
         names = things.values
         bag: list[tuple[Plain, object]] = [(value, name) for name in names for value in self._of(name)]
         each_one = bool(names) and all(len(self._of(name)) == 1 for name in names)
-        return _Known(bag, each_one and things.all_known and len(names) > 1, each_one and things.presupposed)
+        return _OracleKnown(
+            bag, each_one and things.all_known and len(names) > 1, each_one and things.presupposed
+        )
 
-    def _filtered(self) -> _Known:
+    def _filtered(self) -> _OracleKnown:
         comparison = self.step.comparison
         if len(self.given) not in ((2, 3) if comparison is Comparison.WITHIN else (2,)):
             raise _OpenError
@@ -224,10 +230,10 @@ class _Step:
             if any(outcomes):
                 kept.append((thing, None))
         if certain and things.all_known:
-            return _Known(kept, True, True)
+            return _OracleKnown(kept, True, True)
         return _only(kept)
 
-    def _extreme(self, operator: Operator) -> _Known:
+    def _extreme(self, operator: Operator) -> _OracleKnown:
         things = self._all()
         names = things.values
         values = {name: self._of(name) for name in names}
@@ -243,7 +249,7 @@ class _Step:
         ]
         return _only(best)
 
-    def _combined(self) -> _Known:
+    def _combined(self) -> _OracleKnown:
         if self.step.operator is Operator.OR:
             return self._all()
         first, *others = self.given
@@ -251,10 +257,10 @@ class _Step:
             (value, None) for value in first.values if all(value in other.values for other in others)
         ]
         if all(one.all_known for one in self.given):
-            return _Known(common, True, True)
+            return _OracleKnown(common, True, True)
         return _only(common)
 
-    def _computed(self, operator: Operator) -> _Known:
+    def _computed(self, operator: Operator) -> _OracleKnown:
         if operator is Operator.LIST and self.step.relation:
             return self._paired()
         if operator in {Operator.COUNT, Operator.LIST}:
@@ -264,12 +270,12 @@ class _Step:
             items = frozenset(given.values)
             if operator is Operator.COUNT:
                 return _single(("number", Fraction(len(items)), ""))
-            return _Known([(("list", items), None)] if items else [], True, True)
+            return _OracleKnown([(("list", items), None)] if items else [], True, True)
         if operator in {Operator.SUM, Operator.DIFFERENCE}:
             return self._calculated(operator)
         return self._compared(operator)
 
-    def _paired(self) -> _Known:
+    def _paired(self) -> _OracleKnown:
         things = self._all()
         values = {name: self._of(name) for name in things.values}
         if not things.all_known and not (things.presupposed and len(values) == 1):
@@ -279,9 +285,9 @@ class _Step:
         if any(found[0][0] in ("entity", "list") for found in values.values()):
             raise _OpenError
         items = frozenset([*values, *(found[0] for found in values.values())])
-        return _Known([(("list", items), None)] if items else [], True, True)
+        return _OracleKnown([(("list", items), None)] if items else [], True, True)
 
-    def _calculated(self, operator: Operator) -> _Known:
+    def _calculated(self, operator: Operator) -> _OracleKnown:
         if not all(one.presupposed for one in self.given):
             raise _OpenError
         values = [value for one in self.given for value, _ in one.bag]
@@ -299,7 +305,7 @@ class _Step:
             return _single(("number", Fraction(_years(*sorted(_whole(value) for value in values))), "year"))
         raise _OpenError
 
-    def _compared(self, operator: Operator) -> _Known:
+    def _compared(self, operator: Operator) -> _OracleKnown:
         if len(self.given) != 2 or not all(one.values for one in self.given):
             raise _OpenError
         first, second = self.given
@@ -313,7 +319,7 @@ class _Step:
         return _only([(("bool", truth), None) for truth in truths])
 
 
-def _opened(known: _Known) -> _Known:
+def _opened(known: _OracleKnown) -> _OracleKnown:
     """Return the items of stated lists in place of the lists."""
     if not any(value[0] == "list" for value, _ in known.bag):
         return known
@@ -321,7 +327,7 @@ def _opened(known: _Known) -> _Known:
     for value, origin in known.bag:
         bag += [(item, origin) for item in _list_items(value)]
     alone = len(known.bag) == 1
-    return _Known(bag, alone, alone)
+    return _OracleKnown(bag, alone, alone)
 
 
 def _list_items(value: Plain) -> list[Plain]:
@@ -330,13 +336,13 @@ def _list_items(value: Plain) -> list[Plain]:
     return [item for item in value[1] if isinstance(item, tuple)]  # pyright: ignore[reportUnknownVariableType]
 
 
-def _single(value: Plain) -> _Known:
-    return _Known([(value, None)], True, True)
+def _single(value: Plain) -> _OracleKnown:
+    return _OracleKnown([(value, None)], True, True)
 
 
-def _only(bag: Sequence[tuple[Plain, object]]) -> _Known:
+def _only(bag: Sequence[tuple[Plain, object]]) -> _OracleKnown:
     """Return values that may not be all; a single one can be presupposed to be the only one."""
-    return _Known(bag, False, len({value for value, _ in bag}) == 1)
+    return _OracleKnown(bag, False, len({value for value, _ in bag}) == 1)
 
 
 def _some(outcomes: Iterable[bool | None]) -> bool | None:

@@ -185,14 +185,14 @@ def _kept_token(folder: Path) -> str:
     """Return the token of an earlier start, or a new one."""
     file = folder / SWARM_FILE
     try:
-        return msgspec.json.decode(file.read_bytes(), type=_Access).worker_token
+        return msgspec.json.decode(file.read_bytes(), type=_SwarmAccess).worker_token
     except FileNotFoundError:
         pass
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigurationError(
             f"{file}: can't be read: {error}; remove it, or set gateway.worker_token"
         ) from None
-    access = _Access(worker_token=secrets.token_hex(32))
+    access = _SwarmAccess(worker_token=secrets.token_hex(32))
     try:
         make_private_folder(folder)
         write_private(file, msgspec.json.encode(access))
@@ -203,7 +203,7 @@ def _kept_token(folder: Path) -> str:
     return access.worker_token
 
 
-class _Access(Struct, frozen=True):
+class _SwarmAccess(Struct, frozen=True):
     """Content of the file with the token of clients."""
 
     worker_token: str

@@ -13,9 +13,7 @@ from agentflow._typeguards import is_list, is_mapping, is_object
 MAX_COST = 500_000
 """Maximum cost of one check. A keyword costs 20, and 1 for each member of its value and of the instance."""
 KEYWORD_COST = 20
-
 MAX_LENGTH = 300
-
 Checker = Callable[[object], str | None]
 """Returns one line about what is wrong with a value, or `None` if no error was found."""
 

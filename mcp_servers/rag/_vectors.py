@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import aiohttp
 import msgspec
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
@@ -41,6 +40,8 @@ class Embedder:
     """Client of the embedding endpoint, with a cache of query vectors. It needs a running event loop."""
 
     def __init__(self, settings: EmbeddingSettings) -> None:
+        import aiohttp  # heavy: most libraries have no vectors
+
         self._model = settings.model
         self._url = f"{settings.base_url.rstrip('/')}/embeddings"
         key = settings.api_key
@@ -72,6 +73,8 @@ class Embedder:
 
         :raises ToolFailure: `unavailable`, if the endpoint fails.
         """
+        import aiohttp
+
         request = {"model": self._model, "input": list(texts)}
         try:
             async with self._session.post(self._url, json=request) as response:

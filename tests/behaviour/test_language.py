@@ -5,8 +5,9 @@ import importlib
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -32,26 +33,39 @@ INTERNAL = {
 WRITTEN = {".py", ".md", ".toml", ".yaml", ".yml", ".sh", ""}
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """The docstrings of a module, its classes, functions and fields, with their lines."""
+class _Definitions(NamedTuple):
+    """Texts and names of a module."""
+
+    docstrings: list[tuple[int, str]]
+    """Docstrings of the module, its classes, functions and fields, with their lines."""
+    classes: list[tuple[int, str]]
+    """Names of its classes, with their lines."""
+
+
+@cache
+def definitions(path: Path) -> _Definitions:
+    """Read a module once for all tests."""
+    found = _Definitions([], [])
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
+        if isinstance(node, ast.ClassDef):
+            found.classes.append((node.lineno, node.name))
         for statement in node.body:
             match statement:
                 case ast.Expr(value=ast.Constant(value=str(text)), lineno=line):
-                    yield line, text
+                    found.docstrings.append((line, text))
                 case _:
                     pass
+    return found
 
 
 def classes() -> dict[str, list[str]]:
     """The places that define each class name."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in source_modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].append(f"{name(path)}:{node.lineno}")
+        for line, one in definitions(path).classes:
+            found[one].append(f"{name(path)}:{line}")
     return found
 
 
@@ -67,7 +81,7 @@ def test_a_docstring_opens_with_a_verb_or_a_noun() -> None:
     opening = [
         f"{name(path)}:{line} {text.strip().splitlines()[0]}"
         for path in files(".py")
-        for line, text in docstrings(path)
+        for line, text in definitions(path).docstrings
         if WH_CLAUSE.match(text)
     ]
     assert opening == []

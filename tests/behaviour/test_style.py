@@ -3,8 +3,10 @@
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
+from typing import NamedTuple
 
 import pytest
 
@@ -20,31 +22,52 @@ def texts() -> list[tuple[Path, str]]:
     return [(path, path.read_text(encoding="utf-8")) for path in ours if path != Path(__file__)]
 
 
-def functions(path: Path) -> list[tuple[str, int]]:
-    """Return the functions of a module with their lengths in lines."""
-    return [
-        (f"{name(path)}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
-    ]
+def passes_on(handler: ast.ExceptHandler) -> bool:
+    """Return whether the exception is raised again."""
+    return isinstance(last := handler.body[-1], ast.Raise) and last.exc is None
+
+
+class _Outline(NamedTuple):
+    """Properties of a module that the tests compare."""
+
+    functions: list[tuple[str, int]]
+    """Its functions with their lengths in lines."""
+    imported: set[str]
+    """Dotted names of the modules, and of everything from them, that it imports."""
+    unexplained: list[str]
+    """Bare and broad handlers of exceptions without a comment."""
+
+
+@cache
+def outline(path: Path) -> _Outline:
+    """Read a module once for all tests."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    found = _Outline([], set(), [])
+    folders = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if node.end_lineno is not None:
+                where = f"{name(path)}:{node.lineno} {node.name}"
+                found.functions.append((where, node.end_lineno - node.lineno + 1))
+            case ast.ImportFrom():
+                parents = folders[: len(folders) + 1 - node.level] if node.level else ()
+                module = ".".join([*parents, *([node.module] if node.module else [])])
+                found.imported.update({module, *(f"{module}.{alias.name}" for alias in node.names)})
+            case ast.Import():
+                found.imported.update(alias.name for alias in node.names)
+            case ast.ExceptHandler() if not passes_on(node):
+                broad = isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}
+                explained = any("#" in line for line in lines[node.lineno - 2 : node.body[0].lineno])
+                if node.type is None or (broad and not explained):
+                    found.unexplained.append(f"{name(path)}:{node.lineno}")
+            case _:
+                pass
+    return found
 
 
 def lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
-
-
-def imported(path: Path) -> set[str]:
-    """Return the dotted names of the modules, and of everything from them, that a module imports."""
-    names: set[str] = set()
-    folders = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            parents = folders[: len(folders) + 1 - node.level] if node.level else ()
-            module = ".".join([*parents, *([node.module] if node.module else [])])
-            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return names
 
 
 @pytest.mark.promise("style:modules")
@@ -55,14 +78,14 @@ def test_modules_are_neither_long_nor_fragments() -> None:
     private = {path for path in lengths if path.name.startswith("_") and not path.name.startswith("__")}
     short = [name(path) for path, length in lengths.items() if length < 40 and not path.name.startswith("__")]
     assert len(short) <= 30, short
-    users = Counter(module for path in lengths for module in imported(path))
+    users = Counter(module for path in lengths for module in outline(path).imported)
     single = [name(path) for path in private if users[name(path).removesuffix(".py").replace("/", ".")] == 1]
     assert len(single) <= 0.28 * len(private), sorted(single)
 
 
 @pytest.mark.promise("style:functions")
 def test_functions_are_short() -> None:
-    lengths = dict(function for path in source_modules() for function in functions(path))
+    lengths = dict(function for path in source_modules() for function in outline(path).functions)
     assert {function: length for function, length in lengths.items() if length > 120} == {}
     assert quantiles(lengths.values(), n=20)[-1] <= 40
 
@@ -83,21 +106,6 @@ def test_the_repository_names_no_machine_and_no_registry() -> None:
     assert found == {}
 
 
-def passes_on(handler: ast.ExceptHandler) -> bool:
-    """Return whether the exception is raised again."""
-    return isinstance(last := handler.body[-1], ast.Raise) and last.exc is None
-
-
 @pytest.mark.promise("style:broad_except")
 def test_a_broad_except_says_why_and_a_bare_one_does_not_exist() -> None:
-    unexplained: list[str] = []
-    for path in source_modules():
-        text = path.read_text(encoding="utf-8").splitlines()
-        for node in ast.walk(ast.parse("\n".join(text))):
-            if not isinstance(node, ast.ExceptHandler) or passes_on(node):
-                continue
-            broad = isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}
-            explained = any("#" in line for line in text[node.lineno - 2 : node.body[0].lineno])
-            if node.type is None or (broad and not explained):
-                unexplained.append(f"{name(path)}:{node.lineno}")
-    assert unexplained == []
+    assert [place for path in source_modules() for place in outline(path).unexplained] == []

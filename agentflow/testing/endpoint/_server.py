@@ -69,7 +69,7 @@ class _Choice(Struct, omit_defaults=True):
     token_ids: list[int] | None = None
 
 
-class _Completion(Struct, omit_defaults=True):
+class _FakeCompletion(Struct, omit_defaults=True):
     id: str
     object: str
     created: int
@@ -292,15 +292,15 @@ class FakeEndpoint:
         return self._reply({"object": "list", "model": "fake", "data": data, "usage": usage})
 
 
-def _complete(text: str, model: str, words: int) -> _Completion:
+def _complete(text: str, model: str, words: int) -> _FakeCompletion:
     written = len(text) // 4 + 1
     usage = {"prompt_tokens": words, "completion_tokens": written, "total_tokens": words + written}
     choice = _Choice(0, _AnswerMessage("assistant", text), "stop")
     name = blake2b(text.encode(), digest_size=6).hexdigest()
-    return _Completion(f"chatcmpl-{name}", "chat.completion", 0, model, [choice], usage)
+    return _FakeCompletion(f"chatcmpl-{name}", "chat.completion", 0, model, [choice], usage)
 
 
-def _with_tokens(completion: _Completion, prompt: Prompt) -> _Completion:
+def _with_tokens(completion: _FakeCompletion, prompt: Prompt) -> _FakeCompletion:
     """Return the completion with its tokens."""
     choice = completion.choices[0]
     message = choice.message
