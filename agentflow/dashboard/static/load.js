@@ -110,9 +110,11 @@
     const own = (source = new EventSource(`/api/${path}`));
     own.onopen = () => state("live", "live");
     own.onerror = () => state(own.readyState === EventSource.CLOSED ? "" : "lost", own.readyState === EventSource.CLOSED ? "" : "offline");
-    own.addEventListener("changes", (event) => {
+    own.addEventListener("change", (event) => {
+      state("live", "live");
       if (own === source) tell(JSON.parse(event.data));
     });
+    own.addEventListener("trouble", () => state("lost", "offline"));
     return undefined;
   };
 }

@@ -67,6 +67,7 @@
   app.nodeView = async (outline, at, { choose, results, address }) => {
     const { run, seed } = outline, { spot } = at;
     const [node, siblings] = await Promise.all([app.load(app.seedPath(run, seed, "node", { spot })), spot === "" ? [] : outline.siblings(spot)]);
+    for (let above = app.parentOf(spot); spot !== "" && above !== ""; above = app.parentOf(above)) if (!outline.known.has(above)) await outline.siblings(above);
     const children = node.children ? await outline.children(spot) : [];
     const parts = [pathBar(outline, spot, choose)];
     if (siblings.length) parts.push(cards(outline, siblings, spot, choose, "Siblings"));
@@ -154,8 +155,14 @@
     const characters = Math.max(0, base - 1);
     const made = [block("Observation", [characters ? app.plural(characters, "character") : "", number ? app.plural(number, "image") : ""].filter(Boolean).join(", "), body)];
     if (cites.length) {
-      const list = el("div.cites", cites.map((cite, index) => el("div.bar", el("button.plain", { type: "button", onclick: () => aim(made[0], index), style: { "text-align": "left" } }, el("mark", cite.quote.slice(0, 200))), el("span.soft", cite.question))));
-      made.push(block("Cited by", app.plural(cites.length, "citation"), list));
+      const known = new Set();
+      const list = el("div.cites", cites.map((cite, index) => {
+        const same = JSON.stringify([cite.pair, cite.start, cite.end, cite.image, cite.region]);
+        if (known.has(same)) return null;
+        known.add(same);
+        return el("div.cite", el("button.plain", { type: "button", onclick: () => aim(made[0], index) }, el("mark", cite.quote.slice(0, 200))), el("span.soft", cite.question));
+      }));
+      made.push(block("Cited by", app.plural(known.size, "citation"), list));
     }
     return made;
   };

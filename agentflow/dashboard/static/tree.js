@@ -247,7 +247,7 @@
     ]);
     const frame = el("div", { class: `seed${query.spot === undefined ? "" : " open"}` });
     const view = el("div.view", { tabindex: "-1", role: "tabpanel" });
-    const tabBar = el("div");
+    const tabBar = el("div.views");
     const outline = new Outline(run, seed, (spot, isOpened) => choose(spot, isOpened));
     outline.text = results?.text ?? "";
     const split = el("div.split", { role: "separator", tabindex: "0", "aria-orientation": "vertical", "aria-label": "Width of the outline", "aria-valuenow": 32, "aria-valuemin": 15, "aria-valuemax": 70 });
@@ -265,9 +265,7 @@
     };
     const drawTabs = () => {
       const back = el("button.plain.back", { type: "button", onclick: () => frame.classList.remove("open") }, "‹ Tree");
-      const tabs = app.tabs(names, at.tab, (tab) => tab !== at.tab && pickTab(tab), "Views of the seed");
-      tabs.prepend(back);
-      fill(tabBar, tabs);
+      fill(tabBar, back, app.tabs(names, at.tab, (tab) => tab !== at.tab && pickTab(tab), "Views of the seed"));
     };
     let turn = 0;
     const draw = async (isSame = false) => {

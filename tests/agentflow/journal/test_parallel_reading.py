@@ -27,7 +27,8 @@ async def test_a_slow_query_is_undisturbed_by_those_of_other_threads(tmp_path: P
     with open_reader(tmp_path / "journal.db") as reader, ThreadPoolExecutor(THREADS + 1) as pool:
         slow = pool.submit(reader.read, slowly)
         try:
-            names = list(pool.map(lambda _: reader.runs()[0].name, range(THREADS)))
+            found = [pool.submit(reader.runs) for _ in range(THREADS)]
+            names = [each.result()[0].name for each in found]
         finally:
             others.set()
         assert slow.result() == 2
