@@ -5,7 +5,7 @@ import sys
 from functools import partial
 
 from agentflow.cli._output import Exit, print_json, write_out
-from agentflow.exports import ExportManifest, export_run
+from agentflow.exports import ExportManifest, export_run, push_export
 
 
 def run_export(given: argparse.Namespace) -> int:
@@ -22,6 +22,8 @@ def run_export(given: argparse.Namespace) -> int:
         split=given.split,
         name=given.name,
     )
+    if given.push_to_hub:
+        sys.stderr.write(f"agentflow: uploaded to {push_export(given.output, given.push_to_hub)}\n")
     read = write_out(partial(_show, manifest, given.output, as_json=given.json))
     return Exit.DONE if read else Exit.INTERRUPTED
 

@@ -269,6 +269,8 @@ def _describe_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--view", default="agent", metavar="VIEW", help=what)
     what = "hold out a tenth of the seeds or tasks as validation"
     parser.add_argument("--split", action="store_true", help=what)
+    what = "also upload the folder to the Hugging Face hub; a new data set is private"
+    parser.add_argument("--push-to-hub", default="", metavar="OWNER/NAME", help=what)
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
 
 

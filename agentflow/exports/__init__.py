@@ -1,6 +1,7 @@
 """Exports: the trees and episodes of a run as data sets for other trainers. See docs/exports.md."""
 
 from agentflow.exports._environment import SandboxEnvironments
+from agentflow.exports._hub import push_export
 from agentflow.exports._rows import DropReason, Take
 from agentflow.exports._run import ExportFormat, export_run
 from agentflow.exports._writing import ExportFile, ExportManifest
@@ -13,4 +14,5 @@ __all__ = [
     "SandboxEnvironments",
     "Take",
     "export_run",
+    "push_export",
 ]

@@ -1,5 +1,6 @@
-"""Dataset card: `README.md` of an export, with the files of each split and the types of their columns."""
+"""Dataset card of an export, and files that tell trainers how to read it."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -89,3 +90,134 @@ def _card_type(kind: str) -> dict[str, Any]:
 
 def _features(columns: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"name": name, **_card_type(kind)} for name, kind in columns.items()]
+
+
+USAGE: Final[Mapping[str, str]] = {
+    "trl-sft": """
+For `SFTTrainer` of TRL. A call that failed or gave nothing new splits its path into rows: it is in the prompt of the
+later one and in no completion. Set `assistant_only_loss=True`, else results of tools are trained, too, and
+`max_length=None`, else TRL cuts rows at 1,024 tokens.
+
+```python
+from datasets import load_dataset
+from trl import SFTConfig, SFTTrainer
+
+rows = load_dataset("FOLDER", split="train")
+args = SFTConfig(assistant_only_loss=True, max_length=None)
+SFTTrainer(model="Qwen/Qwen3-0.6B", args=args, train_dataset=rows).train()
+```
+""",
+    "trl-sft-tokens": """
+For `SFTTrainer` of TRL, which uses `input_ids` and `labels` as they are. Each sampled token is a label in exactly one row, all
+others are -100. Use the tokenizer of the model that sampled them, and `max_length=None`, else TRL cuts rows.
+""",
+    "trl-dpo": """
+For `DPOTrainer` of TRL. `chosen` and `rejected` are the next message after the same `prompt`: of a tree, an action whose
+observation was new and a sibling whose was not; of a task's episodes, the first messages in which they differ, by mean score.
+""",
+    "trl-kto": """
+For `KTOTrainer` of TRL, with at least two rows per batch. `completion` is the next message after `prompt`; `label` says if its
+observation was new, or, of episodes, if more than half of those that made it were right.
+""",
+    "trl-prm": """
+For process reward models: each step is a call with its result, or the answer, as text in the notation of Hermes, with a label.
+The last TRL with a trainer for these rows is 1.13 (`trl.experimental.prm`).
+""",
+    "trl-grpo": """
+For `GRPOTrainer` of TRL. `references` are the reference answers, `kwargs` the arguments that a task fixes; rewards and
+environments get both.
+""",
+    "openai": """
+For fine-tuning at OpenAI, and for every trainer of that format. Messages of the model that failed or gave nothing new have
+`"weight": 0`. Images are files of this folder: upload them and replace their paths by addresses.
+""",
+    "sharegpt": """
+For LLaMA-Factory: `dataset_dir: FOLDER`, `dataset: agentflow`; `dataset_info.json` describes the columns. Roles alternate
+strictly. A turn `function_call` is a JSON list of calls, without the reason for them. Calls that failed or gave nothing new
+are left out with their results, because this format can't mask them.
+""",
+    "axolotl": """
+For axolotl: `axolotl.yaml` has the section `datasets`. Arguments and tools are JSON text; each message has `training`, false for
+calls that failed or gave nothing new.
+""",
+    "verl-rl": """
+For `RLHFDataset` of verl. `extra_info.index` numbers the rows; `extra_info.tools_kwargs` has the arguments that a task fixes, by
+tool. verl has no reward for `data_source: agentflow`: name your own with `custom_reward_function`; `extra_info.answers` lists all
+reference answers.
+""",
+    "verl-sft": """
+For `MultiTurnSFTDataset` of verl, which reads Parquet with pandas: nested JSON would get null fields, so calls and tools are text in
+the notation of Hermes, as the templates of Qwen 2.5 and 3 write it. Calls that failed or gave nothing new are left out with
+their results, because this format can't mask them.
+""",
+    "parquet": """
+The tables of `native` as Parquet: trees, nodes and model calls. JSON columns are strings, which `datasets` decodes.
+""",
+    "native": """
+Trees, nodes and model calls, each row with the id of its tree. A call has the tokens that were read and sampled, with their
+log-probabilities; `row`, `start` and `stop` are its place in the rows of `trl-sft-tokens`, and all other tokens are masked.
+
+```python
+from datasets import load_dataset
+
+nodes = load_dataset("FOLDER", "nodes", split="train")
+```
+""",
+}
+"""Text of the dataset card, by format."""
+
+
+def side_files(format: str, splits: Mapping[str, str], columns: Mapping[str, str]) -> dict[str, str]:
+    """Return further files of a format: their texts by name.
+
+    :param splits: file of each split.
+    :param columns: types of columns by name.
+    """
+    if format == "sharegpt":
+        return {"dataset_info.json": json.dumps(_dataset_info(splits, columns), indent=2) + "\n"}
+    if format == "axolotl":
+        return {"axolotl.yaml": _axolotl(splits)}
+    return {}
+
+
+def _axolotl(splits: Mapping[str, str]) -> str:
+    """Return the section of a settings file of axolotl; paths are those in this folder."""
+    names = {"train": "datasets", "validation": "test_datasets"}
+    lines: list[str] = []
+    for split, file in splits.items():
+        lines += [
+            f"{names[split]}:",
+            f"  - path: {file}",
+            "    ds_type: json",
+            "    split: train",
+            "    type: chat_template",
+            "    field_messages: messages",
+            "    field_tools: tools",
+            "    message_field_training: training",
+            "    roles_to_train: []",
+            "    train_on_eos: turn",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _dataset_info(splits: Mapping[str, str], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return the description that LLaMA-Factory reads: every tag, as those left out would have no default."""
+    names = {"train": "agentflow", "validation": "agentflow_validation"}
+    known = {"messages": "conversations", "tools": "tools", "images": "images"}
+    return {
+        names[split]: {
+            "file_name": file,
+            "formatting": "sharegpt",
+            "columns": {name: column for name, column in known.items() if column in columns},
+            "tags": {
+                "role_tag": "from",
+                "content_tag": "value",
+                "user_tag": "human",
+                "assistant_tag": "gpt",
+                "observation_tag": "observation",
+                "function_tag": "function_call",
+                "system_tag": "system",
+            },
+        }
+        for split, file in splits.items()
+    }

@@ -22,7 +22,7 @@ from agentflow.trajectory import ChatMessage
 
 
 @dataclass
-class _Choice:
+class _NextMessage:
     """Message of the model after a prefix, with the value of every path through it."""
 
     id: str
@@ -61,7 +61,7 @@ class PreferenceFormats:
     def dpo(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
         """Yield `prompt`, `chosen` and `rejected`: every worse sibling once, beside the best one."""
         for siblings in _choices(trees):
-            rated: list[tuple[float, _Choice]] = []
+            rated: list[tuple[float, _NextMessage]] = []
             for one in siblings:
                 if one.value is None:
                     yield Dropped(one.group, one.id, DropReason.UNDECIDED)
@@ -118,15 +118,15 @@ class PreferenceFormats:
                 }
                 yield ExportRow("train", tree.group, values)
 
-    def _row(self, one: _Choice, values: dict[str, Any]) -> ExportRow:
+    def _row(self, one: _NextMessage, values: dict[str, Any]) -> ExportRow:
         images = image_files(one.prompt)
         shown = {"images": images} if self._images else {}
         return ExportRow("train", one.group, {**values, **self._common, **shown}, tuple(images))
 
 
-def _choices(trees: Sequence[ExportTree]) -> Iterator[list[_Choice]]:
+def _choices(trees: Sequence[ExportTree]) -> Iterator[list[_NextMessage]]:
     """Yield the siblings after each prefix, in the order of their first paths."""
-    episodes: dict[str, dict[str, _Choice]] = {}
+    episodes: dict[str, dict[str, _NextMessage]] = {}
     for tree in trees:
         if not tree.is_episode:
             yield from _actions(tree)
@@ -141,16 +141,16 @@ def _choices(trees: Sequence[ExportTree]) -> Iterator[list[_Choice]]:
                     known = episodes.setdefault(prefix, {})
                     if own not in known:
                         id = f"{answer.id}/{place}"
-                        known[own] = _Choice(id, tree.group, messages[:place], message)
+                        known[own] = _NextMessage(id, tree.group, messages[:place], message)
                     known[own].values.append(answer.score)
     for siblings in episodes.values():
         yield list(siblings.values())
 
 
-def _actions(tree: ExportTree) -> Iterator[list[_Choice]]:
+def _actions(tree: ExportTree) -> Iterator[list[_NextMessage]]:
     """Yield the actions of each node of a tree."""
     prompts: dict[str, list[ChatMessage]] = {}
-    children: dict[str, list[_Choice]] = {}
+    children: dict[str, list[_NextMessage]] = {}
     for node in tree.nodes:
         if node.parent_id is None or node.action is None:
             prompts[node.node_id] = begin_chat(tree.text).messages
@@ -159,7 +159,7 @@ def _actions(tree: ExportTree) -> Iterator[list[_Choice]]:
         chat.messages = list(prompts[node.parent_id])
         add_call(chat, node, tree.text, is_episode=False)
         prompts[node.node_id] = chat.messages
-        one = _Choice(node.node_id, tree.group, chat.messages[:-2], chat.messages[-2])
+        one = _NextMessage(node.node_id, tree.group, chat.messages[:-2], chat.messages[-2])
         one.values.append(1.0 if node.trainable else 0.0)
         children.setdefault(node.parent_id, []).append(one)
     yield from children.values()

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from agentflow.errors import ConfigurationError
-from agentflow.exports._card import dataset_card
+from agentflow.exports._card import USAGE, dataset_card, side_files
 from agentflow.exports._conversations import ConversationFormats
 from agentflow.exports._native import NATIVE_COLUMNS, TOKEN_COLUMNS, native_rows, token_rows
 from agentflow.exports._parquet import check_parquet
@@ -22,7 +22,6 @@ from agentflow.exports._rows import Dropped, ExportRow, Take
 from agentflow.exports._run_files import RunFiles
 from agentflow.exports._run_journal import RunJournal
 from agentflow.exports._task_rows import GRPO_COLUMNS, VERL_RL_COLUMNS, TaskFormats
-from agentflow.exports._usage import USAGE, side_files
 from agentflow.exports._writing import (
     MANIFEST,
     ExportManifest,
@@ -70,7 +69,7 @@ GroupRows = Callable[[Sequence[ExportTree]], Iterator[ExportRow | Dropped]]
 """Rows of the trees of one seed or task."""
 
 
-class _Layout(NamedTuple):
+class _FormatLayout(NamedTuple):
     """Columns of a format; `take` is the default selection, `None` if answers are not selected."""
 
     columns: Mapping[str, Mapping[str, str]]
@@ -82,30 +81,34 @@ class _Layout(NamedTuple):
 
 _ID: Final = {"id": "string"}
 _PROMPT: Final = {**_ID, "prompt": "[json]"}
-_LAYOUTS: Final[Mapping[ExportFormat, _Layout]] = {
-    ExportFormat.TRL_SFT: _Layout(
+_LAYOUTS: Final[Mapping[ExportFormat, _FormatLayout]] = {
+    ExportFormat.TRL_SFT: _FormatLayout(
         {"train": {**_PROMPT, "completion": "[json]"}}, Take.CORRECT, tools="json", images=True
     ),
-    ExportFormat.TRL_SFT_TOKENS: _Layout({"train": TOKEN_COLUMNS}, Take.CORRECT),
-    ExportFormat.TRL_DPO: _Layout(
+    ExportFormat.TRL_SFT_TOKENS: _FormatLayout({"train": TOKEN_COLUMNS}, Take.CORRECT),
+    ExportFormat.TRL_DPO: _FormatLayout(
         {"train": {**_PROMPT, "chosen": "[json]", "rejected": "[json]"}}, tools="json", images=True
     ),
-    ExportFormat.TRL_KTO: _Layout(
+    ExportFormat.TRL_KTO: _FormatLayout(
         {"train": {**_PROMPT, "completion": "[json]", "label": "bool"}}, tools="json", images=True
     ),
-    ExportFormat.TRL_PRM: _Layout(
+    ExportFormat.TRL_PRM: _FormatLayout(
         {"train": {**_ID, "prompt": "string", "completions": "[string]", "labels": "[bool]"}}
     ),
-    ExportFormat.TRL_GRPO: _Layout({"train": GRPO_COLUMNS}),
-    ExportFormat.OPENAI: _Layout({"train": {"messages": "[json]"}}, Take.CORRECT, tools="[json]"),
-    ExportFormat.SHAREGPT: _Layout(
+    ExportFormat.TRL_GRPO: _FormatLayout({"train": GRPO_COLUMNS}),
+    ExportFormat.OPENAI: _FormatLayout({"train": {"messages": "[json]"}}, Take.CORRECT, tools="[json]"),
+    ExportFormat.SHAREGPT: _FormatLayout(
         {"train": {**_ID, "conversations": "[json]"}}, Take.CORRECT, tools="string", images=True
     ),
-    ExportFormat.AXOLOTL: _Layout({"train": {**_ID, "messages": "[json]"}}, Take.CORRECT, tools="string"),
-    ExportFormat.VERL_RL: _Layout({"train": VERL_RL_COLUMNS}, parquet=True),
-    ExportFormat.VERL_SFT: _Layout({"train": {**_ID, "messages": "[message]"}}, Take.CORRECT, parquet=True),
-    ExportFormat.PARQUET: _Layout(NATIVE_COLUMNS, parquet=True),
-    ExportFormat.NATIVE: _Layout(NATIVE_COLUMNS),
+    ExportFormat.AXOLOTL: _FormatLayout(
+        {"train": {**_ID, "messages": "[json]"}}, Take.CORRECT, tools="string"
+    ),
+    ExportFormat.VERL_RL: _FormatLayout({"train": VERL_RL_COLUMNS}, parquet=True),
+    ExportFormat.VERL_SFT: _FormatLayout(
+        {"train": {**_ID, "messages": "[message]"}}, Take.CORRECT, parquet=True
+    ),
+    ExportFormat.PARQUET: _FormatLayout(NATIVE_COLUMNS, parquet=True),
+    ExportFormat.NATIVE: _FormatLayout(NATIVE_COLUMNS),
 }
 
 
@@ -212,7 +215,7 @@ def _opened(run: str | Path | RunReader, name: str) -> Generator[ExportSource]:
         yield RunJournal(collection.run(found[0].id))
 
 
-def _taken(kind: ExportFormat, layout: _Layout, take: str | None) -> Take:
+def _taken(kind: ExportFormat, layout: _FormatLayout, take: str | None) -> Take:
     if take is None:
         return layout.take or Take.ALL
     chosen = _choice("take", Take, take)

@@ -25,26 +25,26 @@ _WHOLE: Final = 100.0
 T = TypeVar("T", bound=Struct)
 
 
-class _SpanLine(Struct):
+class _CitedSpanLine(Struct):
     region: object = None
 
 
-class _FactLine(Struct):
-    spans: list[_SpanLine] = field(default_factory=list[_SpanLine])
+class _PairFactLine(Struct):
+    spans: list[_CitedSpanLine] = field(default_factory=list[_CitedSpanLine])
 
 
-class _PairDetails(Struct):
-    facts: list[_FactLine] = field(default_factory=list[_FactLine])
+class _PairFacts(Struct):
+    facts: list[_PairFactLine] = field(default_factory=list[_PairFactLine])
     score: float | None = None
 
 
-class _PairLine(Struct):
+class _AcceptedPairLine(Struct):
     question: str
     answer: str
     trajectory_id: str
     source_id: str
     qa_id: str
-    metadata: _PairDetails = field(default_factory=_PairDetails)
+    metadata: _PairFacts = field(default_factory=_PairFacts)
 
     @property
     def is_text(self) -> bool:
@@ -52,12 +52,12 @@ class _PairLine(Struct):
         return all(not each.spans or any(span.region is None for span in each.spans) for each in facts)
 
 
-class _SelectedLine(Struct):
+class _SelectedPathLine(Struct):
     trajectory_id: str
     nodes: list[ExportNode]
 
 
-class _TreeLine(Struct):
+class _GrownTreeLine(Struct):
     tree_id: str
     source_id: str
     seed_data: str
@@ -67,14 +67,14 @@ class _TreeLine(Struct):
     duplicates: int = 0
 
 
-class _CallLine(Struct):
+class _ExchangeLine(Struct):
     key: str
     role: str
     tokens: Tokens | None = None
     unusable: tuple[Tokens, ...] = ()
 
 
-class _EpisodeLine(Struct):
+class _RolloutEpisodeLine(Struct):
     trajectory_id: str
     task_id: str
     seed_data: str
@@ -84,10 +84,10 @@ class _EpisodeLine(Struct):
     score: float | None = None
     agent: str = ""
     ending: str | None = None
-    exchanges: list[_CallLine] = field(default_factory=list[_CallLine])
+    exchanges: list[_ExchangeLine] = field(default_factory=list[_ExchangeLine])
 
 
-class _ResultLine(Struct):
+class _TaskReferencesLine(Struct):
     task_id: str
     sample: int = 0
     references: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class RunFiles:
         for name, right in ((_PAIRS, True), (_SURPLUS, False)):
             if not right and not (self.folder / name).exists():
                 continue
-            for number, pair in enumerate(_lines(self.folder / name, _PairLine), 1):
+            for number, pair in enumerate(_lines(self.folder / name, _AcceptedPairLine), 1):
                 nodes = selected.get(pair.trajectory_id)
                 if nodes is None:
                     missing = f"trajectory {pair.trajectory_id} is not in {_PATHS}; write the files again"
@@ -173,7 +173,7 @@ class RunFiles:
                         references=(pair.answer,),
                     )
                 )
-        for line in _lines(self.folder / _TREES, _TreeLine):
+        for line in _lines(self.folder / _TREES, _GrownTreeLine):
             yield ExportTree(
                 id=line.tree_id,
                 group=line.source_id,
@@ -184,15 +184,17 @@ class RunFiles:
                 facts={"kwargs": line.seed_kwargs, "stalled": line.stalled, "duplicates": line.duplicates},
             )
 
-    def _paths(self) -> Iterator[_SelectedLine]:
-        return _lines(self.folder / _PATHS, _SelectedLine)
+    def _paths(self) -> Iterator[_SelectedPathLine]:
+        return _lines(self.folder / _PATHS, _SelectedPathLine)
 
     def _rollout(self) -> Iterator[ExportTree]:
         results = self.folder / _RESULTS
         references: dict[tuple[str, int], tuple[str, ...]] = {}
         if results.is_file():
-            references = {(one.task_id, one.sample): one.references for one in _lines(results, _ResultLine)}
-        for line in _lines(self.folder / _PATHS, _EpisodeLine):
+            references = {
+                (one.task_id, one.sample): one.references for one in _lines(results, _TaskReferencesLine)
+            }
+        for line in _lines(self.folder / _PATHS, _RolloutEpisodeLine):
             answer = ExportAnswer(
                 id=line.trajectory_id,
                 question=line.seed_data,
@@ -251,7 +253,7 @@ def _leaf_of(sample: str) -> str:
     return last if last.startswith("node_") else ""
 
 
-def _calls(lines: list[_CallLine]) -> Iterator[ExportCall]:
+def _calls(lines: list[_ExchangeLine]) -> Iterator[ExportCall]:
     for line in lines:
         for number, tokens in enumerate(line.unusable, 1):
             yield ExportCall(id=f"{line.key}/unusable/{number}", role=line.role, tokens=tokens)

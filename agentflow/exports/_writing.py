@@ -61,7 +61,7 @@ class ExportManifest(Struct, frozen=True, kw_only=True):
     """All other files, with digests."""
 
 
-class _Table(Protocol):
+class _RowsFile(Protocol):
     """File of rows that is being written."""
 
     def add(self, values: Mapping[str, Any]) -> None: ...
@@ -92,7 +92,7 @@ class ExportWriter:
         self._parquet = parquet
         self._validation = validation
         self._read_image = read_image
-        self._open: dict[str, _Table] = {}
+        self._open: dict[str, _RowsFile] = {}
         self._images = set[str]()
         self._dropped: BinaryIO | None = None
         self._stack = ExitStack()
@@ -166,12 +166,12 @@ class ExportWriter:
             return f"{split}.{suffix}"
         return f"{table}.{suffix}" if split == "train" else f"{table}.{split}.{suffix}"
 
-    def _begin(self, name: str, columns: Mapping[str, str]) -> _Table:
+    def _begin(self, name: str, columns: Mapping[str, str]) -> _RowsFile:
         path = self._folder / name
-        return ParquetTable(path, columns) if self._parquet else _LinesTable(path)
+        return ParquetTable(path, columns) if self._parquet else _LinesFile(path)
 
 
-class _LinesTable:
+class _LinesFile:
     """JSONL file."""
 
     def __init__(self, path: Path) -> None:
