@@ -14,6 +14,7 @@ from agentflow.errors import ConfigurationError, RunStopped, StopCause, WorkPost
 from agentflow.journal import NewSeed, Run, open_journal, this_process
 from agentflow.runs import PauseGate, RunProgress
 from agentflow.runs._seed_scheduler import RunShutdown, SeedScheduler
+from agentflow.telemetry import RunTrace
 from agentflow.trajectory import Seed
 
 
@@ -52,6 +53,8 @@ class Work:
 
     async def until_ended(self, *, at_once: int = 8) -> None:
         scheduler = SeedScheduler(
+            trace=RunTrace("synthesis", "key"),
+            agent="team",
             journal=self.run,
             work=self.grow,
             give_up=self.give_up,
