@@ -19,12 +19,8 @@ from agentflow.runs._exported_images import BlobReader, ExportedImages, image_fi
 from agentflow.runs._html import ResultRecord, html_card
 from agentflow.runs._output_lock import check_output, is_output_active, lock_output
 from agentflow.runs._pause_gate import PauseGate
-from agentflow.runs._progress import (
-    MeasuredProgress,
-    Phase,
-    RunProgress,
-    RunStatus,
-    ThroughputMeter,
+from agentflow.runs._progress import MeasuredProgress, Phase, RunProgress, RunStatus
+from agentflow.runs._report_texts import (
     cost_by_role,
     cost_text,
     counts_text,
@@ -35,6 +31,7 @@ from agentflow.runs._progress import (
     role_names,
     speed_text,
 )
+from agentflow.runs._throughput import ThroughputMeter
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:

@@ -1,27 +1,19 @@
-"""Progress of a run (its phase, its seeds, the consumption of its models), and parts of the reports on it."""
+"""Progress of a run: its phase, its seeds, the consumption of its models, and its failures."""
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from msgspec import Struct, field
 
-from agentflow._terminal import printable
+from agentflow.runs._throughput import ThroughputMeter
 from agentflow.trajectory import Usage
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from agentflow.models import Accounts, ModelSettings, OpenModel
-
-
-_LAST_CHANGES = 201
-_UNITS = (("s", 1), ("min", 60), ("h", 3600), ("day", 86400))
-_SHOWN_KINDS = 8
-_NAME_CHARS = 40
+    from agentflow.models import Accounts, OpenModel
 
 
 class Phase(StrEnum):
@@ -77,64 +69,6 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     def tokens(self) -> int:
         """Prompt and completion tokens of the whole run."""
         return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
-
-
-class ThroughputMeter:
-    """Rate at which a counter rises, over its last changes. Time that is not measured, as in a pause, does not count."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Measure nothing yet.
-
-        :param clock: monotonic seconds.
-        """
-        self.finished = 0
-        """Rise of the counter since it was first measured."""
-        self._clock = clock
-        self._began: float | None = None
-        self._before = 0.0
-        self._changes: deque[tuple[float, int]] = deque(maxlen=_LAST_CHANGES)
-
-    def start(self, count: int) -> None:
-        """Measure from now on. The count at the first call is that of earlier processes."""
-        if self._began is None:
-            self._began = self._clock()
-        if not self._changes:
-            self._changes.append((self._elapsed, count))
-
-    def pause(self) -> None:
-        """Measure nothing until the next start."""
-        self._before, self._began = self._elapsed, None
-
-    def record(self, count: int) -> None:
-        """Note the counter."""
-        if self._changes and count > (last := self._changes[-1][1]):
-            self.finished += count - last
-            self._changes.append((self._elapsed, count))
-
-    @property
-    def rate(self) -> float:
-        """Rise per second; 0: none yet."""
-        if len(self._changes) < 2:
-            return 0.0
-        since, before = self._changes[0]
-        elapsed = self._elapsed - since
-        return (self._changes[-1][1] - before) / elapsed if elapsed > 0 else 0.0
-
-    def remaining(self, left: int, concurrent: int = 1) -> float | None:
-        """Return the estimated seconds until this many more are finished; `None` if it is too early to tell.
-
-        :param left: number of those that are not finished.
-        :param concurrent: number of those in work. As many must have finished, or half of all: the first ones to finish
-            say nothing about the rate of all that began with them.
-        """
-        needed = max(1, min(concurrent, (self.finished + left + 1) // 2))
-        if self._began is None or self.finished < needed or self.rate <= 0:
-            return None
-        return left / self.rate
-
-    @property
-    def _elapsed(self) -> float:
-        return self._before + (0.0 if self._began is None else self._clock() - self._began)
 
 
 class MeasuredProgress:
@@ -233,99 +167,3 @@ class RunProgress(MeasuredProgress):
             "remaining": self._meter.remaining(self.seeds - self.done, self.active),
             "failures": dict(failures.most_common()),
         }
-
-
-def speed_text(rate: float, remaining: float | None) -> str:
-    """Return the rate and the estimated time to the end: `4.2/min, ETA 1 h 05 min`; a dash stands for unknown.
-
-    >>> speed_text(0.07, 3900)
-    '4.2/min, ETA 1 h 05 min'
-    """
-    unit, each = next((one for one in _UNITS if rate * one[1] >= 1), _UNITS[-1])
-    return f"{f'{rate * each:.1f}/{unit}' if rate else '–'}, ETA {_duration(remaining)}"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    whole = round(seconds)
-    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // part:02d} {smaller}"
-    return f"{whole} s"
-
-
-def failures_text(failures: Mapping[str, int]) -> str:
-    """Return failures by kind in one line, the most frequent first; long names and long lists are cut.
-
-    >>> failures_text({"tool timeout": 3, "model rate_limited": 1})
-    'tool timeout 3, model rate_limited 1'
-    """
-    named = sorted(failures.items(), key=lambda kind: -kind[1])
-    shown = [f"{one_line(name, _NAME_CHARS)} {count}" for name, count in named[:_SHOWN_KINDS]]
-    others = sum(count for _, count in named[_SHOWN_KINDS:])
-    return ", ".join([*shown, *([f"others {others}"] if others else [])]) or "none"
-
-
-def one_line(text: str, limit: int) -> str:
-    """Return a text as one line without control characters, cut to a number of characters.
-
-    >>> one_line("a very\\nlong name", 9)
-    'a very l…'
-    """
-    # A long text is cut first: only its beginning is shown.
-    line = " ".join(printable(text[: 4 * limit]).split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
-
-
-def cost_by_role(models: "Mapping[str, ModelSettings]", usage: Mapping[str, Usage]) -> dict[str, float]:
-    """Return the cost by role, of models with prices."""
-    return {
-        role: round(model.cost(usage.get(role, Usage())), 6)
-        for role, model in models.items()
-        if model.known_prices is not None
-    }
-
-
-def prices_as_of(models: "Iterable[ModelSettings]") -> str:
-    """Return the date of the built-in prices if one of the models uses them, else an empty text."""
-    return max((str(model.prices_as_of) for model in models if model.prices_as_of), default="")
-
-
-def cost_text(cost: Mapping[str, float], as_of: str, kept: int = 0, unit: str = "") -> str:
-    """Return the cost in one line, with the date of built-in prices.
-
-    :param kept: number of results that it paid for.
-    :param unit: name of one of them.
-    """
-    total = sum(cost.values())
-    each = f", {total / kept:.4f} per {unit}" if kept else ""
-    if not as_of:
-        return f"{total:.4f}{each}, by the prices of the settings"
-    return (
-        f"{total:.4f}{each} (US dollars, list prices as of {as_of}; `prices` in the settings overrides them)"
-    )
-
-
-def report_table(rows: Iterable[tuple[str, str]]) -> "Table":
-    """Return a table of names and texts for a terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, text in rows:
-        table.add_row(printable(name), Text(printable(text)))
-    return table
-
-
-def role_names(models: Mapping[str, str]) -> str:
-    """Return the model that all roles share, or each role with its model."""
-    shared = set(models.values())
-    return shared.pop() if len(shared) == 1 else ", ".join(f"{role} {name}" for role, name in models.items())
-
-
-def counts_text(counts: Mapping[str, int]) -> str:
-    """Return counts in one line: `timeout 2, refused 1`."""
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"

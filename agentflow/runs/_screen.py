@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agentflow._terminal import printable
-from agentflow.runs._progress import RunStatus, failures_text, one_line, speed_text
+from agentflow.runs._progress import RunStatus
+from agentflow.runs._report_texts import failures_text, one_line, speed_text
 
 FRAME_SECONDS = 0.25
 """Interval at which progress is read and shown."""

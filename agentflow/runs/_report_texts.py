@@ -1,0 +1,112 @@
+"""Texts about the progress and the consumption of runs, for displays and reports."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from agentflow._terminal import printable
+from agentflow.trajectory import Usage
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from agentflow.models import ModelSettings
+
+_UNITS = (("s", 1), ("min", 60), ("h", 3600), ("day", 86400))
+_SHOWN_KINDS = 8
+_NAME_CHARS = 40
+
+
+def speed_text(rate: float, remaining: float | None) -> str:
+    """Return the rate and the estimated time to the end: `4.2/min, ETA 1 h 05 min`; a dash stands for unknown.
+
+    >>> speed_text(0.07, 3900)
+    '4.2/min, ETA 1 h 05 min'
+    """
+    unit, each = next((one for one in _UNITS if rate * one[1] >= 1), _UNITS[-1])
+    return f"{f'{rate * each:.1f}/{unit}' if rate else '–'}, ETA {_duration(remaining)}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    whole = round(seconds)
+    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part:02d} {smaller}"
+    return f"{whole} s"
+
+
+def failures_text(failures: Mapping[str, int]) -> str:
+    """Return failures by kind in one line, the most frequent first; long names and long lists are cut.
+
+    >>> failures_text({"tool timeout": 3, "model rate_limited": 1})
+    'tool timeout 3, model rate_limited 1'
+    """
+    named = sorted(failures.items(), key=lambda kind: -kind[1])
+    shown = [f"{one_line(name, _NAME_CHARS)} {count}" for name, count in named[:_SHOWN_KINDS]]
+    others = sum(count for _, count in named[_SHOWN_KINDS:])
+    return ", ".join([*shown, *([f"others {others}"] if others else [])]) or "none"
+
+
+def one_line(text: str, limit: int) -> str:
+    """Return a text as one line without control characters, cut to a number of characters.
+
+    >>> one_line("a very\\nlong name", 9)
+    'a very l…'
+    """
+    # A long text is cut first: only its beginning is shown.
+    line = " ".join(printable(text[: 4 * limit]).split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def cost_by_role(models: "Mapping[str, ModelSettings]", usage: Mapping[str, Usage]) -> dict[str, float]:
+    """Return the cost by role, of models with prices."""
+    return {
+        role: round(model.cost(usage.get(role, Usage())), 6)
+        for role, model in models.items()
+        if model.known_prices is not None
+    }
+
+
+def prices_as_of(models: "Iterable[ModelSettings]") -> str:
+    """Return the date of the built-in prices if one of the models uses them, else an empty text."""
+    return max((str(model.prices_as_of) for model in models if model.prices_as_of), default="")
+
+
+def cost_text(cost: Mapping[str, float], as_of: str, kept: int = 0, unit: str = "") -> str:
+    """Return the cost in one line, with the date of built-in prices.
+
+    :param kept: number of results that it paid for.
+    :param unit: name of one of them.
+    """
+    total = sum(cost.values())
+    each = f", {total / kept:.4f} per {unit}" if kept else ""
+    if not as_of:
+        return f"{total:.4f}{each}, by the prices of the settings"
+    return (
+        f"{total:.4f}{each} (US dollars, list prices as of {as_of}; `prices` in the settings overrides them)"
+    )
+
+
+def report_table(rows: Iterable[tuple[str, str]]) -> "Table":
+    """Return a table of names and texts for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, text in rows:
+        table.add_row(printable(name), Text(printable(text)))
+    return table
+
+
+def role_names(models: Mapping[str, str]) -> str:
+    """Return the model that all roles share, or each role with its model."""
+    shared = set(models.values())
+    return shared.pop() if len(shared) == 1 else ", ".join(f"{role} {name}" for role, name in models.items())
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return counts in one line: `timeout 2, refused 1`."""
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
