@@ -9,7 +9,9 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.dashboard._bundle import BundleSummary, write_bundle
-    from agentflow.dashboard._page_data import PageData, PageDataError, api_path
+    from agentflow.dashboard._guard import ViewGuard
+    from agentflow.dashboard._page_data import PageData, PageDataError
+    from agentflow.dashboard._page_files import api_path
     from agentflow.dashboard._report import REPORT_PAGE, write_report
     from agentflow.dashboard._server import ServedView, open_view
 
@@ -19,6 +21,7 @@ __all__ = [
     "PageData",
     "PageDataError",
     "ServedView",
+    "ViewGuard",
     "api_path",
     "open_view",
     "write_bundle",
@@ -30,7 +33,9 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._bundle": ["BundleSummary", "write_bundle"],
-        "._page_data": ["PageData", "PageDataError", "api_path"],
+        "._guard": ["ViewGuard"],
+        "._page_data": ["PageData", "PageDataError"],
+        "._page_files": ["api_path"],
         "._report": ["REPORT_PAGE", "write_report"],
         "._server": ["ServedView", "open_view"],
     },

@@ -10,15 +10,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from agentflow._private_files import make_private_folder, write_private
-from agentflow.dashboard._page_data import (
-    INDEX,
-    PAGE_ROWS,
-    RASTER,
-    PageData,
-    PageDataError,
-    api_path,
-    static_files,
-)
+from agentflow.dashboard._page_data import PAGE_ROWS, PageData, PageDataError
+from agentflow.dashboard._page_files import INDEX, RASTER, api_path, static_files
 from agentflow.errors import ConfigurationError
 from agentflow.inspection import CallDetail, NodeDetail, RunSummary, SeedSummary, TreeSkeleton
 

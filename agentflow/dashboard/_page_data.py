@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from msgspec import structs
@@ -23,10 +22,6 @@ _MAX_ROWS: Final = 1000
 _MAX_HITS: Final = 500
 _STATUS_SECONDS: Final = 5.0
 _SPOT: Final = re.compile(r"([0-9]{1,9}(-[0-9]{1,9}){0,9999})?")
-_UNESCAPED: Final = "!'()*-._~"
-
-RASTER: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
-"""Types of images that a page may show, with the endings of their files. SVG is none of them: it can hold scripts."""
 
 
 class _Control(msgspec.Struct):
@@ -41,17 +36,6 @@ class PageDataError(AgentFlowError):
         super().__init__(message)
         self.status = status
         """HTTP status."""
-
-
-def api_path(*parts: str, **query: str) -> str:
-    """Return the path of an answer, as the page spells it: parameters without a value are left out.
-
-    >>> api_path("r", "r1", "s", "a b", "node", spot="0-1")
-    'r/r1/s/a%20b/node?spot=0-1'
-    """
-    path = "/".join(quote(part, safe=_UNESCAPED) for part in parts)
-    text = "&".join(f"{name}={quote(value, safe=_UNESCAPED)}" for name, value in query.items() if value)
-    return f"{path}{'?' if text else ''}{text}"
 
 
 Query: TypeAlias = Mapping[str, str]
@@ -203,24 +187,3 @@ def _number(given: Query, name: str, usual: int, most: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
         raise PageDataError(400, f"{name}: {text[:40]!r} is no number from 0 on")
     return min(int(text), most)
-
-
-INDEX: Final = "index.html"
-"""Name of the page among its files."""
-_TYPES: Final = {
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-}
-
-
-def static_files() -> dict[str, tuple[bytes, str]]:
-    """Return the files of the page with their MIME types, by name."""
-    found: dict[str, tuple[bytes, str]] = {}
-    for file in sorted(files("agentflow.dashboard").joinpath("static").iterdir(), key=lambda file: file.name):
-        mime = _TYPES.get("." + file.name.rpartition(".")[2])
-        if mime is not None:
-            found[file.name] = (file.read_bytes(), mime)
-    return found

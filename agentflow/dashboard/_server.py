@@ -18,7 +18,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agentflow.dashboard._guard import TOKEN, ViewGuard
-from agentflow.dashboard._page_data import INDEX, RASTER, PageData, PageDataError, static_files
+from agentflow.dashboard._page_data import PageData, PageDataError
+from agentflow.dashboard._page_files import INDEX, RASTER, static_files
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.inspection import RunChanges, RunCollection
 from agentflow.telemetry import get_logger

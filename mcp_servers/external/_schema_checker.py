@@ -16,7 +16,6 @@ KEYWORD_COST = 20
 MAX_LENGTH = 300
 Checker = Callable[[object], str | None]
 """Returns one line about what is wrong with a value, or `None` if no error was found."""
-
 Keyword = Callable[[object, object, object, object], Iterable[object] | None]
 
 
