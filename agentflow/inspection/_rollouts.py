@@ -84,7 +84,7 @@ class _Turn(Struct):
         return Verdict.NEW.value if self.outcome is not None or self.turn is not None else ""
 
 
-class _Page(Struct):
+class _TaskPage(Struct):
     """Recorded tries of a task."""
 
     tries: dict[int, list[_Turn]]
@@ -104,7 +104,7 @@ class _KnownEpisode(Struct, frozen=True):
     solution: _KnownSolution | None = None
 
 
-class _KnownResult(Struct, frozen=True):
+class _TaskEnd(Struct, frozen=True):
     """Figures of a result; its long parts are skipped."""
 
     failure: Failure | None = None
@@ -126,7 +126,7 @@ class EpisodeRun(JournalRun[TaskResult]):
     def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]:
         done = [each.seed.index for each in found if each.done]
         ends = {
-            number: msgspec.json.decode(body, type=_KnownResult)
+            number: msgspec.json.decode(body, type=_TaskEnd)
             for number, body in self._journal.harvests(self._run, done).items()
         }
         summaries: list[SeedSummary] = []
@@ -302,10 +302,10 @@ class EpisodeRun(JournalRun[TaskResult]):
     def _turns(self, stored: StoredSeed) -> dict[str, _Turn]:
         return _by_spot(self._page(stored))
 
-    def _page(self, stored: StoredSeed) -> _Page:
+    def _page(self, stored: StoredSeed) -> _TaskPage:
         """Read the page of a task. The last try of a finished one is that of its result."""
         entries = self._journal.entries(self._run, stored.seed.index, "try")
-        page = _Page({}, [])
+        page = _TaskPage({}, [])
         for attempt, keys in groupby(sorted(entries, key=_order), key=lambda key: _order(key)[0]):
             own = {key.partition("/")[2]: entries[key] for key in keys}
             turns, other = _read_try(f"try{attempt}", own)
@@ -426,7 +426,7 @@ def _order(key: str) -> tuple[int, float, int, str]:
     return int(attempt), place, next((i for i, step in enumerate(steps) if what.startswith(step)), 9), what
 
 
-def _by_spot(page: _Page) -> dict[str, _Turn]:
+def _by_spot(page: _TaskPage) -> dict[str, _Turn]:
     return {
         _spot(attempt, place): turn
         for attempt, turns in page.tries.items()

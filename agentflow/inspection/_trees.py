@@ -76,7 +76,7 @@ class _AnyNode(Protocol):
 N = TypeVar("N", bound=_AnyNode)
 
 
-class _Known(Struct, frozen=True):
+class _OldNode(Struct, frozen=True):
     """Node of a stored tree, without what the skeleton does not need."""
 
     id: str
@@ -86,11 +86,11 @@ class _Known(Struct, frozen=True):
     reason: str = ""
 
 
-class _KnownTree(Struct, frozen=True):
-    nodes: tuple[_Known, ...]
+class _OldTree(Struct, frozen=True):
+    nodes: tuple[_OldNode, ...]
 
 
-class _Numbers(Struct, frozen=True):
+class _SeedEnd(Struct, frozen=True):
     """Figures of a result; its long parts are skipped."""
 
     pairs: tuple[object, ...] = ()
@@ -98,8 +98,8 @@ class _Numbers(Struct, frozen=True):
     failure: str = ""
 
 
-class _KnownResult(Struct, frozen=True):
-    tree: _KnownTree | None = None
+class _OldResult(Struct, frozen=True):
+    tree: _OldTree | None = None
 
 
 class TreeRun(JournalRun[SeedResult]):
@@ -121,7 +121,7 @@ class TreeRun(JournalRun[SeedResult]):
         numbers = [each.seed.index for each in found]
         nodes = self._journal.count_entries(self._run, numbers, "act/")
         bodies = self._journal.harvests(self._run, [each.seed.index for each in found if each.done])
-        ends = {number: msgspec.json.decode(body, type=_Numbers) for number, body in bodies.items()}
+        ends = {number: msgspec.json.decode(body, type=_SeedEnd) for number, body in bodies.items()}
         summaries: list[SeedSummary] = []
         for each in found:
             seed, end = each.seed, ends.get(each.seed.index)
@@ -180,7 +180,7 @@ class TreeRun(JournalRun[SeedResult]):
         """Return the verdicts in a journal of an earlier version: of a finished tree, or those of a model."""
         number = stored.seed.index
         if body := self._journal.harvests(self._run, [number]).get(number) if stored.done else None:
-            tree = msgspec.json.decode(body, type=_KnownResult).tree
+            tree = msgspec.json.decode(body, type=_OldResult).tree
             nodes = () if tree is None else tree.nodes
             return {spot: (node.verdict, node.reason) for spot, node in _spots(nodes).items()}
         records = self._journal.entries(self._run, number, "node/")

@@ -25,7 +25,7 @@ class JournalNews(NamedTuple):
     """New keys of the watched seed."""
 
 
-class _Cursor(Struct, omit_defaults=True):
+class _NewsCursor(Struct, omit_defaults=True):
     """State of a run that a reader has seen."""
 
     entry: int = 0
@@ -41,7 +41,7 @@ class _Cursor(Struct, omit_defaults=True):
 def read_news(run: int, cursor: str, watched: int | None, connection: Connection) -> JournalNews:
     """Return what was committed since a cursor; see `JournalReader.news`."""
     try:
-        before = msgspec.json.decode(cursor, type=_Cursor) if cursor else None
+        before = msgspec.json.decode(cursor, type=_NewsCursor) if cursor else None
     except msgspec.MsgspecError:
         before = None
     read = _sqlite_news if connection.dialect.name == "sqlite" else _postgres_news
@@ -55,11 +55,11 @@ def read_news(run: int, cursor: str, watched: int | None, connection: Connection
 
 
 def _sqlite_news(
-    connection: Connection, run: int, before: _Cursor | None, watched: int | None
-) -> tuple[_Cursor, set[int], list[str]]:
+    connection: Connection, run: int, before: _NewsCursor | None, watched: int | None
+) -> tuple[_NewsCursor, set[int], list[str]]:
     changed: set[int] = set()
     keys: list[str] = []
-    after = _Cursor(
+    after = _NewsCursor(
         entry=connection.scalar(text("SELECT max(rowid) FROM agentflow_entries")) or 0,
         result=connection.scalar(text("SELECT max(rowid) FROM agentflow_harvests")) or 0,
     )
@@ -86,8 +86,8 @@ def _sqlite_news(
 
 
 def _postgres_news(
-    connection: Connection, run: int, before: _Cursor | None, watched: int | None
-) -> tuple[_Cursor, set[int], list[str]]:
+    connection: Connection, run: int, before: _NewsCursor | None, watched: int | None
+) -> tuple[_NewsCursor, set[int], list[str]]:
     newest = (
         select(func.max(entries.c.ordinal))
         .where(entries.c.run == seeds.c.run, entries.c.seed == seeds.c.number)
@@ -95,7 +95,7 @@ def _postgres_news(
     )
     wanted = or_((~seeds.c.done) & (seeds.c.claims > 0), seeds.c.number == watched)
     rows = connection.execute(select(seeds.c.number, newest).where(seeds.c.run == run, wanted)).all()
-    after = _Cursor(seeds={number: last or 0 for number, last in rows})
+    after = _NewsCursor(seeds={number: last or 0 for number, last in rows})
     if before is None:
         return after, set(), []
     known = before.seeds

@@ -1,24 +1,19 @@
 """Reading a journal without changing it: no migration, no lock that a writer waits for, no file beside a finished one."""
 
-import sqlite3
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import NamedTuple, Protocol, Self, TypeVar
-from urllib.parse import quote
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Engine, Text, cast, create_engine, func, select
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy import ColumnElement, Connection, Text, cast, func, select
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal._backend import root_of
 from agentflow.journal._database import backend_for
 from agentflow.journal._leases import Counts, count, has_died
 from agentflow.journal._news import JournalNews, read_news
+from agentflow.journal._read_only import READ_ERRORS, ReadAccess, ReadOnlySqlite
 from agentflow.journal._run import RUN_PAGE
 from agentflow.journal._schema import MIGRATIONS, blobs, entries, harvests, runs, schema, seeds, usage
 from agentflow.journal._sqlite import Sqlite
@@ -26,7 +21,6 @@ from agentflow.trajectory import Seed, Usage
 
 T = TypeVar("T")
 
-_ERRORS = (SQLAlchemyError, OSError, sqlite3.Error)
 _SOME = 500
 
 
@@ -54,25 +48,13 @@ class StoredSeed(NamedTuple):
     """Number of times that it was claimed."""
 
 
-class _Access(Protocol):
-    """Database opened for reading."""
-
-    shown: str
-
-    def read(self, ask: Callable[[Connection], T]) -> T: ...
-
-    def now(self, connection: Connection) -> float: ...
-
-    def close(self) -> None: ...
-
-
 class JournalReader:
     """Journal opened by `open_reader`. Threads may share it; each method reads what is committed at that moment.
 
     :raises ConfigurationError: from every method, in one line, if the journal can't be read.
     """
 
-    def __init__(self, access: _Access) -> None:
+    def __init__(self, access: ReadAccess) -> None:
         self._access = access
         self.shown = access.shown
         """Its address, without a password."""
@@ -91,7 +73,7 @@ class JournalReader:
         """Run a query."""
         try:
             return self._access.read(ask)
-        except _ERRORS as error:
+        except READ_ERRORS as error:
             reason = " ".join(str(root_of(error)).split()) or type(root_of(error)).__name__
             raise ConfigurationError(f"{self.shown}: can't be read: {reason}") from None
 
@@ -102,7 +84,7 @@ class JournalReader:
         """
         try:
             version = self._access.read(lambda connection: connection.scalar(select(schema.c.version)))
-        except _ERRORS as error:
+        except READ_ERRORS as error:
             reason = str(root_of(error))
             if "agentflow_schema" in reason or "not a database" in reason:
                 raise ConfigurationError(
@@ -354,7 +336,7 @@ def open_reader(url: str | Path) -> JournalReader:
     """
     backend = backend_for(url)
     if isinstance(backend, Sqlite):
-        reader = JournalReader(_SqliteFile(Path(backend.shown)))
+        reader = JournalReader(ReadOnlySqlite(Path(backend.shown)))
     else:
         from agentflow.journal._postgres import Postgres, ReadOnlyPostgres
 
@@ -366,77 +348,6 @@ def open_reader(url: str | Path) -> JournalReader:
         reader.close()
         raise
     return reader
-
-
-class _SqliteFile:
-    """SQLite file opened for reading.
-
-    A file without a write-ahead log is opened as immutable, so that SQLite creates no file beside it. Before and after each
-    query, its size and time and those of the log are compared: once a writer appears, the query is repeated.
-    """
-
-    def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            reason = "is a folder, no journal" if path.is_dir() else "no such file"
-            raise ConfigurationError(f"{path}: {reason}; name the output_dir of a run, or its journal.db")
-        self.shown = str(path)
-        self._path = path
-        self._lock = Lock()
-        self._state: tuple[object, ...] = ()
-        self._engine: Engine | None = None
-
-    def read(self, ask: Callable[[Connection], T]) -> T:
-        while True:
-            state = self._look()
-            engine = self._open(state)
-            try:
-                with engine.connect() as connection:
-                    result = ask(connection)
-            except _ERRORS:
-                if self._look() == state:
-                    raise
-                continue
-            if state[0] == "shared" or self._look() == state:
-                return result
-
-    def now(self, connection: Connection) -> float:
-        del connection
-        return time.time()
-
-    def close(self) -> None:
-        with self._lock:
-            if self._engine is not None:
-                self._engine.dispose()
-                self._engine, self._state = None, ()
-
-    def _look(self) -> tuple[object, ...]:
-        """Return the state of the files that decides how the journal is opened."""
-        about = self._path.stat()
-        if any(_size(Path(f"{self._path}{end}")) for end in ("-wal", "-journal")):
-            return "shared", about.st_ino
-        return "immutable", about.st_ino, about.st_size, about.st_mtime_ns
-
-    def _open(self, state: tuple[object, ...]) -> Engine:
-        with self._lock:
-            if self._engine is None or self._state != state:
-                if self._engine is not None:
-                    self._engine.dispose()
-                mode = "mode=ro" if state[0] == "shared" else "mode=ro&immutable=1"
-                uri = f"file:{quote(str(self._path.absolute()))}?{mode}"
-                connect = partial(
-                    sqlite3.connect, uri, uri=True, timeout=5, isolation_level=None, check_same_thread=False
-                )
-                # The default pool of this URL closes connections that other threads are using.
-                engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=4)
-                self._engine, self._state = engine, state
-            return self._engine
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _is_active(owner: str | None, until: float | None, now: float) -> bool:
