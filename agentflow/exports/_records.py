@@ -157,12 +157,7 @@ class ExportSource(Protocol):
 
 
 def survey(source: ExportSource) -> tuple[list[str], dict[str, ExportImage]]:
-    """Return the ids of the seeds or tasks of a run, each once, in order, and its images by their files.
-
-    Example::
-
-        groups, images = survey(source)
-    """
+    """Return the ids of the seeds or tasks of a run, each once, in order, and its images by their files."""
     groups: dict[str, None] = {}
     images: dict[str, ExportImage] = {}
     for tree in source.trees():
