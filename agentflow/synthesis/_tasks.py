@@ -1,7 +1,9 @@
 """Verified tasks from trees: derived by the kind that the settings name, and kept if their check passes."""
 
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -10,9 +12,10 @@ from agentflow.actors import together
 from agentflow.errors import ConfigurationError
 from agentflow.growth import BranchSandboxes
 from agentflow.journal import Page, Run
-from agentflow.sandbox import Sandbox
+from agentflow.runs import sandbox_settings
+from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.synthesis._attempts import Difficulty, TaskAttemptPort, attempt_task
-from agentflow.synthesis._config import DifficultySettings, SynthesisConfig
+from agentflow.synthesis._config import DifficultySettings, SynthesisConfig, TaskName
 from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import PairAttempts, SeedResult, TriagedTask
 from agentflow.tasks import (
@@ -24,13 +27,58 @@ from agentflow.tasks import (
     StateTasks,
     StateTaskSettings,
     TaskFinding,
+    TaskGenerator,
     TaskKind,
     VerifiableTask,
     check_images,
     check_state_tools,
     check_task,
+    hidden_settings,
+    open_data_analysis,
+    open_text2sql,
 )
 from agentflow.trajectory import Tree, Usage
+
+_Opens: TypeAlias = Callable[
+    [Sandbox, TaskGenerator, DerivationSettings], AbstractAsyncContextManager[TaskKind]
+]
+"""Opens a kind over its sandbox."""
+_NEEDS: Final[Mapping[TaskName, frozenset[str]]] = {
+    "text2sql": frozenset({"sql"}),
+    "data_analysis": frozenset({"data", "files", "code", "bash"}),
+}
+"""Backends of which an agent needs a tool."""
+
+
+def solution_kind(
+    config: SynthesisConfig, sandboxes: BranchSandboxes, generator: TaskGenerator
+) -> Callable[[], AbstractAsyncContextManager[TaskKind]] | None:
+    """Return what opens the kind of tasks that the settings name; `None` if they name none with solutions.
+
+    :raises ConfigurationError: one line, if it can't work with these settings.
+    """
+    named = config.task_kind
+    if named is None or named not in _NEEDS:
+        return None
+    backends = _NEEDS[named]
+    if backends.isdisjoint(tool.backend for tool in sandboxes.tools.values()):
+        raise ConfigurationError(
+            f"tasks: {named} needs a tool of the backend {min(backends & {'sql', 'data'})}; add it to available_tools"
+        )
+    hidden, folder = hidden_settings(named, sandbox_settings(config)[0])
+    opens: _Opens = open_text2sql
+    if named == "data_analysis":
+        opens = partial(open_data_analysis, folder=folder)
+    return partial(_opened, opens, hidden, generator, derivation_settings(config))
+
+
+@asynccontextmanager
+async def _opened(
+    opens: _Opens, settings: SandboxSettings, generator: TaskGenerator, derivation: DerivationSettings
+) -> AsyncGenerator[TaskKind]:
+    async with Sandbox(settings) as sandbox, opens(sandbox, generator, derivation) as kind:
+        yield kind
+
 
 _ROLE: Final = "generator"
 

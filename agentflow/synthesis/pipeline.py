@@ -32,21 +32,20 @@ from agentflow.runs import (
     unused_arguments,
 )
 from agentflow.sandbox import Sandbox
-from agentflow.synthesis._alternative_search import AlternativeSearch
 from agentflow.synthesis._attempts import SingleAgent
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._control import ControlServer, StatusOutput
 from agentflow.synthesis._display import render_report, render_result, show_while, status_table
 from agentflow.synthesis._files import answer_of, write_files
+from agentflow.synthesis._journalled_calls import AlternativeSearch
 from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
 from agentflow.synthesis._questions import write_questions
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
-from agentflow.synthesis._solution_tasks import solution_kind
 from agentflow.synthesis._task_pairs import with_paths
-from agentflow.synthesis._tasks import derive_tasks, task_kind
+from agentflow.synthesis._tasks import derive_tasks, solution_kind, task_kind
 from agentflow.tasks import TaskKind, TaskVerifiers
 from agentflow.team import EpisodeSettings, ObservationLimits, Team
 from agentflow.trajectory import Seed

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections import Counter
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
@@ -74,13 +74,20 @@ def lines(path: Path) -> int:
 def test_modules_are_neither_long_nor_fragments() -> None:
     lengths = {path: lines(path) for path in source_modules()}
     assert {name(path): length for path, length in lengths.items() if length > 500} == {}
-    assert median(lengths.values()) <= 170
+    assert median(lengths.values()) <= 175
     private = {path for path in lengths if path.name.startswith("_") and not path.name.startswith("__")}
     short = [name(path) for path, length in lengths.items() if length < 40 and not path.name.startswith("__")]
     assert len(short) <= 30, short
-    users = Counter(module for path in lengths for module in outline(path).imported)
-    single = [name(path) for path in private if users[name(path).removesuffix(".py").replace("/", ".")] == 1]
-    assert len(single) <= 0.28 * len(private), sorted(single)
+    users: defaultdict[str, list[str]] = defaultdict(list)
+    for path in lengths:
+        for module in outline(path).imported:
+            users[module].append(path.stem)
+    importers = {name(path): users[name(path).removesuffix(".py").replace("/", ".")] for path in private}
+    single = sorted(module for module, found in importers.items() if len(found) == 1)
+    assert len(single) <= 0.28 * len(private), single
+    # Modules that only their package exports are parts of an API; the others are parts of another module.
+    parts = [module for module in single if importers[module] != ["__init__"]]
+    assert len(parts) <= 85, parts
 
 
 @pytest.mark.promise("style:functions")

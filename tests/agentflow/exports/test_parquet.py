@@ -13,7 +13,7 @@ from agentflow.exports import export_run
 from agentflow.exports._parquet import ParquetTable
 from agentflow.exports._records import ExportTree
 from agentflow.exports._rows import ExportRow
-from agentflow.exports._task_rows import VERL_RL_COLUMNS, TaskFormats
+from agentflow.exports._run import VERL_RL_COLUMNS, TaskFormats
 from agentflow.models import ToolSpec
 from tests.agentflow.exports._trees import answer, node, rows
 
