@@ -35,10 +35,9 @@ from agentflow.facts import (
     support_distance,
     values_agree,
 )
-from agentflow.synthesis._form_checks import check_form
+from agentflow.synthesis._form_checks import QuestionMentions, check_form
 from agentflow.synthesis._journalled_calls import JournalledCalls
 from agentflow.synthesis._question_draft import Check, CheckedQuestion, Finding, QuestionDraft, Vote
-from agentflow.synthesis._question_mentions import QuestionMentions
 from agentflow.synthesis._roles import ReaderPort
 from agentflow.trajectory import Look, LookRequest, Node, Reply, digest
 

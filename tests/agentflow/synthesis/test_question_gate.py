@@ -26,9 +26,8 @@ from agentflow.facts import (
     show_value,
 )
 from agentflow.facts import ValueKind as Type
-from agentflow.synthesis._form_checks import check_form
+from agentflow.synthesis._form_checks import QuestionMentions, check_form
 from agentflow.synthesis._question_draft import Check, QuestionDraft
-from agentflow.synthesis._question_mentions import QuestionMentions
 from benchmarks import gate
 from benchmarks._gate_drafts import good_cases
 from benchmarks._gate_reader import ScriptedModel
