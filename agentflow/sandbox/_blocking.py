@@ -1,12 +1,13 @@
 """Blocking variant of the sandbox."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
+from threading import Lock, Thread
 from typing import ParamSpec, Self, TypeVar
 
 import anyio
-from anyio.from_thread import BlockingPortal, BlockingPortalProvider
+from anyio.from_thread import BlockingPortal
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._batch import Call
@@ -19,8 +20,48 @@ from mcp_servers.core import ProgressSink
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_portals = BlockingPortalProvider()
-"""Event loop in its own thread, shared by all blocking sandboxes and closed with the last one."""
+
+class _SharedLoop:
+    """Event loop in its own thread, shared by all blocking sandboxes and closed with the last one.
+
+    anyio's provider waits for its thread when it is collected, so a program that forgets to close a sandbox never ends.
+    This one is dropped with the program, and the sandbox's processes end because their client is gone.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._users = 0
+        self._thread: Thread | None = None
+        self._portal: BlockingPortal | None = None
+
+    def __enter__(self) -> BlockingPortal:
+        with self._lock:
+            if self._portal is None:
+                started = Future[BlockingPortal]()
+                self._thread = Thread(target=anyio.run, args=(_serve, started), daemon=True)
+                self._thread.start()
+                self._portal = started.result()
+            self._users += 1
+            return self._portal
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users or self._portal is None or self._thread is None:
+                return
+            portal, thread = self._portal, self._thread
+            self._portal = self._thread = None
+        portal.start_task_soon(portal.stop)
+        thread.join()
+
+
+async def _serve(started: Future[BlockingPortal]) -> None:
+    async with BlockingPortal() as portal:
+        started.set_result(portal)
+        await portal.sleep_until_stopped()
+
+
+_loop = _SharedLoop()
 
 
 class SyncSandbox:
@@ -68,7 +109,7 @@ class SyncSandbox:
     def start(self) -> None:
         """See `Sandbox.start`."""
         if self._portal is None:
-            self._portal = self._stack.enter_context(_portals)
+            self._portal = self._stack.enter_context(_loop)
         try:
             self._call(self._sandbox.start)
         except BaseException:
@@ -136,7 +177,7 @@ class SyncSandbox:
         """See `Sandbox.fork`."""
         forked = SyncSandbox.__new__(SyncSandbox)
         forked._describe(self._call(self._sandbox.fork))
-        forked._portal = forked._stack.enter_context(_portals)
+        forked._portal = forked._stack.enter_context(_loop)
         return forked
 
     def _call(self, method: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Checks of questions that need no reader: their form, and the names and values that they may mention."""
+"""Checks of the words of a question: their form, and the names and numbers that they mention; each returns one line or an empty text."""
 
 import re
 from collections import Counter

@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -103,6 +105,18 @@ def test_a_sandbox_that_is_not_open_gives_a_clear_error() -> None:
         sandbox.execute("up")
     assert raised.value.kind is ErrorKind.SESSION_NOT_FOUND
     sandbox.close()
+
+
+@pytest.mark.promise("sandbox:blocking:forgotten")
+def test_a_program_that_leaves_a_sandbox_open_ends() -> None:
+    script = """
+from agentflow import SyncSandbox
+sandbox = SyncSandbox(backends=["bash"])
+sandbox.start()
+print(sandbox.execute("bash_run", {"command": "echo hi"}).ok)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 @pytest.mark.promise("sandbox:blocking")
