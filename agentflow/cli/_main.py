@@ -18,7 +18,7 @@ from agentflow._secrets import hide_arguments
 from agentflow.cli._output import EXITS, Exit
 from agentflow.errors import ConfigurationError, exit_report
 
-_HOMES = {"eval": "evaluate", "preview": "check"}
+_HOMES = {"eval": "evaluate", "preview": "check", "tune": "swarm"}
 """Modules of commands with another name."""
 
 

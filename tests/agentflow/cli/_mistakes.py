@@ -171,7 +171,7 @@ MISTAKES: Sequence[Case] = (
     Case(("train", "loss.name=grop"), "grop", needs="train"),
     Case(("train", "--backbone", "magic"), "invalid choice: 'magic'"),
     Case(("data",), "the following arguments are required: ACTION"),
-    Case(("data", "prepare", "--search", "nope.jsonl"), "nope.jsonl: no such file", needs="data"),
+    Case(("data", "prepare", "--search", "nope.jsonl"), "nope.jsonl: no such file"),
     Case(("serve-model",), "the following arguments are required: MODEL"),
     Case(("serve-model", "x", "port=99999"), "port: input should be less than or equal to 65535"),
     Case(("serve-model", "x", "python=/nowhere/python"), "there is no /nowhere/python; create it"),
@@ -234,8 +234,14 @@ CORE_ONLY: Sequence[Case] = (
         status=3,
         needs="postgres",
     ),
+    Case(
+        ("data", "prepare", "--search", "asked.jsonl"),
+        "",
+        files={"asked.jsonl": '{"question": "Who?", "golden_answers": ["she"]}\n'},
+        needs="data",
+    ),
 )
-"""Mistakes that are quick only without their extra: with it a server is awaited for a minute."""
+"""Mistakes only without an extra: with it the files are written, or a server is awaited for a minute."""
 
 
 ENDS = {

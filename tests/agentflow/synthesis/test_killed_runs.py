@@ -92,7 +92,8 @@ class KilledRun:
         shutil.copytree(self._out, self._whole)
         assert self.files()[self._scenario.kept], "it kept no data"
         with closing(sqlite3.connect(self._whole / "journal.db")) as journal:
-            rows = journal.execute("SELECT ordinal, body FROM agentflow_entries ORDER BY ordinal").fetchall()
+            entries = "SELECT ordinal, body FROM agentflow_entries WHERE seed >= 0 ORDER BY ordinal"
+            rows = journal.execute(entries).fetchall()
         return [(ordinal, _calls_of(body)) for ordinal, body in rows]
 
     def kill_after(self, ordinal: int | None) -> None:
@@ -103,8 +104,10 @@ class KilledRun:
             if file.is_file() and file.name not in LEFT:
                 file.unlink()
         with closing(sqlite3.connect(self._out / "journal.db")) as journal, journal:
-            kept = -1 if ordinal is None else ordinal
-            journal.execute("DELETE FROM agentflow_entries WHERE ordinal > ?", (kept,))
+            if ordinal is None:
+                journal.execute("DELETE FROM agentflow_entries")
+            else:
+                journal.execute("DELETE FROM agentflow_entries WHERE seed >= 0 AND ordinal > ?", (ordinal,))
             journal.execute("DELETE FROM agentflow_harvests")
             journal.execute("DELETE FROM agentflow_usage")
             journal.execute("UPDATE agentflow_seeds SET done = 0, owner = NULL, until = NULL")

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,11 +10,10 @@ from agentflow.telemetry import configure_logging, get_logger
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield io.StringIO()
-    root.handlers, root.level = handlers, level
+def stream() -> io.StringIO:
+    # A fixture of another module may have set the level of the package; the suite restores it.
+    logging.getLogger("agentflow").setLevel(logging.NOTSET)
+    return io.StringIO()
 
 
 @pytest.mark.promise("telemetry:lines")
