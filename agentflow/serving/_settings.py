@@ -110,6 +110,8 @@ def command_of(
         "dtype": settings.dtype,
         # Training needs the log-probabilities of the distribution that was sampled from, not the raw ones.
         "logprobs-mode": "processed_logprobs",
+        # vLLM takes the backend of its first constrained request for all, and refuses tool calls if that is another one.
+        "structured-outputs-config.backend": "xgrammar",
     }
     if not settings.model.endswith(".gguf"):
         # Other formats are pickles, which can run code.

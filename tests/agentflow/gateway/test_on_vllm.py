@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from http import HTTPStatus
 from random import Random
 from typing import Any
 
@@ -72,6 +73,29 @@ async def talk(answerer: ExactAnswerer, number: int) -> list[RecordedCall]:
         messages += [said(answer), replies(answer, random)]
     await ask(*messages, choice="auto")
     return records
+
+
+@pytest.mark.promise("gateway:exact:constraints")
+async def test_a_schema_that_the_engine_refuses_leaves_later_tool_calls_alone(vllm: ModelServer) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 3}}, "required": ["n"]}
+    body = {
+        "model": vllm.model,
+        "messages": [{"role": "user", "content": "How many?"}],
+        "max_tokens": 8,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "count", "schema": schema}},
+    }
+    headers = {"Authorization": f"Bearer {vllm.key}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(f"{vllm.url}/chat/completions", json=body) as answer,
+    ):
+        assert answer.status == HTTPStatus.BAD_REQUEST
+        assert "xgrammar" in await answer.text()
+    settings = ModelSettings.model_validate(
+        {"name": vllm.model, "base_url": vllm.url, "api_key": vllm.key, "tokens": True}
+    )
+    async with ModelConnection(settings) as connection:
+        assert await talk(ExactAnswerer(connection.engine), 0)
 
 
 @pytest.mark.promise("gateway:exact:vllm")
