@@ -19,7 +19,7 @@ async def solve(task: Task, policy: ChatPolicy, sandbox: Sandbox) -> float:
 
     async def run(expression: str) -> str:
         done = await sandbox.execute("code:run", {"code": f"print({expression})"})
-        return "error" if done.data["error"] else str(done.data["stdout"]).strip()[:12]
+        return "error" if done.error or done.data["error"] else str(done.data["stdout"]).strip()[:12]
 
     return await play(task, chat(policy), run)
 

@@ -19,6 +19,8 @@ async def solve(task: Task, policy: ChatPolicy, sandbox: Sandbox) -> float:
 
     async def run(command: str) -> str:
         done = await sandbox.execute("bash:run", {"command": command, "timeout": 10})
+        if done.error is not None:
+            return f"error: {done.error.kind}"
         return f"{done.data['stdout']}{done.data['stderr']}"
 
     return await play(task, chat(policy, longest=32), run)

@@ -129,6 +129,17 @@ async def test_an_agent_plays_over_http_as_its_teacher_plays(example: Example) -
 
 
 @pytest.mark.promise("examples:rules")
+@pytest.mark.parametrize("example", [MATH_TOOL, TERMINAL], ids=lambda example: example.folder.name)
+async def test_an_answer_that_a_tool_refuses_loses_only_its_own_episode(example: Example) -> None:
+    (task,) = example.make_tasks("held_out", 1, 0)
+    async with (
+        Sandbox(SandboxSettings(backends={name: {} for name in example.backends})) as sandbox,
+        served(lambda messages: "run \0") as (policy, _),
+    ):
+        assert await example.solve(task, policy, sandbox) == 0.0
+
+
+@pytest.mark.promise("examples:rules")
 def test_a_try_of_countdown_names_the_numbers_in_order() -> None:
     question = "numbers: 6 4 8 target: 10"
     assert solutions((6, 4, 8), 10) == [("+", "-", "+")]
