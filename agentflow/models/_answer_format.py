@@ -103,19 +103,23 @@ def bounded(schema: dict[str, Any], longest: int) -> dict[str, Any]:
     """Return the schema with a length limit on every free text.
 
     Without one, a weak model can write text until its tokens are used up. The limit is a pattern, because `maxLength`
-    lets control characters through, which are not valid JSON.
+    lets control characters through, which are not valid JSON. It takes in the text's own limits of length: engines
+    don't enforce both.
     """
-    return _bounded(schema, {"pattern": f'^[^\\x00-\\x1f\\x7f"\\\\]{{0,{longest}}}$'})
+    return _bounded(schema, longest)
 
 
-def _bounded(schema: Any, bound: dict[str, str]) -> Any:  # noqa: ANN401 - any part of a schema
+def _bounded(schema: Any, longest: int) -> Any:  # noqa: ANN401 - any part of a schema
     if is_list(schema):
-        return [_bounded(part, bound) for part in schema]
+        return [_bounded(part, longest) for part in schema]
     if not is_object(schema):
         return schema
-    parts = {name: _bounded(part, bound) for name, part in schema.items()}
-    free = schema.get("type") == "string" and not schema.keys() & {"const", "enum", "pattern", "format"}
-    return {**parts, **bound} if free else parts
+    parts = {name: _bounded(part, longest) for name, part in schema.items()}
+    if schema.get("type") != "string" or schema.keys() & {"const", "enum", "pattern", "format"}:
+        return parts
+    least = parts.pop("minLength", 0)
+    most = max(least, min(parts.pop("maxLength", longest), longest))
+    return {**parts, "pattern": f'^[^\\x00-\\x1f\\x7f"\\\\]{{{least},{most}}}$'}
 
 
 @cache

@@ -76,6 +76,7 @@ async def tune(tuner: Tuner, emit: Callable[[str], None]) -> None:
                 rollout,
                 TaskOrder(some_tasks(8), seed=7),
                 tasks=tuner.tasks_per_step,
+                size=tuner.size,
                 replace_equal=0.0,
             ),
             backbone=backbone,

@@ -1,5 +1,6 @@
 """Structured output: formats, fallbacks and decoding of answers."""
 
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from msgspec import Struct, structs
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.facts import Extraction
 from agentflow.models import PROVIDERS, Accounts, Call, Message, ModelSettings, TextPart, make_model
-from agentflow.models._answer_format import decode_answer, is_strict, schema_of
+from agentflow.models._answer_format import bounded, decode_answer, is_strict, schema_of
 from agentflow.models._request_error import RequestError
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Judgement, Plan
@@ -192,3 +193,25 @@ async def test_deepseek_gets_json_object_with_the_schema_in_the_prompt(
             assert model.statistics().fallbacks == 0
     assert endpoint.bodies[0]["response_format"] == {"type": "json_object"}
     assert "JSON schema of `colour`" in endpoint.bodies[0]["messages"][-1]["content"]
+
+
+@pytest.mark.promise("models:schema:bounded")
+@pytest.mark.parametrize(
+    ("own", "shortest", "longest"),
+    [
+        ({}, 0, 9),
+        ({"minLength": 1}, 1, 9),
+        ({"minLength": 2, "maxLength": 4}, 2, 4),
+        ({"minLength": 12}, 12, 12),
+    ],
+)
+def test_a_free_text_is_bounded_by_one_pattern_with_its_own_limits(
+    own: dict[str, int], shortest: int, longest: int
+) -> None:
+    schema = {"type": "object", "properties": {"q": {"type": "string", **own}, "kind": {"enum": ["a"]}}}
+    properties = bounded(schema, 9)["properties"]
+    assert properties["kind"] == {"enum": ["a"]}
+    assert properties["q"].keys() == {"type", "pattern"}
+    accepts = re.compile(properties["q"]["pattern"]).search
+    assert [number for number in range(20) if accepts("x" * number)] == [*range(shortest, longest + 1)]
+    assert not accepts('"' * shortest + '"')

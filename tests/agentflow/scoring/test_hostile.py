@@ -19,10 +19,10 @@ RULES = [name for name in metric_names() if not needs_judge(name)]
 def test_every_rule_takes_bounded_time_for_any_text(metric: str) -> None:
     for piece in PIECES:
         text = piece * (10_000 // len(piece))
-        before = time.process_time()
+        before = time.thread_time()
         if metric == "extract_answer":
             assert len(extract_answer(text)) <= len(text)
         else:
             for reference in ("42", text):
                 assert 0.0 <= score(metric, text, reference) <= 1.0
-        assert time.process_time() - before < 2, piece
+        assert time.thread_time() - before < 2, piece

@@ -23,7 +23,7 @@ from agentflow.synthesis.api import synthesize
 from tests.agentflow.synthesis._runs import config_for
 
 SEEDS = ["Explore the lighthouses"]
-COLOURS = re.compile(r"\x1b\[(?:\d+;)*[349]\dm")
+COLOURS = re.compile(r"\x1b\[(?:\d+;)*(?:[349]\d|[34]8;5;\d+)m")
 
 
 class Terminal:
