@@ -1,6 +1,5 @@
 """Entry points of a training, and the run: it opens all resources, runs the loop and closes them."""
 
-import asyncio
 import os
 import shutil
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
@@ -38,7 +37,7 @@ from agentflow.runs import (
     check_output,
     lock_output,
     render_config,
-    run_sync,
+    run_in_place,
     traced_run,
     write_report_page,
 )
@@ -86,12 +85,7 @@ def train(
         overrides=overrides,
         **settings,
     )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        # In this thread, so that breakpoints work.
-        return anyio.run(work)
-    return run_sync(work)
+    return run_in_place(work)
 
 
 async def atrain(

@@ -35,7 +35,7 @@ from agentflow.runs._throughput import ThroughputMeter
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.runs._run import SupervisedRun, check_models, run_sync, traced_run
+    from agentflow.runs._run import SupervisedRun, check_models, run_in_place, run_sync, traced_run
     from agentflow.runs._run_records import RUN_MODELS, RUN_START, RunModels, RunStart
     from agentflow.runs._screen import (
         Printable,
@@ -118,6 +118,7 @@ __all__ = [
     "report_disk_errors",
     "report_table",
     "role_names",
+    "run_in_place",
     "run_sync",
     "run_table",
     "sandbox_settings",
@@ -133,7 +134,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._run": ["SupervisedRun", "check_models", "run_sync", "traced_run"],
+        "._run": ["SupervisedRun", "check_models", "run_in_place", "run_sync", "traced_run"],
         "._run_records": ["RUN_MODELS", "RUN_START", "RunModels", "RunStart"],
         "._screen": [
             "Printable",

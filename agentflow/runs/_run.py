@@ -1,5 +1,6 @@
 """Base class of runs: their supervision tree, resources, seed scheduler and controls."""
 
+import asyncio
 import gc
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
@@ -329,6 +330,15 @@ def run_sync(work: Callable[A, Awaitable[T]], *arguments: A.args, **named: A.kwa
         if thread.is_alive():
             thread.join()
         raise
+
+
+def run_in_place(work: Callable[[], Awaitable[T]]) -> T:
+    """As `run_sync`, but in this thread, so that breakpoints work; only inside a running loop in another."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return anyio.run(work)
+    return run_sync(work)
 
 
 class _OwnLoop(Generic[T]):

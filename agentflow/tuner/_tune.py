@@ -1,6 +1,5 @@
 """Entry points: train the model behind any agent."""
 
-import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -8,7 +7,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import anyio
 import msgspec
 from msgspec import Struct
 from pydantic import SecretStr
@@ -16,7 +14,7 @@ from pydantic import SecretStr
 from agentflow._private_files import make_private_folder, write_private
 from agentflow.errors import ConfigurationError
 from agentflow.learner import TrainRun
-from agentflow.runs import Resume, run_sync
+from agentflow.runs import Resume, run_in_place
 from agentflow.settings import import_object
 from agentflow.trajectory import Task
 from agentflow.tuner._config import TEAM, TuneConfig, load_tune_config
@@ -76,12 +74,7 @@ def tune(
         overrides=overrides,
         **settings,
     )
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        # In this thread, so that breakpoints work.
-        return anyio.run(work)
-    return run_sync(work)
+    return run_in_place(work)
 
 
 async def atune(
