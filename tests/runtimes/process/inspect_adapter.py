@@ -27,6 +27,8 @@ from runtimes.process import ProcessRuntime
 Check = Callable[[SandboxEnvironment], Awaitable[None]]
 CHECKS: dict[str, Check] = {name: getattr(self_check, name) for name in self_check.__all__}
 _AT_ONCE = 8
+_GUARD_SECONDS = 10
+"""Limits from here on only guard against programs that hang: a busy machine may take longer."""
 
 
 class InstanceEnvironment(SandboxEnvironment):
@@ -49,6 +51,8 @@ class InstanceEnvironment(SandboxEnvironment):
         concurrency: bool = True,
     ) -> ExecResult[str]:
         data = input.encode() if isinstance(input, str) else input or b""
+        if timeout is not None and timeout >= _GUARD_SECONDS:
+            timeout *= 10
         try:
             result = await self._instance.exec(cmd, input=data, cwd=cwd, env=env, user=user, timeout=timeout)
         except PermissionError as error:
