@@ -176,11 +176,12 @@ def _short(text: str) -> str:
 def _rows(report: Report) -> list[tuple[str, str]]:
     failed = f", {report.failed_seeds} failed" if report.failed_seeds else ""
     joined = f", {report.joined_paths} joined for questions that span branches" if report.joined_paths else ""
+    stalled = "1 node" if report.stalled == 1 else f"{report.stalled} nodes"
     rows = [
         ("engine", role_names(report.engines)),
         ("seeds", f"{report.seeds}{failed}"),
         ("trees", f"{report.trees} with {report.nodes} actions: {counts_text(report.verdicts)}"),
-        ("actions refused", f"{report.duplicates} duplicates; {report.stalled} nodes had nothing new to try"),
+        ("actions refused", f"{report.duplicates} duplicates; {stalled} had nothing new to try"),
         ("paths", f"{report.selected_paths} selected{joined}; left out: {counts_text(report.left_out)}"),
         ("facts", f"{report.facts} extracted; not usable: {counts_text(report.extraction_faults)}"),
         ("skeletons", f"questions that the facts allow: {counts_text(report.skeletons)}"),

@@ -38,12 +38,24 @@ def make(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def readme_output(place: Path) -> list[str]:
+    """Return the lines that the README shows of the run, without the dots that stand for others."""
+    text = (place / "README.md").read_text(encoding="utf-8")
+    shown = text.partition("```text\n$ make run\n")[2].partition("```")[0]
+    lines = [line for line in shown.splitlines() if line != "…"]
+    assert lines
+    return lines
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.promise("project:run")
 def test_make_run_in_a_fresh_clone_installs_and_makes_a_dataset(clone: Path) -> None:
     first = make(clone, "run")
     assert first.returncode == 0, first.stdout + first.stderr
     assert "One of the questions" in first.stdout
+    printed = iter([line.rstrip() for line in first.stdout.splitlines()])
+    for line in readme_output(clone):
+        assert line in printed, f"README.md shows what the run does not print there: {line}"
     assert (clone / "synthesis_results/synthesized_qa.jsonl").read_bytes()
     second = make(clone, "run")
     assert second.returncode == 0, second.stdout + second.stderr
