@@ -12,6 +12,7 @@ import msgspec
 from agentflow._secrets import MASK
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
+from agentflow.inspection._cards import card_or_error, runs_card
 from agentflow.inspection._reader import RunReader
 from agentflow.inspection._rollouts import EpisodeRun
 from agentflow.inspection._trainings import TrainingFolder, is_training, settings_of
@@ -56,6 +57,18 @@ class RunCollection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        """Return the runs as a table for notebooks."""
+        place = self._shown_place
+        return card_or_error(place, lambda: runs_card(place, self.runs()))
+
+    @property
+    def _shown_place(self) -> str:
+        """The place without a password."""
+        if isinstance(self.place, str) and (journal := self._journals.get(self.place)) is not None:
+            return journal.shown
+        return str(self.place)
 
     def close(self) -> None:
         """Close all journals."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from agentflow._typeguards import is_object
+from agentflow.inspection._cards import SHOWN_SEEDS, card_or_error, run_card
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -63,6 +64,10 @@ class RunReader(ABC):
 
     id: str
     """Id in its collection."""
+
+    def _repr_html_(self) -> str:
+        """Return the run as a table for notebooks."""
+        return card_or_error(self.id, lambda: run_card(self.summary(), self.seeds(limit=SHOWN_SEEDS)))
 
     @abstractmethod
     def summary(self) -> RunSummary:

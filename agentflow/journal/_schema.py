@@ -162,7 +162,13 @@ def _first_tables(connection: Connection) -> None:
         connection.execute(text(statement))
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables,)
+def _index_of_news(connection: Connection) -> None:
+    """Index the order of a seed's entries, where a reader that polls asks for the newest; SQLite has row ids for it."""
+    if connection.dialect.name != "sqlite":
+        connection.execute(text("CREATE INDEX agentflow_news ON agentflow_entries (run, seed, ordinal)"))
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _index_of_news)
 """All migrations, in order. A released migration never changes."""
 
 

@@ -1,11 +1,12 @@
 """Journals written by hand."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 
 from agentflow.growth import ActionRecord, LevelRecord
+from agentflow.inspection import RunReader
 from agentflow.journal import Journal, NewSeed, Page, Run, open_journal, this_process
 from agentflow.trajectory import (
     Action,
@@ -21,6 +22,9 @@ from agentflow.trajectory import (
     Usage,
     Verdict,
 )
+
+OnlyRun = Callable[[str | Path], RunReader]
+"""Opens the only run of a place."""
 
 SETTINGS = {"max_depth": 4, "branching_factor": 2, "depth_threshold": 4}
 

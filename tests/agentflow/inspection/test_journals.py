@@ -4,9 +4,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -18,35 +18,9 @@ from agentflow.inspection import RunReader, WorkState, open_runs
 from agentflow.journal import JournalReader, open_journal, open_reader, this_process
 from agentflow.trajectory import Verdict
 from tests._postgres import PostgresServer
-from tests.agentflow.inspection._journals import SETTINGS, action, claimed, digests, grow
+from tests.agentflow.inspection._journals import SETTINGS, OnlyRun, action, claimed, digests, grow
 
 HARVEST = b'{"pairs":[],"tree":null}'
-
-
-OnlyRun = Callable[[str | Path], RunReader]
-
-
-@pytest.fixture
-def only_run() -> Iterator[OnlyRun]:
-    """Return a function that opens the only run of a place."""
-    with ExitStack() as stack:
-
-        def open_one(place: str | Path) -> RunReader:
-            collection = stack.enter_context(open_runs(place))
-            (summary,) = collection.runs()
-            return collection.run(summary.id)
-
-        yield open_one
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """URL of an empty journal."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/journal.db"
-    server: object = request.getfixturevalue("postgres")
-    assert isinstance(server, PostgresServer)
-    return server.new_database()
 
 
 @pytest.mark.promise("inspection:unchanged", "inspection:states")
