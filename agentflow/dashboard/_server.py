@@ -241,7 +241,7 @@ async def open_view(
             )
         )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [listener])
+            tasks.start_soon(server.serve_to_the_end, listener)
             try:
                 yield view
             finally:
@@ -250,6 +250,12 @@ async def open_view(
 
 class _ViewServer(uvicorn.Server):
     """Web server that leaves signals to the program."""
+
+    async def serve_to_the_end(self, listener: socket.socket) -> None:
+        """Serve until `should_exit`, also under cancellation: a server cut short leaves its listener in the event loop,
+        and the next listener with the same descriptor would accept nothing."""
+        with anyio.CancelScope(shield=True):
+            await self.serve([listener])
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
