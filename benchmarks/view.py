@@ -1,6 +1,6 @@
 """The live view of large runs, and its cost to a run that grows.
 
-Run `python benchmarks/view.py [--check] [--only tree|seeds|viewers] [--nodes N] [--seeds N]`: prints a table, and as the last line one JSON object. With
+Run `python benchmarks/view.py [--check] [--only tree|frames|seeds|viewers] [--nodes N] [--seeds N]`: prints a table, and as the last line one JSON object. With
 `--check` it exits with 1 if a limit is missed. The viewer is a process of its own, as `agentflow view` starts it. A run is slowed by
 its viewers as much as its time with them exceeds that without them, in turns.
 """
@@ -26,6 +26,7 @@ import anyio.to_thread
 import msgspec
 
 from agentflow.dashboard import api_path
+from agentflow.inspection import open_runs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -36,6 +37,10 @@ SUBJECTS = ("the ferries", "the lighthouses", "the harbour of Orm")
 LIMITS = {
     "seconds to the first rows of a large tree": 1.0,
     "MB by which the server grew": 150.0,
+    "seconds to the first rows in Chromium": 1.0,
+    "ms of a frame while scrolling, 95 %": 100.0,
+    "ms of a frame while scrolling, longest": 100.0,
+    "rows in the document": 300.0,
     "seconds to the list of many seeds": 1.0,
     "run with ten viewers / without": 1.05,
 }
@@ -141,6 +146,21 @@ async def large_tree(run: LargeRun) -> dict[str, float]:
         }
 
 
+async def frames(run: LargeRun) -> dict[str, float]:
+    """Scroll the page of one large tree in a real Chromium."""
+    from benchmarks._view_frames import scroll_tree
+
+    with open_runs(run.folder) as runs:
+        seen = await scroll_tree(runs)
+    took = sorted(seen.frames)
+    return {
+        "seconds to the first rows in Chromium": seen.opening,
+        "ms of a frame while scrolling, 95 %": took[len(took) * 95 // 100],
+        "ms of a frame while scrolling, longest": took[-1],
+        "rows in the document": seen.rows,
+    }
+
+
 async def many_seeds(run: LargeRun) -> dict[str, float]:
     """Open the list of a run with many seeds."""
     async with viewer(run.folder) as (page,):
@@ -197,7 +217,7 @@ def main() -> int:
     """Measure, print, check."""
     parser = argparse.ArgumentParser(description="Measure the live view.")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is missed")
-    parser.add_argument("--only", choices=("tree", "seeds", "viewers"), help="measure a part")
+    parser.add_argument("--only", choices=("tree", "frames", "seeds", "viewers"), help="measure a part")
     parser.add_argument("--nodes", type=int, default=100_000, help="nodes of the large tree")
     parser.add_argument(
         "--seeds", type=int, default=1000, help="seeds of the large run, with 1,000 nodes each"
@@ -206,8 +226,12 @@ def main() -> int:
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        if given.only in (None, "tree"):
-            figures |= asyncio.run(large_tree(make_run(folder / "tree", 1, given.nodes, 1200)))
+        if given.only in (None, "tree", "frames"):
+            tree = make_run(folder / "tree", 1, given.nodes, 1200)
+            if given.only != "frames":
+                figures |= asyncio.run(large_tree(tree))
+            if given.only != "tree":
+                figures |= asyncio.run(frames(tree))
         if given.only in (None, "seeds"):
             figures |= asyncio.run(many_seeds(make_run(folder / "seeds", given.seeds, 1000, 100)))
         if given.only in (None, "viewers"):

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import anyio
 import anyio.to_thread
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from agentflow.dashboard._change_events import ChangeFeed, SharedAnswers, change_events
 from agentflow.dashboard._guard import TOKEN, ViewGuard
 from agentflow.dashboard._page_data import PageData, PageDataError
 from agentflow.dashboard._page_files import INDEX, RASTER, static_files
@@ -30,15 +32,8 @@ T = TypeVar("T")
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
-ReadChanges: TypeAlias = Callable[[str], Awaitable[RunChanges]]
-"""Returns the changes after a cursor."""
-
 HOST: Final = "127.0.0.1"
 _JSON: Final = "application/json"
-POLL_SECONDS: Final = 0.5
-"""Seconds between two questions to a run about its changes."""
-_PING_SECONDS: Final = 15.0
-_KEPT: Final = 8
 _READERS: Final = 4
 _MAX_BODY: Final = 1 << 16
 _FEEDS: Final = 256
@@ -63,6 +58,12 @@ class ViewRoutes:
         self._watchers = CapacityLimiter(_READERS)
         self._exporter = CapacityLimiter(1)
         self._feeds: dict[tuple[str, str | None], ChangeFeed] = {}
+        self._shared = SharedAnswers()
+        self._closing = anyio.Event()
+
+    def close(self) -> None:
+        """End all streams of events."""
+        self._closing.set()
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -95,8 +96,22 @@ class ViewRoutes:
     async def _answer(self, request: Request) -> Response:
         # The path as it was sent: ids may contain escaped slashes.
         path = request.scope["raw_path"].decode("latin-1").removeprefix("/api/")
-        body = await self._read(partial(self._data.load, f"{path}?{request.url.query}"))
+        wanted = f"{path}?{request.url.query}"
+        body = await self._shared.load(
+            wanted, self._state(path), partial(self._read, partial(self._data.load, wanted))
+        )
         return Response(body, media_type=_JSON)
+
+    def _state(self, path: str) -> str | None:
+        """Return the state of the run that a path is about, as the viewers of that run or seed know it."""
+        match [unquote(part) for part in path.split("/")]:
+            case ["r", run, "s", seed, _]:
+                feed = self._feeds.get((run, seed))
+            case ["r", run, *what] if what != ["status"]:
+                feed = self._feeds.get((run, None))
+            case _:
+                feed = None
+        return None if feed is None else feed.state
 
     async def _blob(self, request: Request) -> Response:
         named = request.path_params
@@ -123,7 +138,8 @@ class ViewRoutes:
         while len(self._feeds) > _FEEDS:
             del self._feeds[next(iter(self._feeds))]
         cursor = request.headers.get("last-event-id") or given.get("cursor", "")
-        return StreamingResponse(change_events(feed, cursor), media_type="text/event-stream", headers=_STREAM)
+        events = change_events(feed, cursor, self._closing)
+        return StreamingResponse(events, media_type="text/event-stream", headers=_STREAM)
 
     async def _export(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
@@ -140,64 +156,6 @@ class ViewRoutes:
 
     async def _read(self, read: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(read, limiter=self._readers, abandon_on_cancel=True)
-
-
-class ChangeFeed:
-    """Changes of a run or of one of its seeds. Viewers that ask for the same news at the same time share one answer."""
-
-    def __init__(self, read: ReadChanges, *, clock: Callable[[], float] = anyio.current_time) -> None:
-        self._read = read
-        self._clock = clock
-        self._lock = anyio.Lock()
-        self._answers: dict[str, tuple[float, RunChanges]] = {}
-
-    async def after(self, cursor: str) -> RunChanges:
-        """Return the changes after a cursor, at most `POLL_SECONDS` old."""
-        async with self._lock:
-            made, known = self._answers.get(cursor, (float("-inf"), None))
-            if known is None or self._clock() - made >= POLL_SECONDS * 0.9:
-                known = await self._read(cursor)
-                self._answers.pop(cursor, None)
-                self._answers[cursor] = (self._clock(), known)
-                while len(self._answers) > _KEPT:
-                    del self._answers[next(iter(self._answers))]
-            return known
-
-
-async def change_events(feed: ChangeFeed, cursor: str) -> AsyncGenerator[bytes]:
-    """Yield server-sent events: `change` with the JSON of the changes, `trouble` while the run can't be read.
-
-    The id of an event is the cursor, so a browser that connects again misses nothing.
-
-    :param cursor: state that the viewer knows; empty: the present one.
-    """
-    # The first bytes are sent when the cursor is known: what is committed after them is never missed.
-    silent, in_trouble = _PING_SECONDS, False
-    while True:
-        event = b""
-        try:
-            changes = await feed.after(cursor)
-        except (AgentFlowError, OSError, KeyError) as error:
-            if not in_trouble:
-                event = _event("trouble", "", msgspec.json.encode({"error": error_line(error)}))
-            in_trouble = True
-        else:
-            if in_trouble or changes.summary or changes.seeds or changes.spots or changes.steps:
-                event = _event("change", changes.cursor, msgspec.json.encode(changes))
-            cursor, in_trouble = changes.cursor, False
-        if not event and silent >= _PING_SECONDS:
-            event = b": still here\n\n"
-        if event:
-            yield event
-            silent = 0.0
-        await anyio.sleep(POLL_SECONDS)
-        silent += POLL_SECONDS
-
-
-def _event(name: str, cursor: str, data: bytes) -> bytes:
-    # JSON has no line feeds, and neither has a cursor.
-    identity = b"id: " + cursor.encode() + b"\n" if cursor else b""
-    return b"event: " + name.encode() + b"\n" + identity + b"data: " + data + b"\n\n"
 
 
 class ServedView:
@@ -226,7 +184,8 @@ async def open_view(
     """
     with _listening(port) as listener:
         host, port = listener.getsockname()[:2]
-        guard = ViewGuard(ViewRoutes(PageData(runs)).app(), host, port, lambda: on_used(view))
+        routes = ViewRoutes(PageData(runs))
+        guard = ViewGuard(routes.app(), host, port, lambda: on_used(view))
         view = ServedView(guard, f"http://{host}:{port}")
         server = _ViewServer(
             uvicorn.Config(
@@ -245,6 +204,7 @@ async def open_view(
             try:
                 yield view
             finally:
+                routes.close()
                 server.should_exit = True
 
 

@@ -1,15 +1,14 @@
 """Synthesis runs: trees from the entries of their seeds' pages."""
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, count, repeat
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow.growth import ActionRecord, LevelRecord, VerdictRecord, with_observations
+from agentflow.growth import ActionRecord, VerdictRecord, with_observations
 from agentflow.inspection._prompts import PlanPrompts
 from agentflow.inspection._reader import (
     JournalRun,
@@ -19,6 +18,7 @@ from agentflow.inspection._reader import (
     short,
     token_rows,
 )
+from agentflow.inspection._spots import child_of, nodes_by_spot, parent_of, sort_spots
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -32,7 +32,8 @@ from agentflow.inspection._types import (
     SeedTokens,
     TreeSkeleton,
 )
-from agentflow.journal import Page, StoredSeed
+from agentflow.inspection._verdicts import VerdictReader
+from agentflow.journal import JournalReader, Page, StoredRun, StoredSeed
 from agentflow.synthesis import SeedResult
 from agentflow.tokens import TokenCall, TokenTree, Voice
 from agentflow.trajectory import (
@@ -49,45 +50,7 @@ from agentflow.trajectory import (
     tree_id,
 )
 
-_MARKS = {
-    Verdict.NEW: "n",
-    Verdict.REPEATS: "r",
-    Verdict.EMPTY: "e",
-    Verdict.ERROR: "x",
-    Verdict.OFF_TOPIC: "o",
-}
-_UNJUDGED = "."
-_WINDOW = 16
-
-
-class _AnyNode(Protocol):
-    """Node of a tree, with or without its content."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def parent(self) -> str | None: ...
-
-    @property
-    def position(self) -> int: ...
-
-
-N = TypeVar("N", bound=_AnyNode)
-
-
-class _OldNode(Struct, frozen=True):
-    """Node of a stored tree, without what the skeleton does not need."""
-
-    id: str
-    parent: str | None
-    position: int
-    verdict: Verdict
-    reason: str = ""
-
-
-class _OldTree(Struct, frozen=True):
-    nodes: tuple[_OldNode, ...]
+_MOST_ASKS = 16
 
 
 class _SeedEnd(Struct, frozen=True):
@@ -98,15 +61,18 @@ class _SeedEnd(Struct, frozen=True):
     failure: str = ""
 
 
-class _OldResult(Struct, frozen=True):
-    tree: _OldTree | None = None
-
-
 class TreeRun(JournalRun[SeedResult]):
     """A synthesis."""
 
     kind = RunKind.SYNTHESIS
     result_type = SeedResult
+
+    def __init__(
+        self, id: str, name: str, journal: JournalReader, stored: StoredRun, folder: Path | None
+    ) -> None:
+        """Read the run that is stored under this number."""
+        super().__init__(id, name, journal, stored, folder)
+        self._verdicts = VerdictReader(journal, stored.number)
 
     def spot_of(self, key: str) -> str | None:
         """Return the spot of the node that an entry belongs to."""
@@ -145,14 +111,14 @@ class TreeRun(JournalRun[SeedResult]):
         cursor = self._journal.news(self._run, "").cursor
         number = stored.seed.index
         spots = self._journal.keys_below(self._run, number, "act/")
-        _sort(spots)
+        sort_spots(spots)
         planned: list[str] = []
         if not stored.done:
-            parents = {_parent(spot) for spot in spots}
+            parents = {parent_of(spot) for spot in spots}
             asked = self._journal.keys_below(self._run, number, "plan/")
             planned = [spot for key in asked if (spot := _spot(key.partition("/")[0])) not in parents]
-            _sort(planned)
-        marks = self._marks(stored, spots)
+            sort_spots(planned)
+        marks = self._verdicts.marks(stored, spots)
         return TreeSkeleton(
             seed=seed,
             state=seed_state(stored),
@@ -162,44 +128,11 @@ class TreeRun(JournalRun[SeedResult]):
             cursor=cursor,
         )
 
-    def _marks(self, stored: StoredSeed, spots: Sequence[str]) -> str:
-        """Return a letter for each node, whose spots are ordered by depth."""
-        levels = self._levels(stored)
-        if not levels and spots:
-            verdicts = self._old_verdicts(stored)
-            return "".join(_MARKS[verdicts[spot][0]] if spot in verdicts else _UNJUDGED for spot in spots)
-        known = bisect_right(spots, max(levels, default=0), key=_depth)
-        letters = {spot: _MARKS[verdict] for spot, (verdict, _) in _others(levels.values()).items()}
-        return "".join(map(letters.get, spots[:known], repeat("n"))) + _UNJUDGED * (len(spots) - known)
-
-    def _levels(self, stored: StoredSeed) -> dict[int, LevelRecord]:
-        bodies = self._journal.entries(self._run, stored.seed.index, "level/")
-        return {int(key[6:]): msgspec.json.decode(body, type=LevelRecord) for key, body in bodies.items()}
-
-    def _old_verdicts(self, stored: StoredSeed) -> Mapping[str, tuple[Verdict, str]]:
-        """Return the verdicts in a journal of an earlier version: of a finished tree, or those of a model."""
-        number = stored.seed.index
-        if body := self._journal.harvests(self._run, [number]).get(number) if stored.done else None:
-            tree = msgspec.json.decode(body, type=_OldResult).tree
-            nodes = () if tree is None else tree.nodes
-            return {spot: (node.verdict, node.reason) for spot, node in _spots(nodes).items()}
-        records = self._journal.entries(self._run, number, "node/")
-        judged = {key[5:]: msgspec.json.decode(body, type=VerdictRecord) for key, body in records.items()}
-        return {spot: (record.verdict, record.reason) for spot, record in judged.items()}
-
-    def _verdicts(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, tuple[Verdict, str]]:
-        """Return the verdicts on these nodes; those that are not yet judged are left out."""
-        levels = self._levels(stored)
-        if not levels:
-            return dict(self._old_verdicts(stored))
-        judged, others = max(levels), _others(levels.values())
-        return {spot: others.get(spot, (Verdict.NEW, "")) for spot in spots if _depth(spot) <= judged}
-
     def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
         """Return nodes as rows."""
         stored = self.stored(seed)
         records = self._records(stored, spots)
-        verdicts = self._verdicts(stored, spots)
+        verdicts = self._verdicts.on(stored, spots)
         children = self._child_counts(stored, spots)
         rows: list[NodeSummary] = []
         for spot in spots:
@@ -218,7 +151,7 @@ class TreeRun(JournalRun[SeedResult]):
         number = self._child_counts(stored, [spot]).get(spot, 0)
         if not number and spot and not self._records(stored, [spot]):
             raise KeyError(spot)
-        return self.nodes(seed, [_child(spot, position) for position in range(number)])
+        return self.nodes(seed, [child_of(spot, position) for position in range(number)])
 
     def node(self, seed: str, spot: str) -> NodeDetail:
         """Return a node with everything that is known about it."""
@@ -243,9 +176,9 @@ class TreeRun(JournalRun[SeedResult]):
             return replace(detail, parts=parts, verdict=Verdict.NEW.value)
         if (record := self._records(stored, [spot]).get(spot)) is None:
             raise KeyError(spot)
-        verdict, reason = self._verdicts(stored, [spot]).get(spot, ("", ""))
+        verdict, reason = self._verdicts.on(stored, [spot]).get(spot, ("", ""))
         body = self._journal.bodies(self._run, stored.seed.index, [f"node/{spot}"]).get(f"node/{spot}")
-        chosen = self._plans(stored, _parent(spot))
+        chosen = self._plans(stored, parent_of(spot))
         asked: list[CallSummary] = []
         if body is not None:
             judged = msgspec.json.decode(body, type=VerdictRecord)
@@ -291,7 +224,7 @@ class TreeRun(JournalRun[SeedResult]):
             return CallDetail(call=found, missing="only prompts of first plans are built again")
         path = list(accumulate(spot.split("-"), "{}-{}".format)) if spot else []
         prompts = PlanPrompts(self.settings, start)
-        records, verdicts = self._records(stored, path), self._verdicts(stored, path)
+        records, verdicts = self._records(stored, path), self._verdicts.on(stored, path)
         return CallDetail(call=found, prompt=prompts.plan(stored.seed, path, records, verdicts))
 
     def results(self, seed: str) -> SeedResults:
@@ -301,7 +234,9 @@ class TreeRun(JournalRun[SeedResult]):
         result = self.result_of(stored)
         if result is None:
             return shown
-        spots = {node.id: spot for spot, node in _spots(result.tree.nodes).items()} if result.tree else {}
+        spots = (
+            {node.id: spot for spot, node in nodes_by_spot(result.tree.nodes).items()} if result.tree else {}
+        )
         pairs = [
             SeedAnswer(
                 id=pair.id,
@@ -349,8 +284,8 @@ class TreeRun(JournalRun[SeedResult]):
             return with_observations(result.tree, stored.seed, Page(entries))
         records = {key[4:]: msgspec.json.decode(body, type=ActionRecord) for key, body in entries.items()}
         spots = list(records)
-        _sort(spots)
-        verdicts, id = self._verdicts(stored, spots), tree_id(self.key, stored.seed)
+        sort_spots(spots)
+        verdicts, id = self._verdicts.on(stored, spots), tree_id(self.key, stored.seed)
         root = Node(
             id=node_id(id, ()), parent=None, depth=0, position=0, intent="", action=None,
             observation=Observation((Text(stored.seed.content),)), verdict=Verdict.NEW,
@@ -389,7 +324,7 @@ class TreeRun(JournalRun[SeedResult]):
         if all(record.action is not None for record in records.values()):
             return records
         result = self.result_of(stored)
-        known = _spots(result.tree.nodes) if result is not None and result.tree is not None else {}
+        known = nodes_by_spot(result.tree.nodes) if result is not None and result.tree is not None else {}
         return {
             spot: replace(record, action=known[spot].action, intent=known[spot].intent)
             if spot in known
@@ -401,27 +336,35 @@ class TreeRun(JournalRun[SeedResult]):
         """Count children by asking for their keys: positions are consecutive."""
         counts: dict[str, int] = {}
         pending = list(spots)
-        for begin in count(0, _WINDOW):
+        for begin, size in _windows():
             wanted = {
-                f"act/{_child(spot, position)}": spot
+                f"act/{child_of(spot, position)}": spot
                 for spot in pending
-                for position in range(begin, begin + _WINDOW)
+                for position in range(begin, begin + size)
             }
             found = self._journal.existing(self._run, stored.seed.index, list(wanted))
             for key in found:
                 last = int(key.rpartition("-")[2].rpartition("/")[2])
                 counts[wanted[key]] = max(counts.get(wanted[key], 0), last + 1)
-            pending = [spot for spot in pending if counts.get(spot, 0) == begin + _WINDOW]
+            pending = [spot for spot in pending if counts.get(spot, 0) == begin + size]
             if not pending:
                 return counts
         raise AssertionError
 
     def _plans(self, stored: StoredSeed, spot: str) -> list[CallSummary]:
         """Return the planner's calls at a node."""
-        keys = [f"plan/{spot or 'root'}/{ask}" for ask in range(_WINDOW)]
+        keys = [f"plan/{spot or 'root'}/{ask}" for ask in range(_MOST_ASKS)]
         bodies = self._journal.bodies(self._run, stored.seed.index, keys)
         replies = {key: msgspec.json.decode(bodies[key], type=Reply[Plan]) for key in keys if key in bodies}
         return [call_of(key, "planner", reply) for key, reply in replies.items()]
+
+
+def _windows() -> Iterator[tuple[int, int]]:
+    """Yield windows of positions: most nodes have few children, some have hundreds."""
+    begin, size = 0, 4
+    while True:
+        yield begin, size
+        begin, size = begin + size, 4 * size
 
 
 def _row(spot: str, record: ActionRecord, verdict: tuple[Verdict, str] | None, children: int) -> NodeSummary:
@@ -453,45 +396,6 @@ def _citations(result: SeedResult, node: str) -> Iterable[NodeCitation]:
                         image=span.image,
                         region=span.region,
                     )
-
-
-def _others(levels: Iterable[LevelRecord]) -> dict[str, tuple[Verdict, str]]:
-    found: dict[str, tuple[Verdict, str]] = {}
-    for level in levels:
-        found |= level.others
-    return found
-
-
-def _spots(nodes: Sequence[N]) -> dict[str, N]:
-    """Return the nodes by spot; parents precede their children."""
-    spots: dict[str, str] = {}
-    for node in nodes:
-        spots[node.id] = "" if node.parent is None else _child(spots[node.parent], node.position)
-    return {spots[node.id]: node for node in nodes}
-
-
-def _sort(spots: list[str]) -> None:
-    """Sort by depth, then by positions."""
-    together = "-".join(spots)
-    if len(together) == 2 * together.count("-") + 1:
-        # All positions have one digit: the order of texts is that of numbers, and a longer text is deeper.
-        spots.sort()
-        spots.sort(key=len)
-    else:
-        spots.sort(key=lambda spot: [*map(int, spot.split("-"))])
-        spots.sort(key=_depth)
-
-
-def _depth(spot: str) -> int:
-    return spot.count("-") + 1 if spot else 0
-
-
-def _child(spot: str, position: int) -> str:
-    return f"{spot}-{position}" if spot else str(position)
-
-
-def _parent(spot: str) -> str:
-    return spot.rpartition("-")[0]
 
 
 def _spot(key: str) -> str:

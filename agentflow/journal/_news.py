@@ -36,9 +36,13 @@ class _NewsCursor(Struct, omit_defaults=True):
     """Number of the last entry of each seed that is worked on."""
     counts: tuple[int, ...] = ()
     """Numbers of seeds by state."""
+    active: bool = False
+    """A living process works on the run."""
 
 
-def read_news(run: int, cursor: str, watched: int | None, connection: Connection) -> JournalNews:
+def read_news(
+    connection: Connection, run: int, cursor: str, watched: int | None, *, active: bool
+) -> JournalNews:
     """Return what was committed since a cursor; see `JournalReader.news`."""
     try:
         before = msgspec.json.decode(cursor, type=_NewsCursor) if cursor else None
@@ -46,11 +50,11 @@ def read_news(run: int, cursor: str, watched: int | None, connection: Connection
         before = None
     read = _sqlite_news if connection.dialect.name == "sqlite" else _postgres_news
     after, changed, keys = read(connection, run, before, watched)
-    after.counts = tuple(count(connection, run))
+    after.counts, after.active = tuple(count(connection, run)), active
     shown = msgspec.json.encode(after).decode()
     if before is None:
         return JournalNews(shown, False, (), ())
-    moved = bool(changed or keys) or before.counts != after.counts
+    moved = bool(changed or keys) or (before.counts, before.active) != (after.counts, after.active)
     return JournalNews(shown, moved, tuple(sorted(changed)), tuple(keys))
 
 

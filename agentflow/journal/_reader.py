@@ -1,7 +1,6 @@
 """Reading a journal without changing it: no migration, no lock that a writer waits for, no file beside a finished one."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -110,19 +109,21 @@ class JournalReader:
         """Return the numbers of seeds by state; whether a living process holds one, and whether one was ever claimed."""
 
         def ask(connection: Connection) -> tuple[Counts, bool, bool]:
-            now = self._access.now(connection)
-            held = connection.execute(
-                select(seeds.c.owner, func.max(seeds.c.until))
-                .where(seeds.c.run == run, ~seeds.c.done, seeds.c.owner.is_not(None))
-                .group_by(seeds.c.owner)
-            ).all()
             begun = connection.scalar(
                 select(seeds.c.number).where(seeds.c.run == run, seeds.c.claims > 0).limit(1)
             )
-            active = any(_is_active(owner, until, now) for owner, until in held)
-            return count(connection, run), active, begun is not None
+            return count(connection, run), self._is_worked_on(connection, run), begun is not None
 
         return self.read(ask)
+
+    def _is_worked_on(self, connection: Connection, run: int) -> bool:
+        now = self._access.now(connection)
+        held = connection.execute(
+            select(seeds.c.owner, func.max(seeds.c.until))
+            .where(seeds.c.run == run, ~seeds.c.done, seeds.c.owner.is_not(None))
+            .group_by(seeds.c.owner)
+        ).all()
+        return any(_is_active(owner, until, now) for owner, until in held)
 
     def usage(self, run: int) -> dict[str, Usage]:
         """Return the usage of models by role."""
@@ -323,7 +324,12 @@ class JournalReader:
 
         :param watched: number of the seed whose new keys are returned.
         """
-        return self.read(partial(read_news, run, cursor, watched))
+
+        def ask(connection: Connection) -> JournalNews:
+            active = self._is_worked_on(connection, run)
+            return read_news(connection, run, cursor, watched, active=active)
+
+        return self.read(ask)
 
 
 def open_reader(url: str | Path) -> JournalReader:

@@ -14,6 +14,8 @@
     return el("span", { class: `mark ${name}`, title: name.replace("_", " ") }, shape, el("span.hidden", name.replace("_", " ")));
   };
 
+  const isParent = (spots, parent, index, cut) => spots[parent]?.length === cut && spots[index].startsWith(spots[parent]);
+
   // Shape of a tree: nodes by number, in the order of the skeleton; `rows` are those in sight of the outline, in preorder.
   app.TreeShape = class {
     constructor({ spots, marks }) {
@@ -26,10 +28,12 @@
       this.next = new Int32Array(size).fill(-1);
       this.depth = new Int32Array(size);
       const last = new Int32Array(size).fill(-1);
-      for (let index = 0; index < size; index++) {
+      // Children have the order of their parents, so the parent is usually that of the node before, or the next one.
+      for (let index = 0, parent = 0; index < size; index++) {
         if (spots[index] === "") continue;
-        const cut = spots[index].lastIndexOf("-");
-        const parent = this.at.get(cut < 0 ? "" : spots[index].slice(0, cut)) ?? 0;
+        const cut = Math.max(0, spots[index].lastIndexOf("-"));
+        for (let tries = 0; tries < 8 && !isParent(spots, parent, index, cut); tries++) parent++;
+        if (!isParent(spots, parent, index, cut)) parent = this.at.get(spots[index].slice(0, cut)) ?? 0;
         this.parent[index] = parent;
         this.depth[index] = this.depth[parent] + 1;
         if (last[parent] < 0) this.first[parent] = index;
@@ -138,13 +142,13 @@
       const { shape } = this, index = this.rows[place], spot = shape.spots[index];
       const about = this.known.get(spot), mark = app.MARKS[shape.marks[index]]?.[0], isOpen = !this.closed.has(spot);
       const hasChildren = shape.first[index] >= 0;
-      const guides = Array.from({ length: Math.min(shape.depth[index], 24) }, () => el("span.guide"));
+      const depth = shape.depth[index];
       const siblings = this.box.contains(document.activeElement) || this.list.count < 5000 ? shape.siblings(index) : null;
       return el("div.node-row", {
         id: `node-${place}`, role: "treeitem", class: `node-row${this.fresh.has(spot) ? " fresh" : ""}`, data: { spot },
-        "aria-level": shape.depth[index] + 1, "aria-selected": String(spot === this.selected), "aria-expanded": hasChildren ? String(isOpen) : null,
+        "aria-level": depth + 1, "aria-selected": String(spot === this.selected), "aria-expanded": hasChildren ? String(isOpen) : null,
         "aria-setsize": siblings?.length ?? null, "aria-posinset": siblings ? siblings.indexOf(index) + 1 : null,
-      }, el("span", { style: { width: ".35rem", flex: "none" } }), guides, el("span.fold", { "aria-hidden": "true" }, hasChildren ? (isOpen ? "▾" : "▸") : ""), app.mark(mark, spot),
+      }, depth > 0 ? el("span.guides", { style: { "--depth": depth } }) : null, el("span.fold", { "aria-hidden": "true" }, hasChildren ? (isOpen ? "▾" : "▸") : ""), app.mark(mark, spot),
         el("span.tool.cut", spot === "" ? "Seed" : about ? about.tool : spot), el("span.text.cut", spot === "" ? this.text : about ? about.intent || about.arguments || about.line : ""),
         about?.images ? el("span.badge", { title: app.plural(about.images, "image") }, `▣ ${about.images}`) : null,
         this.planned.has(spot) && !hasChildren ? el("span.badge", { title: "Its next actions are chosen and have no result yet" }, "…") : null,

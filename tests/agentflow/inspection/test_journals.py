@@ -157,9 +157,9 @@ async def test_positions_of_several_digits_are_in_order_and_only_asked_nodes_are
 
         monkeypatch.setattr(JournalReader, "bodies", bodies)
         assert reader.skeleton("a").spots == ("", *spots, "9-0")
-        assert read == []
+        assert read == ["level/1"]
         assert [row.children for row in reader.nodes("a", ["", "9", "10"])] == [40, 1, 0]
-        assert sorted(read) == ["act/10", "act/9"]
+        assert sorted(read) == ["act/10", "act/9", "level/1"]
 
 
 OLD_RESULT = b"""{"tree": {"id": "t", "seed": {"index": 0, "id": "a", "content": ""}, "nodes": [
