@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from agentflow.dashboard import open_view
-from agentflow.dashboard._change_events import POLL_SECONDS, ChangeFeed, SharedAnswers, change_events
+from agentflow.dashboard._server import POLL_SECONDS, ChangeFeed, SharedAnswers, change_events
 from agentflow.errors import ConfigurationError
 from agentflow.inspection import RunChanges, open_runs
 from agentflow.journal import NewSeed, open_journal, this_process

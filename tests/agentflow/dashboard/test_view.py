@@ -193,7 +193,6 @@ async def test_a_view_that_ends_by_an_error_leaves_nothing_that_hinders_the_next
         run = runs.runs()[0].id
         for _ in range(2):
             with pytest.raises(ExceptionGroup), anyio.fail_after(60):
-                async with browser(runs) as (_, client):
-                    async with client.get(f"/api/r/{run}/events") as stream:
-                        assert stream.status == 200
-                        raise OSError("the program of the viewer failed")
+                async with browser(runs) as (_, client), client.get(f"/api/r/{run}/events") as stream:
+                    assert stream.status == 200
+                    raise OSError("the program of the viewer failed")
