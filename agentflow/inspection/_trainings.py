@@ -234,6 +234,7 @@ class TrainingFolder(RunReader):
                         logprobs=piece.logprobs,
                         version=piece.version,
                         advantage=piece.advantage,
+                        trainer_logprobs=piece.trainer_logprobs,
                         texts=() if why else tuple(part.text for part in token_texts([piece], decode)),
                     )
                     for piece in pieces

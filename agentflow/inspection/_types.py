@@ -333,7 +333,7 @@ class TokenPiece(Struct, frozen=True, kw_only=True):
     logprobs: tuple[float, ...] = ()
     """Log-probability of each token when it was sampled; empty for a prompt."""
     trainer_logprobs: tuple[float, ...] = ()
-    """Log-probability of each token in the trainer, before the step; empty if it was not kept."""
+    """Log-probability of each token in the trainer's loss, before the step changed the weights; empty if it was not kept."""
     version: str = ""
     """Version of the weights that sampled it."""
     advantage: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +68,16 @@ class Backbone(Protocol):
 
     def close(self) -> None:
         """Release all resources."""
+        ...
+
+
+@runtime_checkable
+class ScoringBackbone(Backbone, Protocol):
+    """Backbone that also keeps the log-probabilities of its last step, which a trainer computes anyway."""
+
+    @property
+    def step_log_probs(self) -> list[NDArray[np.float32]]:
+        """Log-probability of each trained token of each row in the loss of the last step; empty before the first."""
         ...
 
 

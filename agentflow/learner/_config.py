@@ -235,6 +235,8 @@ class Schedule(Section):
     """Number of most recent checkpoints to keep."""
     replay: Path | None = None
     """Folder of stored rollouts to train on; nothing is sampled."""
+    save_log_probs: bool = True
+    """Store the trainer's log-probability of each trained token beside the rollouts: 4 bytes for each."""
 
 
 class ValidationSettings(Section):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 from math import prod
 from statistics import fmean, pstdev
 
@@ -235,6 +236,17 @@ def samples_of_tree(
             )
         )
     return samples
+
+
+def optimizer_parts(batch: Batch, count: int) -> list[list[int]]:
+    """Return the samples of each optimizer step of a batch as positions in `Batch.samples`; groups stay whole.
+
+    :param count: maximum number of optimizer steps.
+    """
+    positions = iter(range(len(batch.samples)))
+    groups = [list(islice(positions, len(group.samples))) for group in batch.groups]
+    count = min(count, len(groups))
+    return [[position for group in groups[place::count] for position in group] for place in range(count)]
 
 
 def batch_figures(batch: Batch) -> dict[str, float]:

@@ -4,24 +4,34 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from statistics import fmean
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
+import numpy as np
 from msgspec import Struct, structs
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.learner._backbone import Backbone, Figures, with_proximal, with_reference
+from agentflow.learner._backbone import (
+    Backbone,
+    Figures,
+    ScoringBackbone,
+    with_proximal,
+    with_reference,
+)
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import Schedule
-from agentflow.learner._groups import Batch, Sample, batch_figures
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._groups import Batch, Sample, batch_figures, optimizer_parts
+from agentflow.learner._rollout_store import CallScores, RolloutStore
 from agentflow.learner._rows import Row
 from agentflow.learner._sources import BatchSource
 from agentflow.learner.losses import LossSettings, step_rows
+from agentflow.learner.losses._step import trained_calls
 from agentflow.telemetry import conventions, get_logger, step_operation
 
 logger = get_logger(__name__)
+
+_NOT_TOLD = np.zeros(0, np.float32)
 
 A = TypeVarTuple("A")
 T = TypeVar("T")
@@ -163,30 +173,56 @@ class Loop:
 
     async def _learn(self, batch: Batch) -> Figures:
         """Make the step of a batch."""
-        steps = [await in_thread(step_rows, samples, self._loss) for samples in self._parts(batch)]
+        steps = [
+            _Part(places, *await in_thread(step_rows, [batch.samples[place] for place in places], self._loss))
+            for places in optimizer_parts(batch, self._schedule.steps_per_batch)
+        ]
         # Without an advantage, the gradient is rounding noise, which Adam would scale to a full step.
-        telling = [(rows, figures) for rows, figures in steps if rows and figures["advantage/largest"] > 0]
+        telling = [part for part in steps if part.rows and part.figures["advantage/largest"] > 0]
         if not telling:
             logger.warning("nothing to learn from: all rewards of each task are equal", step=batch.step)
         if batch.samples and not any(sample.reward or any(sample.turn_rewards) for sample in batch.samples):
             logger.warning("all rewards of the step are 0; check the reward function", step=batch.step)
         # All parts before the first step: their proximal log-probabilities are those of the current weights.
-        parts = [(await in_thread(self._with_log_probs, rows), figures) for rows, figures in telling]
-        for rows, figures in parts:
-            figures.update(await in_thread(self._backbone.step, rows, self._loss))
+        parts = [part._replace(rows=await in_thread(self._with_log_probs, part.rows)) for part in telling]
+        scores: list[CallScores] = []
+        for part in parts:
+            part.figures.update(await in_thread(self._backbone.step, part.rows, self._loss))
+            if self._schedule.save_log_probs:
+                scores += await in_thread(self._scores_of, batch.samples, part)
+        await in_thread(self._write_scores, batch.step, scores)
         self.position.step, self.position.taken, self.position.pending = (
             batch.step,
             batch.taken,
             batch.pending,
         )
-        loss_figures = _mean([figures for _, figures in steps])
+        loss_figures = _mean([part.figures for part in steps])
         return {**batch_figures(batch), **loss_figures, "version": float(self._backbone.version)}
 
-    def _parts(self, batch: Batch) -> list[list[Sample]]:
-        """Return the samples of each optimizer step, by whole groups."""
-        count = min(self._schedule.steps_per_batch, len(batch.groups))
-        parts = [batch.groups[place::count] for place in range(count)]
-        return [[sample for group in part for sample in group.samples] for part in parts]
+    def _scores_of(self, samples: Sequence[Sample], part: "_Part") -> list[CallScores]:
+        """Return what the loss of an optimizer step used for each call; the step was just made."""
+        if isinstance(self._backbone, ScoringBackbone):
+            log_probs = self._backbone.step_log_probs
+        else:
+            log_probs = [_NOT_TOLD if row.proximal is None else row.proximal for row in part.rows]
+        calls = trained_calls([samples[place] for place in part.places], self._loss)
+        return [
+            CallScores(
+                sample=part.places[sample],
+                call=call,
+                advantage=float(row.advantages[0]),
+                log_probs=values,
+            )
+            for (sample, call), row, values in zip(calls, part.rows, log_probs, strict=True)
+        ]
+
+    def _write_scores(self, step: int, scores: Sequence[CallScores]) -> None:
+        """Store the scores of a step. They are only shown: without them, nothing is lost."""
+        if scores:
+            try:
+                self._rollouts.write_scores(step, scores)
+            except OSError as error:
+                logger.warning("no log-probabilities were stored", step=step, problem=str(error))
 
     def _with_log_probs(self, rows: list[Row]) -> list[Row]:
         """Return rows with the reference and proximal log-probabilities that the loss needs."""
@@ -235,6 +271,15 @@ class Loop:
     def _report_step(self, step: int, figures: Figures) -> None:
         self.last = figures
         self._report(step, figures)
+
+
+class _Part(NamedTuple):
+    """One optimizer step."""
+
+    places: list[int]
+    """Positions of its samples in the batch."""
+    rows: list[Row]
+    figures: dict[str, float]
 
 
 def _mean(figures: Sequence[Mapping[str, float]]) -> Figures:

@@ -1,11 +1,19 @@
-"""Stored rollouts: the batch of every step, on disk before the step is made, so that the step can be repeated."""
+"""Stored rollouts: the batch of every step, on disk before the step is made, so that the step can be repeated.
+
+Beside it are the scores of the step: what its loss used for each trained call.
+"""
 
 import gzip
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import msgspec
+import numpy as np
 from msgspec import Struct, structs
+from numpy.typing import NDArray
 
 from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
@@ -25,8 +33,25 @@ class _Header(Struct, frozen=True, kw_only=True):
     groups: int
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CallScores:
+    """Inputs of the loss for a trained call."""
+
+    sample: int
+    """Position of its episode in the batch."""
+    call: int
+    """Number in the episode, from 0."""
+    advantage: float
+    """Advantage of its tokens."""
+    log_probs: NDArray[np.float32]
+    """Log-probability of each trained token, computed by the trainer; empty if it does not tell."""
+
+
 class RolloutStore:
-    """The rollouts of a run: one file per step, `step_000012.jsonl.gz`, with a header and a line for each group."""
+    """The rollouts of a run: one file per step, `step_000012.jsonl.gz`, with a header and a line for each group.
+
+    The scores of the step are in `step_000012.scores.npz`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,3 +104,51 @@ class RolloutStore:
             )
         fields = {name: value for name, value in structs.asdict(header).items() if name != "groups"}
         return Batch(**fields, groups=groups)
+
+    def write_scores(self, step: int, scores: Sequence[CallScores]) -> None:
+        """Store the scores of a step, at least one.
+
+        :raises OSError: if they can't be written.
+        """
+        path = self._scores_path(step)
+        draft = path.with_name(f".{path.name}.new")
+        try:
+            make_private_folder(self.folder)
+            with open_private(draft, "wb") as file:
+                np.savez(
+                    file,
+                    samples=np.array([each.sample for each in scores], np.int32),
+                    calls=np.array([each.call for each in scores], np.int32),
+                    advantages=np.array([each.advantage for each in scores], np.float32),
+                    lengths=np.array([len(each.log_probs) for each in scores], np.int32),
+                    log_probs=np.concatenate([each.log_probs for each in scores]),
+                )
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+
+    def read_scores(self, step: int) -> Mapping[tuple[int, int], CallScores]:
+        """Return the scores of a step by sample and call; empty if they were not stored.
+
+        :raises ConfigurationError: if the file is damaged.
+        """
+        path = self._scores_path(step)
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                samples, calls, advantages = (
+                    stored[name].tolist() for name in ("samples", "calls", "advantages")
+                )
+                log_probs = np.split(stored["log_probs"], np.cumsum(stored["lengths"]))[:-1]
+            return {
+                (sample, call): CallScores(sample=sample, call=call, advantage=advantage, log_probs=values)
+                for sample, call, advantage, values in zip(samples, calls, advantages, log_probs, strict=True)
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
+            why = " ".join(str(error).split())
+            raise ConfigurationError(f"{path}: can't be read: {why}; remove it to read the rest") from None
+
+    def _scores_path(self, step: int) -> Path:
+        return self.folder / f"step_{step:06d}.scores.npz"

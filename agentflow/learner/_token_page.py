@@ -3,7 +3,7 @@
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -16,8 +16,8 @@ from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.gateway import RecordedCall, recorded_calls, token_tree, trained_tokens
-from agentflow.learner._groups import Batch, Sample
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._groups import Batch, Sample, optimizer_parts
+from agentflow.learner._rollout_store import CallScores, RolloutStore
 from agentflow.learner.losses import LossSettings, advantages_of
 from agentflow.learner.losses._step import call_advantages, equal_groups, is_trained
 from agentflow.settings import explain_line, parse_yaml, report_read_errors
@@ -99,6 +99,8 @@ class EpisodeTokens:
     """Settings of the loss."""
     gateway: Path | None = None
     """Folder of the gateway that recorded it; `None`: none."""
+    scores: Mapping[int, CallScores] = field(default_factory=dict[int, CallScores])
+    """Inputs of the loss by call, from 0; empty if they were not stored."""
 
     @property
     def agent(self) -> str:
@@ -224,6 +226,7 @@ class EpisodeTokens:
             number = numbers[piece.call]
             call = self.sample.calls[number]
             advantage = self.advantage_of(number)
+            scored = self._trainer_logprobs(number)
             for version, start, stop in call.versions or ((call.version, 0, len(piece.ids)),):
                 yield Piece(
                     kind="left_out" if advantage is None else "trained",
@@ -232,7 +235,16 @@ class EpisodeTokens:
                     logprobs=piece.logprobs[start:stop],
                     version=version,
                     advantage=advantage,
+                    trainer_logprobs=scored[start:stop],
                 )
+
+    def _trainer_logprobs(self, number: int) -> tuple[float, ...]:
+        """Return the trainer's log-probability of each sampled token of a call; empty if they are not known."""
+        scores, sampled = self.scores.get(number), self.sample.calls[number].sampled
+        # Nothing predicts the first token of a call without a prompt.
+        if scores is None or len(scores.log_probs) != len(sampled):
+            return ()
+        return tuple(scores.log_probs.tolist())
 
 
 def _title(row: TokenRow, numbers: Mapping[str, int]) -> str:
@@ -266,6 +278,9 @@ class RunTokens:
                 f"{folder}: has no rollouts/step_*.jsonl.gz; name the output_dir of a training"
             )
         self._settings = _settings_of(folder / _SETTINGS)
+        schedule = self._settings.get("schedule")
+        steps: object = schedule.get("steps_per_batch") if is_object(schedule) else None
+        self._steps_per_batch = steps if isinstance(steps, int) and steps > 0 else 1
         self.loss = self._loss()
         """Settings of the loss."""
 
@@ -285,20 +300,28 @@ class RunTokens:
                 yield from self._of_batch(batch)
 
     def _of_batch(self, batch: Batch) -> Iterator[EpisodeTokens]:
-        samples, loss = batch.samples, self.loss
-        left_out = {place for group in equal_groups(samples, loss) for place in group}
-        advantages = advantages_of(samples, loss).tolist()
-        by_call = call_advantages(samples, loss)
-        for place, sample in enumerate(samples):
-            dropped = loss.filter_groups and place in left_out
-            yield EpisodeTokens(
-                step=batch.step,
-                sample=sample,
-                advantage=None if dropped else advantages[place],
-                call_advantages=tuple(by_call[place].tolist()),
-                loss=loss,
-                gateway=self.folder / "gateway",
-            )
+        scores: dict[int, dict[int, CallScores]] = {}
+        for (place, call), stored in self._store.read_scores(batch.step).items():
+            scores.setdefault(place, {})[call] = stored
+        found: dict[int, EpisodeTokens] = {}
+        # As in the loss: rewards are compared within an optimizer step.
+        for places in optimizer_parts(batch, self._steps_per_batch):
+            samples, loss = [batch.samples[place] for place in places], self.loss
+            left_out = {number for group in equal_groups(samples, loss) for number in group}
+            advantages = advantages_of(samples, loss).tolist()
+            by_call = call_advantages(samples, loss)
+            for number, (place, sample) in enumerate(zip(places, samples, strict=True)):
+                dropped = loss.filter_groups and number in left_out
+                found[place] = EpisodeTokens(
+                    step=batch.step,
+                    sample=sample,
+                    advantage=None if dropped else advantages[number],
+                    call_advantages=tuple(by_call[number].tolist()),
+                    loss=loss,
+                    gateway=self.folder / "gateway",
+                    scores=scores.get(place, {}),
+                )
+        yield from (found[place] for place in sorted(found))
 
     def decoder(self) -> tuple[Decode, str]:
         """Return a function from tokens to text by the policy's tokenizer; without one, to their ids, and the reason."""

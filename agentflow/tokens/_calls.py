@@ -86,6 +86,8 @@ class Piece(Struct, frozen=True, kw_only=True):
     """Version of the weights that sampled them; empty if unknown."""
     advantage: float | None = None
     """Their advantage; `None` if unknown."""
+    trainer_logprobs: tuple[float, ...] = ()
+    """Their log-probabilities in the trainer's loss; empty if unknown."""
 
     @property
     def is_sampled(self) -> bool:

@@ -31,7 +31,7 @@
       const logprob = piece.logprobs[from];
       parts.push(`log-probability ${logprob.toFixed(3)} (${(Math.exp(logprob) * 100).toFixed(logprob < -4.6 ? 3 : 1)} %)`);
       const own = piece.trainer_logprobs?.[from];
-      if (own !== undefined) parts.push(`trainer ${own.toFixed(3)}, ratio ${Math.exp(own - logprob).toFixed(3)}`);
+      if (Number.isFinite(own)) parts.push(`trainer ${own.toFixed(3)}, ratio ${Math.exp(own - logprob).toFixed(3)}`);
     }
     if (piece.advantage !== null && piece.advantage !== undefined) parts.push(`advantage ${app.signed(piece.advantage)}`);
     if (piece.version) parts.push(`version ${piece.version}`);

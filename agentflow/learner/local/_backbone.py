@@ -2,7 +2,7 @@
 """The local backbone: trains a model with torch on this machine, in one process or in several ranks."""
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -184,6 +184,7 @@ class LocalBackbone:
         self.optimizer_settings = optimizer or OptimizerSettings()
         self._version = 0
         self._skipped = 0
+        self._step_log_probs: list[NDArray[np.float32]] = []
         self._reference: Policy | None = None
         self._ranks = Ranks()
         self._device = device_of(policy, self._ranks.local_rank)
@@ -207,6 +208,11 @@ class LocalBackbone:
     def version(self) -> int:
         """Number of steps that changed the weights."""
         return self._version
+
+    @property
+    def step_log_probs(self) -> list[NDArray[np.float32]]:
+        """Log-probabilities in the loss of the last step; see `ScoringBackbone`."""
+        return self._step_log_probs
 
     @property
     def leads(self) -> bool:
@@ -299,9 +305,10 @@ class LocalBackbone:
 
     def _step(self, rows: list[Row], loss: LossSettings) -> Figures:
         if not rows:
+            self._step_log_probs = []
             return {"step/rows": 0.0, "step/skipped": 0.0}
         try:
-            figures, bad = self._accumulate(rows, loss)
+            figures, bad, self._step_log_probs = self._accumulate(rows, loss)
         except torch.OutOfMemoryError as error:
             self._optimizer.zero_grad()
             raise RunStopped(
@@ -324,10 +331,13 @@ class LocalBackbone:
         self._version += 1
         return figures | {"step/skipped": 0.0}
 
-    def _accumulate(self, rows: list[Row], loss: LossSettings) -> tuple[Figures, list[int]]:
-        """Accumulate the gradient of all rows; return figures, and the rows with a non-finite loss."""
+    def _accumulate(
+        self, rows: list[Row], loss: LossSettings
+    ) -> tuple[Figures, list[int], list[NDArray[np.float32]]]:
+        """Accumulate the gradient of all rows; return figures, the rows with a non-finite loss, and log-probabilities."""
         batches = self._batches(rows)
         total, parts, bad = 0.0, list[Figures](), list[int]()
+        mine = dict[int, NDArray[np.float32]]()
         for packed, counts in share_of(batches, self._ranks.count, self._ranks.rank):
             log_probs, entropy = self._policy(packed)
             numbers: list[int] = packed.rows.tolist()
@@ -342,10 +352,15 @@ class LocalBackbone:
             if counts:
                 total += value.item()
                 parts.append(figures)
-        found = self._ranks.gather((total, parts, bad))
-        figures = merge_figures(part for _, theirs, _ in found for part in theirs)
-        figures |= batch_figures(rows, batches) | {"step/loss": sum(value for value, _, _ in found)}
-        return figures, sorted({row for _, _, theirs in found for row in theirs})
+                mine |= _by_row(packed, log_probs.detach())
+        found = self._ranks.gather((total, parts, bad, mine))
+        figures = merge_figures(part for _, theirs, _, _ in found for part in theirs)
+        figures |= batch_figures(rows, batches) | {"step/loss": sum(value for value, _, _, _ in found)}
+        return (
+            figures,
+            sorted({row for _, _, theirs, _ in found for row in theirs}),
+            _in_order(theirs for _, _, _, theirs in found),
+        )
 
     def _batches(self, rows: list[Row]) -> list[Packed]:
         known = self._policy.plain.get_input_embeddings().weight.shape[0]
@@ -387,14 +402,10 @@ class LocalBackbone:
         mine = dict[int, NDArray[np.float32]]()
         with torch.no_grad(), self._initial_or_current(reference) as policy:
             for packed, counts in share_of(batches, self._ranks.count, self._ranks.rank):
-                values = policy(packed)[0].float().cpu().numpy()
+                values = policy(packed)[0]
                 if counts:
-                    lines = zip(packed.rows.tolist(), values, packed.mask, strict=True)
-                    mine |= {number: line[mask] for number, line, mask in lines}
-        found = dict[int, NDArray[np.float32]]()
-        for theirs in self._ranks.gather(mine):
-            found |= theirs
-        return [found[number] for number in range(len(rows))]
+                    mine |= _by_row(packed, values)
+        return _in_order(self._ranks.gather(mine))
 
     @contextmanager
     def _initial_or_current(self, wanted: bool) -> Generator[Policy]:
@@ -462,6 +473,18 @@ class LocalBackbone:
         set_randomness(state.randomness)
         self._version, self._skipped = state.version, state.skipped
         return state.position
+
+
+def _by_row(packed: Packed, values: Tensor) -> dict[int, NDArray[np.float32]]:
+    """Return the values of the trained tokens of each row by its number."""
+    lines = zip(packed.rows.tolist(), values.float().cpu().numpy(), packed.mask, strict=True)
+    return {number: line[mask] for number, line, mask in lines}
+
+
+def _in_order(parts: Iterable[dict[int, NDArray[np.float32]]]) -> list[NDArray[np.float32]]:
+    """Return the values of all ranks in the order of the rows."""
+    found = {number: values for part in parts for number, values in part.items()}
+    return [found[number] for number in sorted(found)]
 
 
 def _enumerated(numbers: list[int]) -> str:

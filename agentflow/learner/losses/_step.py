@@ -115,10 +115,8 @@ def _rows(
     samples: Sequence[Sample], advantages: Sequence[NDArray[np.float64]], settings: LossSettings
 ) -> list[Row]:
     calls = [
-        (episode, call, float(advantage))
-        for episode, sample in enumerate(samples)
-        for call, advantage in zip(sample.calls, advantages[episode], strict=True)
-        if is_trained(call, settings)
+        (episode, samples[episode].calls[number], float(advantages[episode][number]))
+        for episode, number in _trained_calls(samples, settings)
     ]
     weights = call_weights(
         [_trained(call) for _, call, _ in calls],
@@ -130,6 +128,24 @@ def _rows(
     return [
         _row(tree, call, unit, advantage, float(weight), samples[episode].temperature)
         for unit, ((episode, call, advantage), weight) in enumerate(zip(calls, weights, strict=True))
+    ]
+
+
+def trained_calls(samples: Sequence[Sample], settings: LossSettings) -> list[tuple[int, int]]:
+    """Return the call of each row of `step_rows`: the position of its sample, and its number there."""
+    equal = equal_groups(samples, settings) if settings.filter_groups else []
+    dropped = {position for group in equal for position in group}
+    kept = [position for position in range(len(samples)) if position not in dropped]
+    found = _trained_calls([samples[position] for position in kept], settings)
+    return [(kept[place], number) for place, number in found]
+
+
+def _trained_calls(samples: Sequence[Sample], settings: LossSettings) -> list[tuple[int, int]]:
+    return [
+        (place, number)
+        for place, sample in enumerate(samples)
+        for number, call in enumerate(sample.calls)
+        if is_trained(call, settings)
     ]
 
 

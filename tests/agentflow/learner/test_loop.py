@@ -1,21 +1,31 @@
 """The training loop: the same seed gives the same weights, whatever happens on the way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.learner import EpisodeTokens, RunTokens
 from agentflow.learner._checkpoints import CheckpointError
 from agentflow.learner._loop import Loop
+from agentflow.learner._policy import OptimizerSettings
 from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._rows import Row
 from agentflow.learner._sources import ReplaySource
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings
 from agentflow.trajectory import Task
 from tests.agentflow.learner._models import save_tiny_model
-from tests.agentflow.learner._training import FakePlayer, a_backbone, a_loop, weights_of
+from tests.agentflow.learner._training import (
+    FakePlayer,
+    a_backbone,
+    a_loop,
+    policy_settings,
+    weights_of,
+)
 from tests.agentflow.telemetry._collected import attributes, collected
 
 pytestmark = pytest.mark.timeout(300)
@@ -248,3 +258,86 @@ async def test_a_batch_can_be_several_optimizer_steps(model: Path, tmp_path: Pat
     )
     await loop.run()
     assert (loop.position.step, backbone.version) == (1, 3)
+
+
+class WatchedBackbone(LocalBackbone):
+    """A backbone that remembers what each step was given, and the log-probabilities that it had just before."""
+
+    def __init__(self, model: Path) -> None:
+        super().__init__(policy_settings(model), OptimizerSettings(learning_rate=1e-2))
+        self.given: list[tuple[Row, list[float]]] = []
+
+    def step(self, rows: Sequence[Row], loss: LossSettings) -> dict[str, float]:
+        self.given += zip(rows, [values.tolist() for values in self.log_probs(rows)], strict=True)
+        return super().step(rows, loss)
+
+
+@pytest.mark.promise("tokens:trainer")
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_the_stored_log_probabilities_and_derived_advantages_are_those_that_the_trainer_used(
+    parts: int, model: Path, tmp_path: Path
+) -> None:
+    backbone = WatchedBackbone(model)
+    loop = a_loop(tmp_path, backbone, steps=2)
+    schedule = loop._schedule.model_copy(update={"steps_per_batch": parts})  # pyright: ignore[reportPrivateUsage]
+    loss = LossSettings(filter_groups=True)
+    await a_loop(tmp_path, backbone, schedule=schedule, loss=loss).run()
+    (tmp_path / "settings.yaml").write_text(
+        f"loss: {loss.model_dump_json()}\nschedule: {{steps_per_batch: {parts}}}\n"
+    )
+    used = {
+        (bytes(row.ids), bytes(row.trained), float(row.advantages[0]), tuple(log_probs))
+        for row, log_probs in backbone.given
+    }
+    episodes = [each for each in RunTokens(tmp_path).episodes() if each.scores]
+    stored = {
+        (*_row_of(episode, call), scores.advantage, tuple(scores.log_probs.tolist()))
+        for episode in episodes
+        for call, scores in episode.scores.items()
+    }
+    assert len(used) > 10 and stored == used
+    for episode in episodes:
+        derived = {call: episode.advantage_of(call) for call in range(len(episode.sample.calls))}
+        assert episode.scores.keys() == {call for call, advantage in derived.items() if advantage is not None}
+        for call, scores in episode.scores.items():
+            assert np.float32(derived[call]) == np.float32(scores.advantage)
+        shown = [piece for _, row in episode.rows() for piece in row if piece.kind == "trained"]
+        assert [value for piece in shown for value in piece.trainer_logprobs] == [
+            value for scores in episode.scores.values() for value in scores.log_probs.tolist()
+        ]
+
+
+def _row_of(episode: EpisodeTokens, call: int) -> tuple[bytes, bytes]:
+    tokens = episode.sample.calls[call]
+    ids = np.array(tokens.prompt + tokens.sampled, np.int32)
+    return bytes(ids), bytes(np.arange(len(ids)) >= len(tokens.prompt))
+
+
+@pytest.mark.promise("tokens:trainer")
+async def test_what_the_trainer_used_can_be_left_out_and_its_loss_stops_no_step(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = a_loop(tmp_path / "none", a_backbone(model), steps=1)
+    quiet = loop._schedule.model_copy(update={"save_log_probs": False})  # pyright: ignore[reportPrivateUsage]
+    await a_loop(tmp_path / "none", a_backbone(model), schedule=quiet).run()
+    assert [path.name for path in (tmp_path / "none" / "rollouts").iterdir()] == ["step_000001.jsonl.gz"]
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RolloutStore, "write_scores", full)
+    loop = a_loop(tmp_path / "full", a_backbone(model), steps=1)
+    await loop.run()
+    assert loop.position.step == 1
+    assert RolloutStore(tmp_path / "full" / "rollouts").read_scores(1) == {}
+
+
+@pytest.mark.promise("tokens:trainer")
+@pytest.mark.parametrize("body", [b"", b"no archive", b"PK\x03\x04 cut"])
+def test_damaged_scores_are_an_error_of_one_line(body: bytes, tmp_path: Path) -> None:
+    (tmp_path / "step_000001.scores.npz").write_bytes(body)
+    with pytest.raises(
+        ConfigurationError, match=r"step_000001\.scores\.npz: can't be read: .*; remove it"
+    ) as caught:
+        RolloutStore(tmp_path).read_scores(1)
+    assert "\n" not in str(caught.value)
