@@ -92,40 +92,79 @@ def _features(columns: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"name": name, **_card_type(kind)} for name, kind in columns.items()]
 
 
+_MODEL: Final = "Qwen/Qwen3-0.6B"
+
+
+def _trl(trainer: str, *arguments: str) -> str:
+    """Return the program that trains on an export by a trainer of TRL. TRL cuts rows at 1,024 tokens by default."""
+    args = ", ".join(("max_length=None", *arguments))
+    return f"""
+```python
+from datasets import load_dataset
+from trl import {trainer}Config, {trainer}Trainer
+
+rows = load_dataset("FOLDER", split="train")
+args = {trainer}Config({args})
+{trainer}Trainer(model="{_MODEL}", args=args, train_dataset=rows).train()
+```
+"""
+
+
 USAGE: Final[Mapping[str, str]] = {
-    "trl-sft": """
+    "trl-sft": f"""
 For `SFTTrainer` of TRL. A call that failed or gave nothing new splits its path into rows: it is in the prompt of the
-later one and in no completion. Set `assistant_only_loss=True`, else results of tools are trained, too, and
-`max_length=None`, else TRL cuts rows at 1,024 tokens.
+later one and in no completion. Without `assistant_only_loss=True` results of tools are trained, too; without
+`max_length=None` TRL cuts rows at 1,024 tokens.
+{_trl("SFT", "assistant_only_loss=True")}""",
+    "trl-sft-tokens": f"""
+For `SFTTrainer` of TRL, which uses `input_ids` and `labels` as they are. Each sampled token is a label in exactly one row, all
+others are -100. Name the model that sampled them. Without `max_length=None` TRL cuts rows at 1,024 tokens.
+{_trl("SFT")}""",
+    "trl-dpo": f"""
+For `DPOTrainer` of TRL. `chosen` and `rejected` are the next message after the same `prompt`: of a tree, an action whose
+observation was new and a sibling whose was not; of a task's episodes, the first messages in which they differ, by mean score.
+Without `max_length=None` TRL cuts rows at 1,024 tokens.
+{_trl("DPO")}""",
+    "trl-kto": f"""
+For `KTOTrainer` of TRL, with at least two rows per batch. `completion` is the next message after `prompt`; `label` says if its
+observation was new, or, of episodes, if more than half of those that made it were right. Without `max_length=None` TRL cuts
+rows at 1,024 tokens.
+{_trl("KTO")}""",
+    "trl-prm": f"""
+For process reward models: each step is a call with its result, or the answer, as text in the notation of Hermes, with a label.
+The last TRL with a trainer for these rows is 1.13. Without `max_length=None` it cuts rows at 1,024 tokens.
 
 ```python
 from datasets import load_dataset
-from trl import SFTConfig, SFTTrainer
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+from trl.experimental.prm import PRMConfig, PRMTrainer
 
 rows = load_dataset("FOLDER", split="train")
-args = SFTConfig(assistant_only_loss=True, max_length=None)
-SFTTrainer(model="Qwen/Qwen3-0.6B", args=args, train_dataset=rows).train()
+model = AutoModelForTokenClassification.from_pretrained("{_MODEL}", num_labels=2)
+tokenizer = AutoTokenizer.from_pretrained("{_MODEL}")
+args = PRMConfig(max_length=None)
+PRMTrainer(model, args, train_dataset=rows, processing_class=tokenizer).train()
 ```
 """,
-    "trl-sft-tokens": """
-For `SFTTrainer` of TRL, which uses `input_ids` and `labels` as they are. Each sampled token is a label in exactly one row, all
-others are -100. Use the tokenizer of the model that sampled them, and `max_length=None`, else TRL cuts rows.
-""",
-    "trl-dpo": """
-For `DPOTrainer` of TRL. `chosen` and `rejected` are the next message after the same `prompt`: of a tree, an action whose
-observation was new and a sibling whose was not; of a task's episodes, the first messages in which they differ, by mean score.
-""",
-    "trl-kto": """
-For `KTOTrainer` of TRL, with at least two rows per batch. `completion` is the next message after `prompt`; `label` says if its
-observation was new, or, of episodes, if more than half of those that made it were right.
-""",
-    "trl-prm": """
-For process reward models: each step is a call with its result, or the answer, as text in the notation of Hermes, with a label.
-The last TRL with a trainer for these rows is 1.13 (`trl.experimental.prm`).
-""",
-    "trl-grpo": """
+    "trl-grpo": f"""
 For `GRPOTrainer` of TRL. `references` are the reference answers, `kwargs` the arguments that a task fixes; rewards and
-environments get both.
+environments get both. Tools need a template that TRL can read calls from, such as that of Qwen 3.
+
+```python
+from datasets import load_dataset
+from trl import GRPOTrainer
+
+from agentflow.exports import SandboxEnvironments
+
+
+def correct(completions, references, **_):
+    return [float(said[-1]["content"] in known) for said, known in zip(completions, references)]
+
+
+rows = load_dataset("FOLDER", split="train")
+with SandboxEnvironments(backends=["bash"], tools=["bash:run"]) as environments:
+    GRPOTrainer("{_MODEL}", correct, train_dataset=rows, environment_factory=environments).train()
+```
 """,
     "openai": """
 For fine-tuning at OpenAI, and for every trainer of that format. Messages of the model that failed or gave nothing new have

@@ -7,6 +7,7 @@ import pytest
 
 from agentflow.exports import export_run
 from tests.agentflow.exports._trees import roll_out, synthesise
+from tests.trainers._runs import roll_out_with_mistakes, store_training, synthesise_with_mistakes
 
 
 @pytest.fixture(scope="package")
@@ -17,6 +18,21 @@ def synthesis(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def rollout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return roll_out(tmp_path_factory.mktemp("rollout"))
+
+
+@pytest.fixture(scope="package")
+def mixed_synthesis(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synthesise_with_mistakes(tmp_path_factory.mktemp("mixed"))
+
+
+@pytest.fixture(scope="package")
+def mixed_rollout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return roll_out_with_mistakes(tmp_path_factory.mktemp("mixed"))
+
+
+@pytest.fixture(scope="package")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store_training(tmp_path_factory.mktemp("training"))
 
 
 @pytest.fixture

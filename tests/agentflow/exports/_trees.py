@@ -1,6 +1,7 @@
 """Runs and trees for tests of exports."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,12 @@ def trees(draw: st.DrawFn) -> ExportTree:
         answer(whole, f"a{place}", end, right=draw(st.booleans())) for place, end in enumerate(sorted(ends))
     )
     return ExportTree(id="t", group="s", text="Explore it.", nodes=whole, is_episode=False, answers=answers)
+
+
+def program_of(card: str) -> str:
+    """Return the program in the text of a card; empty: it has none."""
+    found = re.search(r"^```python\n(.*?)^```", card, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, bytes]]:

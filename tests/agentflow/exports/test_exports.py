@@ -10,7 +10,10 @@ import yaml
 from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.exports import ExportFormat, export_run
-from tests.agentflow.exports._trees import files_of, rows
+from agentflow.exports._card import USAGE
+from tests.agentflow.exports._trees import files_of, program_of, rows
+from tests.behaviour._markdown import snippets
+from tests.behaviour._tree import ROOT
 
 FORMATS = [format for format in ExportFormat if format not in ("trl-dpo", "trl-sft-tokens")]
 """Formats for runs of the offline engine, which makes no mistakes and reports no tokens."""
@@ -43,6 +46,14 @@ def test_manifest_and_card_name_every_file_and_reason(
     named = {part["path"] for config in card["configs"] for part in config["data_files"]}
     assert named == set(manifest.rows)
     assert all(reason in body for reason in manifest.dropped)
+
+
+@pytest.mark.promise("exports:programs")
+def test_the_documentation_shows_the_program_of_each_card_for_trl() -> None:
+    page = ROOT / "docs/exports.md"
+    shown = {snippet.text for snippet in snippets(page, "py")}
+    programs = {program_of(text) for format, text in USAGE.items() if format.startswith("trl-")}
+    assert {program.replace('"FOLDER"', '"data"') for program in programs} == shown
 
 
 @pytest.mark.promise("exports:take")

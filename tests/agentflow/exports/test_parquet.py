@@ -15,7 +15,7 @@ from agentflow.exports._records import ExportTree
 from agentflow.exports._rows import ExportRow
 from agentflow.exports._run import VERL_RL_COLUMNS, TaskFormats
 from agentflow.models import ToolSpec
-from tests.agentflow.exports._trees import answer, node, rows
+from tests.agentflow.exports._trees import answer, node, program_of, rows
 
 
 class Load(Protocol):
@@ -25,14 +25,21 @@ class Load(Protocol):
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `datasets` keep its files in the folder of the test."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    from datasets import config, disable_progress_bars
+
+    disable_progress_bars()
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def load(cache: None) -> Load:
     import datasets
 
-    datasets.disable_progress_bars()
-
     def read(*names: str, **more: str) -> list[dict[str, Any]]:
-        found: Any = datasets.load_dataset(*names, split="train", cache_dir=str(tmp_path / "cache"), **more)
+        found: Any = datasets.load_dataset(*names, split="train", **more)
         return list(found)
 
     return read
@@ -65,20 +72,34 @@ def test_json_of_different_shapes_comes_back_without_nulls(load: Load, tmp_path:
 
 @pytest.mark.promise("exports:json")
 def test_rows_come_back_by_the_card_as_they_were_written(load: Load, synthesis: Path, tmp_path: Path) -> None:
-    for format in ("trl-sft", "sharegpt", "trl-kto"):
-        folder = tmp_path / format
-        export_run(synthesis, format, folder)
-        found = load(str(folder))
-        written = rows(folder / "train.jsonl")
-        if format != "sharegpt":  # its tools are text, as LLaMA-Factory takes them
-            written = [{**row, "tools": json.loads(row["tools"])} for row in written]
-        assert found == written
-        assert not has_nulls(
-            [row["conversations" if format == "sharegpt" else "completion"] for row in found]
-        )
+    folder = tmp_path / "sharegpt"
+    export_run(synthesis, "sharegpt", folder)
+    found = load(str(folder))
+    assert found == rows(folder / "train.jsonl")
+    assert not has_nulls([row["conversations"] for row in found])
     export_run(synthesis, "parquet", tmp_path / "tables")
     export_run(synthesis, "native", tmp_path / "native")
     assert load(str(tmp_path / "tables"), "nodes") == rows(tmp_path / "native" / "nodes.jsonl")
+
+
+@pytest.mark.promise("exports:programs")
+@pytest.mark.parametrize("format", ["trl-sft", "trl-kto", "trl-prm", "trl-grpo", "native"])
+def test_the_program_of_a_card_loads_the_rows_as_they_were_written(
+    cache: None, synthesis: Path, tmp_path: Path, format: str
+) -> None:
+    folder = tmp_path / format
+    export_run(synthesis, format, folder)
+    program = program_of((folder / "README.md").read_text(encoding="utf-8"))
+    loading = [line for line in program.splitlines() if "load_dataset" in line]
+    loaded: dict[str, Any] = {}
+    exec("\n".join(loading).replace("FOLDER", str(folder)), loaded)
+    file, name = ("nodes.jsonl", "nodes") if format == "native" else ("train.jsonl", "rows")
+    written = rows(folder / file)
+    # A column of text that holds JSON is declared as JSON.
+    own = [{**row, "tools": json.loads(row["tools"])} if "tools" in row else row for row in written]
+    found = list(loaded[name])
+    assert found == own
+    assert not has_nulls([row.get("completion") for row in found])
 
 
 @pytest.mark.promise("exports:verl")

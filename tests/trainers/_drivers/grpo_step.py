@@ -1,19 +1,17 @@
-"""Make one step with TRL's GRPOTrainer, whose environments are sandboxes: `grpo_step.py FOLDER COMMAND`.
+"""Run the program of the card of a `trl-grpo` export, for one step: `grpo_step.py FOLDER COMMAND`.
 
 The model samples freely, but its first turn is forced to a call of `bash_run` with the command. Prints one JSON object.
 """
 
 import json
 import sys
+import tempfile
 
 import torch
-from datasets import load_dataset
+import trl
+from tiny_qwen import figures, make_model, make_tokenizer, one_step, program_of, weights
 from transformers import LogitsProcessor, LogitsProcessorList, Qwen3ForCausalLM
 from transformers.utils import get_json_schema
-from trl import GRPOConfig, GRPOTrainer
-from trl_steps import arguments, make_model, make_tokenizer, step
-
-from agentflow.exports import SandboxEnvironments
 
 GENERATIONS = 2
 
@@ -51,64 +49,69 @@ class CallingModel(Qwen3ForCausalLM):
 
 
 def main(folder, command):
-    """Make the step and print its figures."""
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer, CallingModel)
+    """Run the program of the card and print the figures of its step."""
+    tokenizer, name = make_tokenizer(folder), tempfile.mkdtemp()
+    tokenizer.save_pretrained(name)
     call = json.dumps({"name": "bash_run", "arguments": {"command": command}})
-    model.call_ids = [*tokenizer(f"<tool_call>\n{call}\n</tool_call>").input_ids, tokenizer.eos_token_id]
-    model.tokenizer, model.text = tokenizer, "<tool_response>"
-    rows = load_dataset(folder, split="train")
-    seen = []
+    CallingModel.call_ids = [
+        *tokenizer(f"<tool_call>\n{call}\n</tool_call>").input_ids,
+        tokenizer.eos_token_id,
+    ]
+    CallingModel.tokenizer, CallingModel.text = tokenizer, "<tool_response>"
+    program, (runs, trainer) = program_of(folder, name), watch(tokenizer)
+    trl.GRPOTrainer = trainer
+    exec(compile(program, "README.md", "exec"), {})
+    (found,) = runs
+    print(json.dumps({**found, "call_tokens": len(CallingModel.call_ids)}))
 
-    def reward(completions, references, environments, **_):
-        seen.extend(zip(completions, references, strict=True))
-        return [float(number % 2) for number in range(len(completions))]
 
-    args = GRPOConfig(
-        **arguments(),
-        num_generations=GENERATIONS,
-        max_completion_length=512,
-        max_tool_calling_iterations=2,
-        beta=0.0,
-    )
-    with SandboxEnvironments(backends=["bash"], tools=["bash:run"]) as environments:
-        trainer = GRPOTrainer(
-            model,
-            reward,
-            args,
-            train_dataset=rows,
-            processing_class=tokenizer,
-            environment_factory=environments,
-        )
-        masks = []
-        original = trainer._generate_and_score_completions
+def watch(tokenizer):
+    """Return a list, and a trainer whose step appends its figures to it."""
+    runs = []
 
-        def watched(inputs):
-            found = original(inputs)
-            masks.extend(
+    class Watched(trl.GRPOTrainer):
+        def __init__(self, model, reward, **given):
+            self.seen, self.masks = [], []
+
+            def spread(completions, references, **more):
+                # A random model is never right, and equal rewards train nothing.
+                self.seen.extend(zip(completions, references, strict=True))
+                found = reward(completions=completions, references=references, **more)
+                return [own + number % 2 for number, own in enumerate(found)]
+
+            args = trl.GRPOConfig(
+                **one_step(per_device_train_batch_size=2),
+                num_generations=GENERATIONS,
+                max_completion_length=512,
+                max_tool_calling_iterations=2,
+                beta=0.0,
+            )
+            more = {"args": args, "processing_class": tokenizer, **given}
+            super().__init__(make_model(tokenizer, CallingModel), spread, **more)
+
+        def _generate_and_score_completions(self, inputs):
+            found = super()._generate_and_score_completions(inputs)
+            self.masks += [
                 [int((kept.bool() & tool.bool()).sum()), int(kept.sum())]
                 for kept, tool in zip(found["completion_mask"], found["tool_mask"], strict=True)
-            )
+            ]
             return found
 
-        trainer._generate_and_score_completions = watched
-        figures = step(trainer)
-        schemas = [get_json_schema(tool)["function"] for tool in trainer.tools]
-    metrics = trainer.state.log_history[0]
-    print(
-        json.dumps(
-            {
-                **figures,
-                "completions": [messages for messages, _ in seen],
-                "references": [list(own) for _, own in seen],
+        def train(self):
+            before = weights(self)
+            super().train()
+            metrics = self.state.log_history[0]
+            found = {
+                "completions": [messages for messages, _ in self.seen],
+                "references": [list(own) for _, own in self.seen],
                 "calls": metrics["tools/call_frequency"],
                 "failures": metrics["tools/failure_frequency"],
-                "masks": masks,
-                "call_tokens": len(model.call_ids),
-                "tools": schemas,
+                "masks": self.masks,
+                "tools": [get_json_schema(tool)["function"] for tool in self.tools],
             }
-        )
-    )
+            runs.append({**figures(self, before), **found})
+
+    return runs, Watched
 
 
 if __name__ == "__main__":
