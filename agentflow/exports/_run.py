@@ -234,12 +234,16 @@ def export_run(
     if layout.parquet:
         check_parquet(kind)
     with _opened(run, name) as source, replaced_folder(Path(folder)) as draft:
-        return _write(source, kind, taken, draft, view=view, split=split)
+        return write_export(source, kind, taken, draft, view=view, split=split)
 
 
-def _write(
-    source: ExportSource, kind: ExportFormat, take: Take, folder: Path, *, view: str, split: bool
+def write_export(
+    source: ExportSource, kind: ExportFormat, take: Take, folder: Path, *, view: str = "agent", split: bool
 ) -> ExportManifest:
+    """Write what a source has into an empty folder, and return its manifest.
+
+    :raises ConfigurationError: one line, if nothing of it fits the format.
+    """
     layout, tools = _LAYOUTS[kind], source.tools()
     groups, images = survey(source)
     columns = {table: dict(own) for table, own in layout.columns.items()}

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests._verl import verl_python
 from tests.behaviour._tree import ROOT
 
 _DRIVERS = Path(__file__).parent / "_drivers"
@@ -16,6 +17,8 @@ _SECONDS = 600
 
 def trainer_python(name: str) -> Path:
     """Return the Python of an environment; create it if it is missing."""
+    if name == "verl":
+        return verl_python()
     _LOCK.parent.mkdir(exist_ok=True)
     with _LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

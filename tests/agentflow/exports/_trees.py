@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentflow.cli import main
 from agentflow.exports._records import ExportAnswer, ExportImage, ExportNode, ExportTree
+from agentflow.models import ToolSpec
 from agentflow.trajectory import Verdict
 
 SEEDS = ("Explore the lighthouses of Lucan Thorne and their keepers.", "Explore the Grey Petrel.")
@@ -76,6 +77,7 @@ def answer(tree: tuple[ExportNode, ...], name: str, last: str, *, right: bool = 
         id=name,
         question=f"Question {name}?",
         answer=f"Answer {name}",
+        references=(f"Answer {name}",),
         nodes=tuple(reversed(path)),
         right=right,
     )
@@ -102,6 +104,59 @@ def program_of(card: str) -> str:
     """Return the program in the text of a card; empty: it has none."""
     found = re.search(r"^```python\n(.*?)^```", card, re.DOTALL | re.MULTILINE)
     return found[1] if found else ""
+
+
+TOOLS = (
+    ToolSpec(
+        "rag_search", "Find documents.", {"type": "object", "properties": {"query": {"type": "string"}}}
+    ),
+    ToolSpec(
+        "bash_run",
+        "Run a command.",
+        {
+            "type": "object",
+            "properties": {"options": {"type": "object", "properties": {"depth": {"type": "integer"}}}},
+        },
+    ),
+)
+"""Tools with schemas of different types."""
+
+IMAGE = ExportImage(hash="0" * 64, mime="image/png", file="images/0.png")
+
+
+class MixedSource:
+    """Run with all that formats treat differently: masked calls, images, and tools with different schemas."""
+
+    kind = "synthesis"
+    key = "mixed"
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Return two tools."""
+        return TOOLS
+
+    def image(self, image: ExportImage) -> bytes | None:
+        """Return the bytes of the image."""
+        return b"a picture" if image == IMAGE else None
+
+    def trees(self) -> Iterator[ExportTree]:
+        """Yield two trees with two answers each; the path of one has a masked call, that of another an image."""
+        for name in ("s", "t"):
+            nodes = (
+                node(f"{name}0", None, 0),
+                node(f"{name}1", f"{name}0", 1, new=False, tool="bash_run"),
+                node(f"{name}2", f"{name}1", 2),
+                node(f"{name}3", f"{name}0", 1, tool="bash_run", images=(IMAGE,)),
+            )
+            answers = (answer(nodes, f"{name}a", f"{name}2"), answer(nodes, f"{name}b", f"{name}3"))
+            yield ExportTree(
+                id=name,
+                group=name,
+                text="Explore it.",
+                nodes=nodes,
+                is_episode=False,
+                answers=answers,
+                facts={"kwargs": {"path": f"{name}.csv", "limit": {"rows": 3}}} if name == "s" else {},
+            )
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, bytes]]:
