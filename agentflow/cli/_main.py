@@ -223,10 +223,20 @@ def _describe_tokens(parser: argparse.ArgumentParser) -> None:
 
 
 def _describe_view(parser: argparse.ArgumentParser) -> None:
-    what = f"{_PLACE} (default: this folder)"
+    what = f"{_PLACE}, or ssh://[USER@]HOST/PATH (default: this folder)"
     parser.add_argument("place", nargs="?", default=".", metavar="PLACE", help=what)
     _describe_opening(parser)
     parser.add_argument("--json", action="store_true", help="print the link as JSON")
+    parser.add_argument(
+        "--until-eof", action="store_true", help="end with standard input, for programs that start it"
+    )
+    parser.add_argument(
+        "--command",
+        dest="remote_command",
+        default="agentflow",
+        metavar="COMMAND",
+        help="AgentFlow on the machine of ssh://[USER@]HOST/PATH (default: agentflow)",
+    )
 
 
 def _describe_opening(parser: argparse.ArgumentParser) -> None:

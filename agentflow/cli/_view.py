@@ -1,18 +1,45 @@
-"""`agentflow view`: serve a page about runs on this machine until Ctrl-C."""
+"""`agentflow view`: serve a page about runs until Ctrl-C, on this machine or through ssh on the machine that has them."""
 
 import argparse
-import json
 import os
+import shlex
 import signal
+import socket
+import subprocess
 import sys
 import webbrowser
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from threading import Thread
+from typing import Final, NamedTuple
 
 import anyio
+import anyio.abc
+import msgspec
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentflow.cli._output import Exit
 from agentflow.dashboard import ServedView, open_view
+from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.inspection import RunCollection, open_runs
+
+_LOOPBACK: Final = "127.0.0.1"
+_SSH: Final = "ssh://"
+_NO_PROGRAM: Final = 127
+_SSH_FAILED: Final = 255
+_LAST_SECONDS: Final = 5.0
+_MAX_LINE: Final = 1 << 16
+
+
+class PrintedLink(msgspec.Struct, frozen=True):
+    """Line of `agentflow view --json`."""
+
+    url: str
+    """Address without a path."""
+    link: str
+    """Link that opens one browser."""
+    pid: int
+    """Process that serves it."""
 
 
 def run_view(given: argparse.Namespace) -> int:
@@ -20,36 +47,182 @@ def run_view(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: one line, if it can't be served.
     """
-    return view_runs(given.place, port=given.port, opens=not given.no_open, as_json=given.json)
+    if given.place.startswith(_SSH):
+        remote = _remote(given.place)
+        port = given.port or _free_port()
+        return anyio.run(_forward, remote, port, given.remote_command, _opener(not given.no_open), given.json)
+    return view_runs(
+        given.place, port=given.port, opens=not given.no_open, as_json=given.json, until_eof=given.until_eof
+    )
 
 
-def view_runs(place: str, *, port: int = 0, opens: bool = True, as_json: bool = False) -> int:
+def view_runs(
+    place: str, *, port: int = 0, opens: bool = True, as_json: bool = False, until_eof: bool = False
+) -> int:
     """Serve a page about the runs of a place until Ctrl-C, and open it in a browser if there is one.
 
+    :param until_eof: end with standard input, too.
     :raises AgentFlowError: one line, if it can't be served.
     """
     with open_runs(place) as runs:
         known = runs.runs()
         path = f"/r/{known[0].id}" if len(known) == 1 else "/"
-        return anyio.run(_serve, runs, path, port, opens, as_json)
+        return anyio.run(_serve, runs, path, port, _opener(opens), as_json, until_eof)
 
 
-async def _serve(runs: RunCollection, path: str, port: int, opens: bool, as_json: bool) -> int:
+async def _serve(
+    runs: RunCollection,
+    path: str,
+    port: int,
+    open_link: Callable[[str], None] | None,
+    as_json: bool,
+    until_eof: bool,
+) -> int:
     def show(view: ServedView) -> None:
-        link = view.link(path)
-        known = {"url": view.url, "link": link, "pid": os.getpid()}
-        sys.stdout.write((json.dumps(known) if as_json else f"view: {link}") + "\n")
-        sys.stdout.flush()
+        _print(PrintedLink(view.url, view.link(path), os.getpid()), as_json)
 
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with open_view(runs, port=port, on_used=show) as view:
+        async with open_view(runs, port=port, on_used=show) as view, anyio.create_task_group() as tasks:
             show(view)
-            if opens and _has_browser():
-                # Some browsers block their caller until they are closed.
-                Thread(target=webbrowser.open, args=(view.link(path),), daemon=True).start()
+            if open_link is not None:
+                open_link(view.link(path))
+            if until_eof:
+                tasks.start_soon(_end_with_input, tasks.cancel_scope)
             async for _ in signals:
+                tasks.cancel_scope.cancel()
                 break
     return Exit.DONE
+
+
+def _print(link: PrintedLink, as_json: bool) -> None:
+    sys.stdout.write((msgspec.json.encode(link).decode() if as_json else f"view: {link.link}") + "\n")
+    sys.stdout.flush()
+
+
+async def _end_with_input(scope: anyio.CancelScope) -> None:
+    """Cancel a scope at the end of standard input."""
+    descriptor = sys.stdin.fileno()
+    while True:
+        # A file can be read at any time, but not be waited for.
+        with suppress(PermissionError):
+            await anyio.wait_readable(descriptor)
+        if not os.read(descriptor, _MAX_LINE):
+            return scope.cancel()
+
+
+class _RemotePlace(NamedTuple):
+    """Place on another machine."""
+
+    shown: str
+    """As it was given."""
+    machine: str
+    """`ssh://[USER@]HOST[:PORT]`, which ssh reads."""
+    path: str
+    """Path there."""
+
+
+def _remote(place: str) -> _RemotePlace:
+    """Read `ssh://[USER@]HOST[:PORT]/PATH`; `/~/` begins at the home directory.
+
+    :raises ConfigurationError: one line, if it names no machine.
+    """
+    machine, _, path = place.removeprefix(_SSH).partition("/")
+    user, _, host = machine.rpartition("@")
+    if not host or ":" in user:
+        raise ConfigurationError(
+            f"{place}: name a machine: ssh://[USER@]HOST[:PORT]/PATH, without a password"
+        )
+    # ssh begins at the home directory.
+    inner = path.removeprefix("~").lstrip("/") if path.startswith("~") else f"/{path}"
+    return _RemotePlace(place, f"{_SSH}{machine}", inner if path and inner else ".")
+
+
+async def _forward(
+    remote: _RemotePlace, port: int, command: str, open_link: Callable[[str], None] | None, as_json: bool
+) -> int:
+    """Run the viewer on another machine, with its port forwarded to the same one of this machine, until Ctrl-C."""
+    words = [
+        "ssh",
+        *("-T", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15"),
+        *("-L", f"{_LOOPBACK}:{port}:{_LOOPBACK}:{port}"),
+        *("--", remote.machine),
+        # The viewer ends with its input: it is closed however ssh ends.
+        f"exec {command} view {shlex.quote(remote.path)} --port {port} --no-open --json --until-eof",
+    ]
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        try:
+            process = await anyio.open_process(words, stdin=subprocess.PIPE, stderr=None)
+        except OSError as error:
+            raise ConfigurationError(f"{remote.shown}: ssh can't be started: {error.strerror}") from None
+        is_interrupted = anyio.Event()
+        async with process:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_end_after_signal, signals, process, is_interrupted)
+                await _print_links(process, port, open_link, as_json)
+                await process.wait()
+                tasks.cancel_scope.cancel()
+            status = await process.wait()
+    if is_interrupted.is_set():
+        return Exit.DONE
+    if status == _SSH_FAILED:
+        raise AgentFlowError(f"{remote.shown}: no connection, or it was lost")
+    if status == _NO_PROGRAM:
+        raise ConfigurationError(
+            f"{remote.shown}: there is no program {command!r} there; name it with --command"
+        )
+    return status
+
+
+async def _end_after_signal(
+    signals: AsyncIterator[signal.Signals], process: anyio.abc.Process, is_interrupted: anyio.Event
+) -> None:
+    await anext(signals)
+    is_interrupted.set()
+    assert process.stdin is not None
+    await process.stdin.aclose()
+    with anyio.move_on_after(_LAST_SECONDS):
+        await process.wait()
+    with suppress(ProcessLookupError):
+        process.terminate()
+
+
+async def _print_links(
+    process: anyio.abc.Process, port: int, open_link: Callable[[str], None] | None, as_json: bool
+) -> None:
+    """Print the links of the viewer on the other machine until it ends, and open the first."""
+    assert process.stdout is not None
+    lines = BufferedByteReceiveStream(process.stdout)
+    with suppress(
+        anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError
+    ):
+        while True:
+            line = await lines.receive_until(b"\n", _MAX_LINE)
+            try:
+                link = msgspec.json.decode(line, type=PrintedLink)
+            except msgspec.DecodeError:
+                # A shell may greet first.
+                continue
+            # Only what is forwarded is opened here.
+            if link.link.startswith(f"http://{_LOOPBACK}:{port}/"):
+                _print(link, as_json)
+                if open_link is not None:
+                    open_link(link.link)
+                    open_link = None
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind((_LOOPBACK, 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _opener(opens: bool) -> Callable[[str], None] | None:
+    """Return a function that opens a link; `None`: it is not wanted, or there is no browser."""
+    if not opens or not _has_browser():
+        return None
+    # Some browsers block their caller until they are closed.
+    return lambda link: Thread(target=webbrowser.open, args=(link,), daemon=True).start()
 
 
 def _has_browser() -> bool:
