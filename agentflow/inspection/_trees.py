@@ -41,6 +41,7 @@ from agentflow.trajectory import (
     Node,
     Observation,
     Plan,
+    Region,
     Reply,
     Text,
     Tree,
@@ -396,6 +397,17 @@ def _citations(result: SeedResult, node: str) -> Iterable[NodeCitation]:
                         image=span.image,
                         region=span.region,
                     )
+    for task in result.tasks:
+        if node in task.sources and "region" in task.metadata:
+            yield NodeCitation(
+                pair=task.id,
+                question=task.instruction,
+                quote=task.gold.answer,
+                start=0,
+                end=0,
+                image=task.metadata.get("image", ""),
+                region=msgspec.convert(task.metadata["region"], Region),
+            )
 
 
 def _spot(key: str) -> str:

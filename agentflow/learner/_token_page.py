@@ -249,7 +249,9 @@ class EpisodeTokens:
 
 def _title(row: TokenRow, numbers: Mapping[str, int]) -> str:
     trained = ", ".join(str(numbers[part.call] + 1) for part in row.trained)
-    return f"row of {len(row.ids)} tokens, trains {trained}"
+    return (
+        f"row of {len(row.ids)} tokens that trains {'call' if len(row.trained) == 1 else 'calls'} {trained}"
+    )
 
 
 def agent_of(sample: Sample) -> str:

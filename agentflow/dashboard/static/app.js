@@ -14,7 +14,7 @@
 
   const KEYS = [
     ["j k", "next or previous sibling"], ["h l", "parent or first child"], ["↑ ↓", "row above or below, in the outline"], ["← →", "close or open, in the outline"], ["o", "close or open the node"],
-    ["g", "go to the seed"], ["n N", "next or previous failure"], ["t", "tokens"], ["r", "results"], ["/", "search"], ["Esc", "back to the outline"], ["u", "up one page"], ["d", "dark or light"], ["?", "these keys"],
+    ["g", "go to the root"], ["n N", "next or previous failure"], ["t", "tokens"], ["r", "results"], ["/", "search"], ["Esc", "back to the outline"], ["u", "up one page"], ["d", "dark or light"], ["?", "these keys"],
   ];
   const help = el("dialog", { "aria-label": "Keys" }, el("h2", "Keys"), el("ul.keys", KEYS.map(([keys, text]) => el("li", el("span.soft", text), el("span", keys.split(" ").map((key) => [el("kbd", key), " "]))))),
     el("div.bar", { style: { "margin-top": "1rem" } }, el("button", { type: "button", onclick: () => help.close() }, "Close")));
@@ -30,7 +30,8 @@
       el("button", { type: "button", title: "Dark or light (d)", "aria-label": "Switch between dark and light", onclick: switchTheme }, "◐"),
       el("button", { type: "button", title: "Keys (?)", "aria-label": "Show the keys", onclick: () => help.showModal() }, "?"))), main, help);
 
-  const names = new Map();
+  const names = new Map(), kinds = new Map();
+  app.rootName = (run) => (kinds.get(run) === "synthesis" ? "Seed" : "Task");
   const drawCrumbs = (parts, run, seed) => {
     const items = [el("a", { href: app.address("/"), onclick: () => (app.cameBack = true) }, "Runs")];
     if (parts[0] === "compare") items.push(el("span", "Compare"));
@@ -52,7 +53,11 @@
     search.hidden = !run;
     fill(main, box);
     try {
-      if (run && !names.has(run)) names.set(run, (await app.load(app.runPath(run))).name);
+      if (run && !names.has(run)) {
+        const summary = await app.load(app.runPath(run));
+        names.set(run, summary.name);
+        kinds.set(run, summary.kind);
+      }
       if (own !== turn) return;
       drawCrumbs(parts, run, seed);
       const page = seed ? app.seedView(box, run, seed, query) : run ? app.runPage(box, run, query) : parts[0] === "compare" ? app.comparePage(box, query) : parts.length ? Promise.reject(new Error("There is no such page.")) : app.runsPage(box);

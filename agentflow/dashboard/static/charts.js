@@ -42,7 +42,7 @@
     const sx = (x) => LEFT + ((x - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT), sy = (y) => HEIGHT - BOTTOM - ((y - y0) / (y1 - y0)) * (HEIGHT - BOTTOM - TOP);
     const line = (points) => thinned(points).map(([x, y], at) => `${at ? "L" : "M"}${sx(x).toFixed(1)} ${sy(y).toFixed(1)}`).join("");
     const grid = niceTicks(y0, y1).map((tick) => [el("line.grid", { x1: LEFT, x2: WIDTH - RIGHT, y1: sy(tick), y2: sy(tick) }), el("text", { x: LEFT - 5, y: sy(tick) + 3, "text-anchor": "end" }, app.figure(Number(tick.toPrecision(6))))]);
-    const steps = niceTicks(x0, x1, 5).filter(Number.isInteger).map((tick) => el("text", { x: sx(tick), y: HEIGHT - 5, "text-anchor": "middle" }, app.short(tick)));
+    const steps = niceTicks(x0, x1, 5).filter(Number.isInteger).map((tick, at) => el("text", { x: sx(tick), y: HEIGHT - 5, "text-anchor": "middle" }, at ? app.short(tick) : `step ${app.short(tick)}`));
     const curves = drawn.map(({ points, colour }) => {
       const stroke = `var(--c${colour})`;
       if (points.length === 1) return el("circle", { cx: sx(points[0][0]), cy: sy(points[0][1]), r: 3, style: { fill: stroke } });
@@ -75,13 +75,21 @@
   const FIRST = /reward|score|accuracy|return|valid/i, SECOND = /loss|kl|entropy|grad|clip|length|token/i;
   const rank = (name) => (FIRST.test(name) ? 0 : SECOND.test(name) ? 1 : 2);
 
+  // A figure that never changes comes last.
+  const isFlat = (lines) => {
+    const values = lines.flatMap(({ points }) => points.map((point) => point[1]));
+    return values.length > 1 && values.every((value) => value === values[0]) ? 1 : 0;
+  };
+
   // Panel of curves over the steps of one or more runs: [{name, rows}].
   app.curves = (runs, filter = "", weight = 0.6) => {
     const charts = [];
     const pointed = (step) => charts.forEach((chart) => chart.at(step));
     const names = [...new Set(runs.flatMap(({ rows }) => app.figureNames(rows)))].filter((name) => name.toLowerCase().includes(filter.toLowerCase()));
-    names.sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
-    const shown = names.slice(0, 120).map((name) => app.chart(name, runs.map(({ name: run, rows }, at) => ({ name: run, points: app.seriesOf(rows, name), colour: (at % 6) + 1 })), { weight, pointed })).filter(Boolean);
+    const series = new Map(names.map((name) => [name, runs.map(({ name: run, rows }, at) => ({ name: run, points: app.seriesOf(rows, name), colour: (at % 6) + 1 }))]));
+    const order = new Map(names.map((name) => [name, rank(name) + 3 * isFlat(series.get(name))]));
+    names.sort((one, other) => order.get(one) - order.get(other) || (one < other ? -1 : 1));
+    const shown = names.slice(0, 120).map((name) => app.chart(name, series.get(name), { weight, pointed })).filter(Boolean);
     charts.push(...shown);
     return shown.length ? el("div.charts", shown) : el("p.none", names.length ? "No finite figures yet." : "No figure has this name.");
   };

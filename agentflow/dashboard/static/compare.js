@@ -58,11 +58,12 @@
       ["tasks in both", count(found.tasks.length)], ["mean of A", app.figure(found.a)], ["mean of B", app.figure(found.b)],
       ["B − A", el("span", { class: `delta ${found.difference > 0 ? "up" : found.difference < 0 ? "down" : ""}` }, app.signed(found.difference))],
       found.error === null ? null : ["95 % interval", `${app.signed(found.difference - 1.96 * found.error)} to ${app.signed(found.difference + 1.96 * found.error)}`],
-      ["p, paired permutation", found.p < 0.001 ? "< 0.001" : found.p.toFixed(3)], ["B better", count(found.better)], ["B worse", count(found.worse)],
+      ["p-value, paired permutation test", found.p < 0.001 ? "< 0.001" : found.p.toFixed(3)], ["B better", count(found.better)], ["B worse", count(found.worse)],
     ]) : null;
+    const verdict = !found.scored ? null : found.p >= 0.05 ? "No clear difference: chance alone could explain it." : `${found.difference > 0 ? "B" : "A"} scores higher, and chance alone would rarely give such a difference.`;
     const title = (letter, run) => el("a", { href: app.runAddress(run.id) }, el("span.faint", `${letter} `), run.name);
     const swap = el("button", { type: "button", onclick: () => app.go(app.address("/compare", { a: b, b: a })) }, "Swap");
-    fill(page, el("div.head", el("h1", title("A", one), el("span.faint", " and "), title("B", other)), el("span.grow"), swap), figures ?? el("p.none", found.tasks.length ? "These runs have no scores to compare." : "These runs have no task in common."));
+    fill(page, el("div.head", el("h1", title("A", one), el("span.faint", " and "), title("B", other)), el("span.grow"), swap), verdict && el("p.soft", verdict), figures ?? el("p.none", found.tasks.length ? "These runs have no scores to compare." : "These runs have no task in common."));
     if (found.tasks.length) add(page, taskTable(a, b, found.tasks, page));
     const steps = await Promise.all([one, other].map(async (run) => ({ name: run.name, rows: run.steps ? await app.load(app.runPath(run.id, "metrics")) : [] })));
     if (steps.some(({ rows }) => rows.length)) add(page, el("h2", "Training"), el("div.legend", steps.map(({ name }, at) => el("span", el("i.swatch", { style: { background: `var(--c${at + 1})` } }), name))), app.curves(steps));
@@ -73,7 +74,15 @@
     const grid = { style: { "grid-template-columns": wide ? "minmax(0,1fr) 6rem 6rem 6rem minmax(0,.45fr) minmax(0,.45fr)" : "minmax(0,1fr) 3.4rem 3.4rem 4rem" } };
     const orders = { "largest change": (one, other) => Math.abs(other.difference ?? 0) - Math.abs(one.difference ?? 0), "B worse first": (one, other) => (one.difference ?? 0) - (other.difference ?? 0), "B better first": (one, other) => (other.difference ?? 0) - (one.difference ?? 0), "name": (one, other) => (one.name < other.name ? -1 : 1) };
     let rows = [];
-    const answers = (run, task) => el("span.wide", { role: "cell", class: "wide" }, task.samples.slice(0, 6).map((seed, at) => [at ? " · " : "", el("a", { href: app.seedAddress(run, seed.id), title: seed.answer || seed.failure }, seed.answer || (seed.failure ? "failed" : seed.id))]));
+    // Each different answer once, with a link to its first sample.
+    const answers = (run, task) => {
+      const groups = new Map();
+      for (const seed of task.samples) {
+        const said = seed.answer || (seed.failure ? "failed" : "no answer");
+        groups.set(said, [...(groups.get(said) ?? []), seed]);
+      }
+      return el("span.wide", { role: "cell", class: "wide" }, [...groups].slice(0, 6).map(([said, seeds], at) => [at ? " · " : "", el("a", { href: app.seedAddress(run, seeds[0].id), title: seeds[0].failure || said }, said), seeds.length > 1 ? el("span.faint", ` ×${seeds.length}`) : null]));
+    };
     const list = new app.Rows((index) => {
       const task = rows[index], way = task.difference > 0 ? "up" : task.difference < 0 ? "down" : "";
       return el("div.row", { role: "row", ...grid }, el("span", { role: "cell", title: task.text }, task.text || task.name), el("span.right", { role: "cell" }, app.figure(task.a.mean)), el("span.right", { role: "cell" }, app.figure(task.b.mean)),

@@ -94,6 +94,7 @@
   };
 
   // News of a run. `tell` gets the changes; the browser connects again by itself and continues at the last cursor.
+  // A run that is over (`isOver`) has no light until it has news, because somebody continued it.
   let source = null;
   const state = (name, words) => {
     const light = document.querySelector(".live");
@@ -102,15 +103,16 @@
     light.querySelector(".words").textContent = words;
     light.title = { live: "Connected: news appears by itself", lost: "Connection lost; trying again" }[name] ?? "";
   };
-  app.watch = (path, tell) => {
+  app.watch = (path, tell, isOver = false) => {
     source?.close();
     source = null;
     if (app.bundle) return state("", "bundle");
     if (!path) return state("", "");
     const own = (source = new EventSource(`/api/${path}`));
-    own.onopen = () => state("live", "live");
+    own.onopen = () => (isOver ? state("", "") : state("live", "live"));
     own.onerror = () => state(own.readyState === EventSource.CLOSED ? "" : "lost", own.readyState === EventSource.CLOSED ? "" : "offline");
     own.addEventListener("change", (event) => {
+      isOver = false;
       state("live", "live");
       if (own === source) tell(JSON.parse(event.data));
     });

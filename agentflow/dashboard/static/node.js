@@ -70,13 +70,13 @@
     for (let above = app.parentOf(spot); spot !== "" && above !== ""; above = app.parentOf(above)) if (!outline.known.has(above)) await outline.siblings(above);
     const children = node.children ? await outline.children(spot) : [];
     const parts = [pathBar(outline, spot, choose)];
-    if (siblings.length) parts.push(cards(outline, siblings, spot, choose, "Siblings"));
+    if (siblings.length > 1) parts.push(cards(outline, siblings, spot, choose, "Siblings"));
     parts.push(spot === "" ? seedBlock(node, results) : actionBlock(node));
-    if (spot !== "" || node.parts?.length) parts.push(observation(run, seed, node, spot));
+    if (spot !== "" || node.citations?.length || node.parts?.some((part) => part.text !== results?.text)) parts.push(observation(run, seed, node, spot));
     if (node.calls?.length) parts.push(...calls(run, seed, node, at, address));
     if (children.length) parts.push(el("h2", { style: { "margin-top": ".6rem" } }, app.plural(children.length, "next action")), cards(outline, children, null, choose, "Next actions"));
     if (node.stalled) parts.push(el("p.soft", `Fewer next actions than wanted: ${node.stalled}`));
-    const made = el("article.measure", { "aria-label": spot === "" ? "Seed" : `Node ${spot}` }, parts);
+    const made = el("article.measure", { "aria-label": spot === "" ? app.rootName(run) : `Node ${spot}` }, parts);
     return { node: made, signature: JSON.stringify([node, siblings, children, at.call]) };
   };
 
@@ -89,7 +89,7 @@
 
   const pathBar = (outline, spot, choose) => {
     const steps = spot === "" ? [] : spot.split("-");
-    const links = [link(choose, outline, "", { "aria-current": spot === "" ? "location" : null }, "Seed")];
+    const links = [link(choose, outline, "", { "aria-current": spot === "" ? "location" : null }, app.rootName(outline.run))];
     for (let depth = 1; depth <= steps.length; depth++) {
       const own = steps.slice(0, depth).join("-");
       const about = outline.known.get(own);
@@ -117,12 +117,14 @@
 
   const value = (given) => (typeof given === "string" ? app.longText(given, { tag: "pre.words" }) : el("pre.words", JSON.stringify(given, null, typeof given === "object" ? 2 : 0)));
 
+  const ISOLATION = { fork: "It ran in a fork of its parent's sandbox.", replay: "It ran in a fresh sandbox after the path was replayed.", shared: "It ran in a shared sandbox: its tool has no state." };
+
   const actionBlock = (node) => {
     const entries = Object.entries(node.arguments ?? {});
     const list = entries.length ? el("dl.args", entries.flatMap(([name, given]) => [el("dt", name), el("dd", value(given))])) : el("p.faint", "No arguments");
-    const verdict = node.verdict ? [chip(node.verdict), node.reason ? el("span.soft", node.reason) : null, node.judge ? el("span.faint", `by ${node.judge}`) : null] : [chip("waiting", "not judged yet")];
+    const verdict = node.verdict ? [chip(node.verdict), node.reason ? el("span.soft", node.reason) : null, node.judge ? el("span.faint", `judged by ${node.judge === "rule" ? "a rule" : "the model"}`) : null] : [chip("waiting", "not judged yet")];
     return [
-      el("div.head", el("h1.mono", { style: { "overflow-wrap": "anywhere" } }, node.tool), verdict, el("span.grow"), el("span.faint", node.isolation ? `ran in: ${node.isolation}` : ""),
+      el("div.head", el("h1.mono", { style: { "overflow-wrap": "anywhere" } }, node.tool), verdict, el("span.grow"), el("span.faint", { title: ISOLATION[node.isolation] ?? "" }, node.isolation ? `isolation: ${node.isolation}` : ""),
         node.diverged ? el("span.chip.repeats", { title: "It returned something else when it was replayed" }, "diverged") : null, node.id ? copyButton(node.id) : null),
       node.failure ? el("div.block", { style: { "border-left": "3px solid var(--error)" } }, el("div.body", chip("error", node.failure.kind), " ", node.failure.message)) : null,
       node.trouble ? el("p", chip("error", "program"), " ", node.trouble) : null,
@@ -153,7 +155,7 @@
     if (pictures.childElementCount) body.push(pictures);
     if (!body.length) body.push(el("p.faint", "Empty"));
     const characters = Math.max(0, base - 1);
-    const made = [block("Observation", [characters ? app.plural(characters, "character") : "", number ? app.plural(number, "image") : ""].filter(Boolean).join(", "), body)];
+    const made = [block(spot === "" ? "Content" : "Observation", [characters ? app.plural(characters, "character") : "", number ? app.plural(number, "image") : ""].filter(Boolean).join(", "), body)];
     if (cites.length) {
       const known = new Set();
       const list = el("div.cites", cites.map((cite, index) => {
@@ -185,12 +187,17 @@
     return el("div.picture", image, regions);
   };
 
+  const purpose = ({ key, role }, spot) => {
+    if (key.startsWith(`plan/${app.parentOf(spot) || "root"}/`) && spot !== "") return `${role} chose this action`;
+    return key.startsWith(`plan/${spot || "root"}/`) ? `${role} chose the next actions` : key === `node/${spot}` ? `${role} judged this node` : role;
+  };
+
   const calls = (run, seed, node, at, address) =>
     node.calls.map((call) => {
       const usage = call.usage ?? {};
-      const info = [call.key, usage.prompt_tokens || usage.completion_tokens ? `${count(usage.prompt_tokens)} → ${count(usage.completion_tokens)} tokens` : "", call.seconds !== null && call.seconds !== undefined ? app.span(call.seconds) : "", call.failure ? call.failure.kind : ""];
+      const info = [call.key, usage.prompt_tokens || usage.completion_tokens ? `${count(usage.prompt_tokens)} prompt and ${count(usage.completion_tokens)} sampled tokens` : "", call.seconds !== null && call.seconds !== undefined ? app.span(call.seconds) : "", call.failure ? call.failure.kind : ""];
       const body = el("div.body");
-      const box = el("details.block", { data: { name: `call ${call.key}` } }, el("summary", el("span", `Model call: ${call.role}`), el("span.info.grow.cut.mono", info.filter(Boolean).join(" · "))), body);
+      const box = el("details.block", { data: { name: `call ${call.key}` } }, el("summary", el("span", `Model call: ${purpose(call, node.spot)}`), el("span.info.grow.cut.mono", info.filter(Boolean).join(" · "))), body);
       let isLoaded = false;
       box.addEventListener("toggle", async () => {
         if (box.open && at.call !== call.key) (at.call = call.key), app.replace(address());
@@ -232,7 +239,7 @@
     const pair = (answer) => el("section.pair", { "aria-label": answer.id },
       el("div.bar", answer.kind ? chip("kind", answer.kind) : null, answer.score !== null && answer.score !== undefined ? el("span", { class: `chip ${answer.score > 0 ? "new" : "error"}` }, `score ${app.score(answer.score)}`) : null, answer.hops ? el("span.faint", app.plural(answer.hops, "hop")) : null,
         answer.pass_rate !== null && answer.pass_rate !== undefined ? el("span.faint", `pass rate ${Math.round(answer.pass_rate * 100)} %`) : null, el("span.faint.mono.cut", answer.id)),
-      el("div.q", app.longText(answer.question, { tag: "div.words" })), el("div.a", app.longText(answer.answer || "(no answer)", { tag: "div.words" })),
+      el("div.q", app.longText(answer.question, { tag: "div.words" })), el("div.a", app.longText(pretty(answer.answer) || "(no answer)", { tag: "div.words" })),
       answer.references?.length ? el("p.soft", "Reference: ", answer.references.join(" · ")) : null, answer.reason ? el("p.soft", answer.reason) : null,
       answer.steps?.length ? el("ol", answer.steps.map((step) => el("li.soft", step))) : null,
       answer.spots?.length ? el("p.bar", el("span.faint", "Evidence"), answer.spots.map((spot) => el("a.mono", { href: app.seedAddress(run, seed, { spot }), onclick: (event) => {

@@ -11,6 +11,8 @@
   const failed = (run) => Object.values(run.failures ?? {}).reduce((sum, number) => sum + number, 0);
   const money = (cost) => (cost === null || cost === undefined ? null : `$${cost < 1 ? cost.toPrecision(2) : cost.toFixed(2)}`);
 
+  const isOver = (app.isOver = (state) => state === "done" || state === "stopped");
+
   // Table of all runs
   app.runsPage = async (main) => {
     const columns = { style: { "grid-template-columns": "1.4rem minmax(9rem,2fr) 6rem 6rem minmax(8rem,1fr) 6rem 6rem 12.5rem" } };
@@ -19,6 +21,7 @@
     const chosen = [];
     let drawn = "";
     const compare = el("button.primary", { type: "button", disabled: true, onclick: () => app.go(app.address("/compare", { a: chosen[0], b: chosen[1] })) }, "Compare");
+    const hint = el("span.faint");
     const body = el("div");
     const draw = async () => {
       const runs = (await app.load("runs")).slice().sort((one, other) => (other.started ?? 0) - (one.started ?? 0));
@@ -44,11 +47,12 @@
           el("span.right.wide", { role: "cell" }, money(run.cost) ?? ""),
           el("span.soft.wide", { role: "cell" }, app.time(run.started)));
       });
+      fill(hint, runs.length > 1 ? "Choose two runs to compare them by task." : "");
       const names = ["", "Run", "Kind", "State", "Done", "Failures", "Cost", "Started"];
       const heads = names.map((name, at) => el("span", { role: "columnheader", class: `${at >= 4 ? "wide" : ""} ${at === 5 || at === 6 ? "right" : ""}` }, name || el("span.hidden", "Compare")));
       return fill(body, el("div.table", { role: "table", "aria-label": "Runs" }, el("div.row.heads", { role: "row", ...layout }, heads), rows));
     };
-    add(main, el("div.page", el("div.head", el("h1.grow", "Runs"), compare), body));
+    add(main, el("div.page", el("div.head", el("h1.grow", "Runs"), hint, compare), body));
     await draw();
     if (app.bundle) return;
     const timer = setInterval(() => (body.isConnected ? document.hidden || draw().catch(() => {}) : clearInterval(timer)), 5000);
@@ -63,7 +67,8 @@
     const names = [["seeds", { synthesis: "Seeds", rollout: "Samples" }[summary.kind] ?? "Episodes"]];
     if (summary.kind !== "synthesis") names.push(["tasks", "By task"]);
     if (isTraining) names.push(["training", "Training"]);
-    names.push(["status", "Actors"], ["tools", "Tools"], ["settings", "Settings"]);
+    if (summary.kind === "synthesis") names.push(["status", "Actors"]);
+    names.push(["tools", "Tools"], ["settings", "Settings"]);
     const current = names.some(([name]) => name === query.tab) ? query.tab : isTraining && !query.text ? "training" : "seeds";
     const figures = el("div");
     const draw = () => fill(figures, summaryFigures(summary));
@@ -79,7 +84,7 @@
     app.watch(app.runPath(run, "events"), async (changes) => {
       if (changes.summary || changes.steps) summary = await app.load(app.runPath(run)), draw();
       await update?.(changes, summary);
-    });
+    }, isOver(summary.state));
     return { title: summary.name };
   };
 
@@ -88,7 +93,7 @@
     const failures = Object.entries(run.failures ?? {}).sort((one, other) => other[1] - one[1]);
     return [
       app.figures([
-        ["done", el("span", count(done), el("span.faint", ` / ${count(total)}`))],
+        [`${{ synthesis: "seeds", rollout: "samples" }[run.kind] ?? "episodes"} done`, el("span", count(done), total === done ? null : el("span.faint", ` / ${count(total)}`))],
         running ? ["running", count(running)] : null, waiting ? ["waiting", count(waiting)] : null,
         run.steps ? ["steps", count(run.steps)] : null,
         usage.calls ? ["model calls", short(usage.calls)] : null,
@@ -106,7 +111,7 @@
     const hasScores = summary.kind !== "synthesis";
     const label = { synthesis: "seeds", rollout: "samples" }[summary.kind] ?? "episodes", isEpisode = label === "episodes";
     const wide = innerWidth > 760;
-    const template = wide ? `8.5rem minmax(0,1fr) 5.6rem 5rem ${hasScores ? "5rem minmax(0,.5fr)" : "5rem"} 1.2rem` : "minmax(0,1fr) 4.6rem 3.4rem";
+    const template = wide ? `8.5rem minmax(0,1fr) 5.6rem 5rem ${hasScores ? "5rem minmax(0,.5fr)" : "5.5rem"} 1.2rem` : "minmax(0,1fr) 4.6rem 5rem";
     const grid = { style: { "grid-template-columns": template } };
     const filter = { text: query.text ?? "", state: query.state ?? "" };
     let seeds = [], isEnd = false, loading = null, turn = 0;
@@ -150,9 +155,9 @@
     const states = el("select", { "aria-label": "State", onchange: () => ((filter.state = states.value), restart()) },
       el("option", { value: "" }, "All states"), STATES.map((name) => el("option", { value: name, selected: name === filter.state }, name)));
     const shown = el("span.faint.num", { role: "status" });
-    const heads = wide ? ["Id", hasScores ? "Question" : "Content", "State", isEpisode ? "Calls" : "Nodes", hasScores ? "Score" : "Pairs", hasScores ? "Answer" : null, ""] : ["Content", "State", hasScores ? "Score" : "Pairs"];
+    const heads = wide ? ["Id", hasScores ? "Question" : "Content", "State", isEpisode ? "Calls" : "Nodes", hasScores ? "Score" : "Accepted", hasScores ? "Answer" : null, ""] : ["Content", "State", hasScores ? "Score" : "Accepted"];
     add(panel, el("div.bar", find, states, shown), el("div.table.fill", el("div.row.heads", { "aria-hidden": "true", ...grid },
-      heads.filter((name) => name !== null).map((name) => el("span", { class: ["Nodes", "Calls", "Score", "Pairs"].includes(name) ? "right" : "" }, name))), rows.box));
+      heads.filter((name) => name !== null).map((name) => el("span", { class: ["Nodes", "Calls", "Score", "Accepted"].includes(name) ? "right" : "", title: name === "Accepted" ? "Accepted questions or tasks, before quotas drop some of the run's" : null }, name))), rows.box));
     const step = (way) => () => {
       const focused = [...rows.shown].find(([, row]) => row.contains(document.activeElement));
       const index = Math.max(0, Math.min(seeds.length - 1, focused ? focused[0] + way : rows.range()[0]));
@@ -222,18 +227,20 @@
     return add(panel, el("div.block", el("div.body", el("dl.args", list))));
   };
 
+  const CALLS = { in_flight: "In flight", waiting: "Waiting", limit: "Limit at once", calls: "Calls so far", failures: "Failed" };
+
   // Supervised actors and calls in flight
-  app.statusPanel = async (panel, run) => {
+  app.statusPanel = async (panel, run, summary) => {
     const draw = async () => {
       const found = await app.load(app.runPath(run, "status")).catch((error) => (error.status === 404 || app.bundle ? null : Promise.reject(error)));
-      if (!found) return fill(panel, el("p.none", "No supervisor of this run is reachable. Open the page by `agentflow ctl open` while the run is alive."));
+      if (!found) return fill(panel, el("p.none", app.isOver(summary.state) ? "The run is over: it has no actors." : "The run can't be asked: it is not on this machine, or has no control server."));
       const table = (title, entries) => {
         const names = [...new Set(entries.flatMap((entry) => Object.keys(entry)))].slice(0, 7);
         const grid = { style: { "grid-template-columns": `minmax(8rem,1.5fr) repeat(${Math.max(0, names.length - 1)}, minmax(0,1fr))` } };
-        return [el("h2", title), entries.length ? el("div.table", { role: "table", "aria-label": title }, el("div.row.heads", { role: "row", ...grid }, names.map((name) => el("span", { role: "columnheader" }, name.replaceAll("_", " ")))),
-          entries.map((entry) => el("div.row", { role: "row", ...grid }, names.map((name) => el("span", { role: "cell" }, name === "state" ? chip(String(entry[name])) : typeof entry[name] === "object" ? JSON.stringify(entry[name]) : entry[name] ?? ""))))) : el("p.none", "None.")];
+        return [el("h2", title), entries.length ? el("div.table", { role: "table", "aria-label": title }, el("div.row.heads", { role: "row", ...grid }, names.map((name) => el("span", { role: "columnheader", class: name in CALLS ? "right" : "" }, CALLS[name] ?? name[0].toUpperCase() + name.slice(1)))),
+          entries.map((entry) => el("div.row", { role: "row", ...grid }, names.map((name) => el("span", { role: "cell", class: name in CALLS ? "right" : "" }, name === "state" ? chip(String(entry[name])) : typeof entry[name] === "object" ? JSON.stringify(entry[name]) : entry[name] ?? ""))))) : el("p.none", "None.")];
       };
-      return fill(panel, table("Actors", found.actors ?? []), table("Calls in flight", found.calls ?? []));
+      return fill(panel, table("Actors", found.actors ?? []), table("Model calls", (found.calls ?? []).map((entry, at) => ({ model: `Model ${at + 1}`, ...entry }))));
     };
     await draw();
     if (app.bundle) return undefined;

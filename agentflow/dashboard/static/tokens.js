@@ -35,7 +35,7 @@
     }
     if (piece.advantage !== null && piece.advantage !== undefined) parts.push(`advantage ${app.signed(piece.advantage)}`);
     if (piece.version) parts.push(`version ${piece.version}`);
-    if (piece.call) parts.push(piece.call);
+    if (piece.call) parts.push(/^\d+$/.test(piece.call) ? `call ${piece.call}` : piece.call);
     return parts.join(" · ");
   };
 
@@ -76,16 +76,16 @@
     const sampled = row.pieces.reduce((sum, piece) => sum + (piece.logprobs?.length ?? 0), 0), all = row.pieces.reduce((sum, piece) => sum + piece.ids.length, 0);
     const trained = row.pieces.reduce((sum, piece) => sum + (piece.kind === "trained" ? piece.ids.length : 0), 0);
     const versions = [...new Set(row.pieces.map((piece) => piece.version).filter(Boolean))], advantages = [...new Set(row.pieces.map((piece) => piece.advantage).filter((one) => one !== null && one !== undefined))];
-    const info = [row.agent, app.plural(all, "token"), `${count(sampled)} sampled`, `${count(trained)} trained`, versions.length ? `version ${versions.join(", ")}` : "", advantages.length ? `advantage ${advantages.slice(0, 3).map((one) => app.signed(one)).join(", ")}` : ""];
+    const info = [row.agent, row.title ? "" : app.plural(all, "token"), `${count(sampled)} sampled`, `${count(trained)} trained`, versions.length ? `version ${versions.join(", ")}` : "", advantages.length ? `advantage ${advantages.slice(0, 3).map((one) => app.signed(one)).join(", ")}` : ""];
     return el("details.block", { open: place < 4 }, el("summary", el("span.cut", row.title || `Row ${place + 1}`), el("span.info.grow.cut", info.filter(Boolean).join(" · "))), el("div.body", row.note ? el("p.faint", row.note) : null, text, bar));
   };
 
   app.tokenView = async (run, seed) => {
     const rows = await app.load(app.seedPath(run, seed, "tokens"));
     if (!rows.length) return el("div.measure", el("h1.hidden", "Tokens"), el("p.none", "No exact tokens are known for this seed: its models did not report them."));
-    const status = el("p", { role: "status", class: "mono soft", style: { position: "sticky", top: "-1rem", background: "var(--ground)", padding: ".5rem 0", "z-index": "1", "min-height": "2.6em" } }, "Point at a token for its figures; with the keyboard use ← and →.");
+    const status = el("p", { role: "status", class: "mono soft", style: { position: "sticky", top: "-1rem", background: "var(--ground)", padding: ".5rem 0", "z-index": "1", "min-height": "2.6em" } }, "Point at a token to see its log-probability, advantage and version. Keys: ← and →.");
     const legend = [["trained", "trained, advantage ≥ 0: darker is likelier"], ["worse", "trained, advantage below 0"], ["left_out", "sampled, left out of the loss"]].map(([name, text]) => el("span", el("i", { class: `swatch ${name}` }), text));
-    const box = el("div.measure", el("h1.hidden", "Tokens"), el("div.legend", legend, el("span", el("u", "underlined"), "log-probability below −3"), el("span", el("span", { style: { "border-left": "2px solid var(--accent)" } }, " "), "change of version")), status);
+    const box = el("div.measure", el("h1.hidden", "Tokens"), el("div.legend", legend, el("span", el("u", "underlined"), "unlikely: log-probability below −3"), el("span", el("i.swatch.version"), "other version of the weights from here")), status);
     let next = 0;
     const bar = el("div.more");
     const more = () => {

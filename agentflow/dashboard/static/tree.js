@@ -133,9 +133,9 @@
           if (!this.letters.delete(letter)) this.letters.add(letter);
           this.arrange();
           this.drawFilters();
-        } }, el("span", { class: `mark ${name}`, "aria-hidden": "true" }, shape), ` ${count(numbers[letter])}`, el("span.hidden", ` ${name.replace("_", " ")}`)));
-      fill(this.filters, buttons);
-      fill(this.total, `${app.plural(this.shape.spots.length, "node")}`);
+        } }, el("span", { class: `mark ${name}`, "aria-hidden": "true" }, shape), ` ${count(numbers[letter])} ${name.replace("_", " ")}`));
+      fill(this.filters, buttons.length > 1 || this.letters.size ? buttons : []);
+      fill(this.total, app.plural(this.shape.spots.length - 1, "node"));
     }
 
     row(place) {
@@ -149,7 +149,7 @@
         "aria-level": depth + 1, "aria-selected": String(spot === this.selected), "aria-expanded": hasChildren ? String(isOpen) : null,
         "aria-setsize": siblings?.length ?? null, "aria-posinset": siblings ? siblings.indexOf(index) + 1 : null,
       }, depth > 0 ? el("span.guides", { style: { "--depth": depth } }) : null, el("span.fold", { "aria-hidden": "true" }, hasChildren ? (isOpen ? "▾" : "▸") : ""), app.mark(mark, spot),
-        el("span.tool.cut", spot === "" ? "Seed" : about ? about.tool : spot), el("span.text.cut", spot === "" ? this.text : about ? about.intent || about.arguments || about.line : ""),
+        el("span.tool.cut", spot === "" ? app.rootName(this.run) : about ? about.tool : spot), el("span.text.cut", spot === "" ? this.text : about ? about.intent || about.arguments || about.line : ""),
         about?.images ? el("span.badge", { title: app.plural(about.images, "image") }, `▣ ${about.images}`) : null,
         this.planned.has(spot) && !hasChildren ? el("span.badge", { title: "Its next actions are chosen and have no result yet" }, "…") : null,
         !isOpen && hasChildren ? el("span.badge.num", `+${count([...shape.children(index)].length)}`) : null);
@@ -352,7 +352,7 @@
         });
       };
       next(changes);
-    });
+    }, app.isOver(skeleton.state));
     return { title: seed, focus: outline.box };
   };
 

@@ -178,12 +178,12 @@ async def test_every_node_can_be_reached_by_keyboard_and_a_bundle_shows_the_same
 
 @pytest.mark.promise("view:page:large")
 async def test_a_tree_of_100000_nodes_has_few_rows_in_the_document(chromium: Browser, tmp_path: Path) -> None:
-    spots, marks = [""], "n" * 100_000
+    spots, marks = [""], "n" * 100_001
     for parent in spots:
         spots += [f"{parent}-{position}".removeprefix("-") for position in range(3)]
-        if len(spots) >= 100_000:
+        if len(spots) > 100_000:
             break
-    skeleton = {"seed": "seed_001", "state": "done", "spots": spots[:100_000], "marks": marks, "planned": []}
+    skeleton = {"seed": "seed_001", "state": "done", "spots": spots[:100_001], "marks": marks, "planned": []}
 
     async def answer(route: Route) -> None:
         await route.fulfill(json=skeleton)

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from agentflow.errors import ConfigurationError
+from agentflow.inspection import open_runs
 from agentflow.journal import NewSeed
 from agentflow.synthesis import TASKS, Report, load_config
 from agentflow.synthesis.pipeline import SynthesisRun
@@ -66,6 +67,21 @@ async def test_a_task_about_a_picture_is_answered_by_its_region_and_by_nothing_e
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await check_tasks(2, tmp_path, monkeypatch)
+
+
+@pytest.mark.promise("tasks:document:cited")
+async def test_the_region_of_a_task_is_a_citation_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = harbour_report(tmp_path, 1)
+    _, tasks = await synthesise(document, Sight(1, known={"*": "77 tons"}), 1, 2, monkeypatch)
+    with open_runs(tmp_path / "out") as runs:
+        node = runs.run(runs.runs()[0].id).node("seed_001", "0")
+    (image,) = [part.blob for part in node.parts if part.blob]
+    assert [(cite.pair, cite.quote, cite.image, cite.region) for cite in node.citations] == [
+        (task.id, task.gold.answer, image, msgspec.convert(task.metadata["region"], Region)) for task in tasks
+    ]
+    assert tasks
 
 
 @pytest.mark.soak
