@@ -157,7 +157,10 @@ class ViewRoutes:
             body += part
             if len(body) > _MAX_BODY:
                 raise PageDataError(413, f"an export is asked for in at most {_MAX_BODY} bytes")
-        wanted = msgspec.json.decode(body, type=_ExportRequest)
+        try:
+            wanted = msgspec.json.decode(body, type=_ExportRequest)
+        except msgspec.DecodeError as error:
+            raise PageDataError(400, f"an export can't be asked for so: {error}") from None
         export = partial(self._data.export, request.path_params["run"], **msgspec.structs.asdict(wanted))
         manifest = await anyio.to_thread.run_sync(export, limiter=self._exporter)
         return Response(msgspec.json.encode(manifest), media_type=_JSON)
@@ -253,7 +256,7 @@ async def change_events(feed: ChangeFeed, cursor: str, closing: anyio.Event) -> 
         event = b""
         try:
             changes = await feed.after(cursor)
-        except (AgentFlowError, OSError, KeyError) as error:
+        except (AgentFlowError, OSError, KeyError, msgspec.DecodeError) as error:
             if not in_trouble:
                 line = str(error) if isinstance(error, AgentFlowError) else error_line(error)
                 event = _event("trouble", "", msgspec.json.encode({"error": line}))
@@ -366,8 +369,10 @@ def _answered(handle: Handler) -> Handler:
             return await handle(request)
         except PageDataError as error:
             status, message = error.status, str(error)
-        except (ConfigurationError, msgspec.DecodeError) as error:
+        except ConfigurationError as error:
             status, message = 400, str(error)
+        except msgspec.DecodeError as error:
+            status, message = 503, f"a record of the run is damaged: {error}"
         except AgentFlowError as error:
             status, message = 503, str(error)
         except Exception as error:  # boundary of the server: the page shows one line

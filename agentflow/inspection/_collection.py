@@ -8,22 +8,27 @@ from pathlib import Path
 from typing import Final, Self
 
 import msgspec
+from msgspec import Struct
 
 from agentflow._secrets import MASK
 from agentflow._typeguards import is_object
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, error_line
 from agentflow.inspection._cards import card_or_error, runs_card
 from agentflow.inspection._reader import RunReader
 from agentflow.inspection._rollouts import EpisodeRun
 from agentflow.inspection._trainings import TrainingFolder, is_training, settings_of
 from agentflow.inspection._trees import TreeRun
-from agentflow.inspection._types import RunSummary
+from agentflow.inspection._types import RunSummary, WorkState
 from agentflow.journal import JournalReader, StoredRun, open_reader
-from agentflow.runs import JOURNAL_FILE
+from agentflow.runs import JOURNAL_FILE, RUN_START
 from agentflow.trajectory import digest
 
 _DEPTH: Final = 3
 """Levels of folders that are searched for runs."""
+
+
+class _Started(Struct):
+    started: float | None = None
 
 
 class RunCollection:
@@ -75,9 +80,9 @@ class RunCollection:
         self._stack.close()
 
     def runs(self) -> list[RunSummary]:
-        """Return all runs, also those that were begun since it was opened."""
+        """Return all runs, also those that were begun since it was opened. One that can't be read has `trouble`."""
         self._find()
-        return [reader.summary() for reader in self._readers.values()]
+        return [_summary(reader) for reader in self._readers.values()]
 
     def run(self, run: str) -> RunReader:
         """Return the reader of a run by its id, or of the only run of that name.
@@ -110,6 +115,8 @@ class RunCollection:
                 self._add_folder(folder)
             except ConfigurationError as error:
                 broken.append(error)
+            except msgspec.DecodeError as error:
+                broken.append(ConfigurationError(f"{folder}: a record of the run is damaged: {error}"))
         if broken and not self._readers:
             raise broken[0]
         if not self._readers:
@@ -141,7 +148,9 @@ class RunCollection:
                 continue
             self._known.add((name, run.number))
             shown = folder.name if folder is not None and len(stored) == 1 else run.name
-            id = self._free(_id(shown, digest([shown, run.name, run.settings.decode()], 4)), place)
+            id = self._free(
+                _id(shown, digest([shown, run.name, run.settings.decode(), _start(journal, run)], 4)), place
+            )
             kind = EpisodeRun if _is_rollout(journal, run) else TreeRun
             self._readers[id] = kind(id, shown, journal, run, folder)
 
@@ -159,6 +168,16 @@ def open_runs(place: str | PathLike[str]) -> RunCollection:
     """
     named = str(place)
     return RunCollection(named if "://" in named else Path(place))
+
+
+def _summary(reader: RunReader) -> RunSummary:
+    try:
+        return reader.summary()
+    except (ConfigurationError, msgspec.DecodeError) as error:
+        trouble = str(error) if isinstance(error, ConfigurationError) else error_line(error)
+        return RunSummary(
+            id=reader.id, name=reader.name, kind=reader.kind, state=WorkState.STOPPED, trouble=trouble
+        )
 
 
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
@@ -195,6 +214,12 @@ def _is_rollout(journal: JournalReader, run: StoredRun) -> bool:
         return True
     first = journal.seeds(run.number, limit=1)
     return bool(first) and {"task", "sample"} <= first[0].seed.kwargs.keys()
+
+
+def _start(journal: JournalReader, run: StoredRun) -> float | None:
+    """Return the time of a run's beginning, which tells apart runs of one command in folders of the same name."""
+    body = journal.kept(run.number, RUN_START)
+    return None if body is None else msgspec.json.decode(body, type=_Started).started
 
 
 def _slug(name: str) -> str:

@@ -64,6 +64,10 @@ class RunReader(ABC):
 
     id: str
     """Id in its collection."""
+    name: str
+    """Name of the run."""
+    kind: RunKind
+    """Kind of the run."""
 
     def _repr_html_(self) -> str:
         """Return the run as a table for notebooks."""
@@ -153,8 +157,6 @@ class RunReader(ABC):
 class JournalRun(RunReader, Generic[R]):
     """A run with a journal."""
 
-    kind: RunKind
-    """Kind of the run."""
     result_type: type[R]
     """Type of the results of its seeds."""
 
@@ -164,7 +166,6 @@ class JournalRun(RunReader, Generic[R]):
         """:param folder: folder of its files, if it is known."""
         self.id = id
         self.name = name
-        """Name of the run."""
         self._journal = journal
         self._run = stored.number
         self._folder = folder

@@ -56,8 +56,10 @@ class TrainingFolder(RunReader):
     def __init__(self, id: str, folder: Path) -> None:
         """:param folder: its `output_dir`."""
         self.id = id
+        self.name = folder.name
         self.folder = folder
         """Folder of the run."""
+        self.kind = self._kind(settings_of(folder))
         self._lock = Lock()
         self._lists: dict[int, list[SeedSummary]] = {}
         self._counts: dict[int, int] = {}
@@ -75,10 +77,8 @@ class TrainingFolder(RunReader):
         times = [path.stat().st_mtime for path in (self.folder / "rollouts").glob("step_*.jsonl.gz")]
         return RunSummary(
             id=self.id,
-            name=self.folder.name,
-            kind=RunKind.TUNING
-            if "solve" in settings or (self.folder / "gateway").is_dir()
-            else RunKind.TRAINING,
+            name=self.name,
+            kind=self._kind(settings),
             state=state,
             folder=str(self.folder),
             started=min(times, default=None),
@@ -88,6 +88,10 @@ class TrainingFolder(RunReader):
             models={"policy": str(policy["model"])} if is_object(policy) and "model" in policy else {},
             settings=dict(settings),
         )
+
+    def _kind(self, settings: Mapping[str, Any]) -> RunKind:
+        is_tuning = "solve" in settings or (self.folder / "gateway").is_dir()
+        return RunKind.TUNING if is_tuning else RunKind.TRAINING
 
     def metrics(self) -> list[StepFigures]:
         """Return the figures of all steps."""

@@ -83,6 +83,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Name of the model of each role."""
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings that decide its content, without secrets."""
+    trouble: str = ""
+    """Reason that it can't be read, in one line; the rest is unknown then."""
 
 
 class SeedSummary(Struct, frozen=True, kw_only=True):

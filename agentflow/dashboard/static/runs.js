@@ -41,7 +41,7 @@
         return el("div.row", { role: "row", ...layout },
           el("span", { role: "cell" }, box),
           el("span", { role: "cell" }, el("a", { href: app.runAddress(run.id), title: run.folder }, run.name)),
-          el("span", { role: "cell" }, run.kind), el("span", { role: "cell" }, chip(run.state)),
+          el("span", { role: "cell" }, run.kind), el("span", { role: "cell" }, run.trouble ? el("span.chip.error", { title: run.trouble }, "unreadable") : chip(run.state)),
           el("span.wide", { role: "cell" }, total ? [bars(done / total), ` ${count(done)} of ${count(total)}`] : "–"),
           el("span.right.wide", { role: "cell" }, failed(run) ? count(failed(run)) : ""),
           el("span.right.wide", { role: "cell" }, money(run.cost) ?? ""),
