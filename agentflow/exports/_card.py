@@ -148,7 +148,7 @@ PRMTrainer(model, args, train_dataset=rows, processing_class=tokenizer).train()
 """,
     "trl-grpo": f"""
 For `GRPOTrainer` of TRL. `references` are the reference answers, `kwargs` the arguments that a task fixes; rewards and
-environments get both. Tools need a template that TRL can read calls from, such as that of Qwen 3.
+environments get both. `task` is a verified task with its verifier and its solution, if the run has them. Tools need a template that TRL can read calls from, such as that of Qwen 3.
 
 ```python
 from datasets import load_dataset
@@ -181,7 +181,7 @@ calls that failed or gave nothing new.
 """,
     "verl-rl": """
 For `RLHFDataset` of verl. `extra_info.index` numbers the rows; `extra_info.tools_kwargs` has the arguments that a task fixes, by
-tool. verl has no reward for `data_source: agentflow`: name your own with `custom_reward_function`; `extra_info.answers` lists all
+tool; `extra_info.task` is a verified task with its verifier and its solution, if the run has them. verl has no reward for `data_source: agentflow`: name your own with `custom_reward_function`; `extra_info.answers` lists all
 reference answers.
 """,
     "verl-sft": """
@@ -190,10 +190,10 @@ the notation of Hermes, as the templates of Qwen 2.5 and 3 write it. Calls that 
 their results, because this format can't mask them.
 """,
     "parquet": """
-The tables of `native` as Parquet: trees, nodes and model calls. JSON columns are strings, which `datasets` decodes.
+The tables of `native` as Parquet: trees, nodes, verified tasks and model calls. JSON columns are strings, which `datasets` decodes.
 """,
     "native": """
-Trees, nodes and model calls, each row with the id of its tree. A call has the tokens that were read and sampled, with their
+Trees, nodes, verified tasks and model calls, each row with the id of its tree. A call has the tokens that were read and sampled, with their
 log-probabilities; `row`, `start` and `stop` are its place in the rows of `trl-sft-tokens`, and all other tokens are masked.
 
 ```python

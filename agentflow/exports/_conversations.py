@@ -31,18 +31,27 @@ def chosen_answers(
     rights = [(tree, answer) for tree, answer in found if answer.right and answer.answer]
     best = min(rights, key=lambda one: (-(one[1].score or 0.0), len(one[1].nodes)), default=None)
     for tree in trees:
-        if not tree.answers:
+        if not tree.answers and not tree.surplus_tasks:
             yield Dropped(tree.group, tree.id, DropReason.NO_QUESTION)
+        for task in tree.surplus_tasks:
+            yield Dropped(tree.group, task, DropReason.SURPLUS)
     for tree, answer in found:
         reason: DropReason | None = None
         if not answer.answer:
             reason = DropReason.NO_ANSWER
         elif take is not Take.ALL and not answer.right:
-            unscored = tree.is_episode and answer.score is None
-            reason = DropReason.NO_SCORE if unscored else DropReason.NOT_CORRECT
+            reason = wrong_reason(tree, answer)
         elif take is Take.BEST and best is not None and answer is not best[1]:
             reason = DropReason.NOT_BEST
         yield (tree, answer) if reason is None else Dropped(tree.group, answer.id, reason)
+
+
+def wrong_reason(tree: ExportTree, answer: ExportAnswer) -> DropReason:
+    """Return the reason that an answer is not right."""
+    if answer.surplus:
+        return DropReason.SURPLUS
+    unscored = tree.is_episode and answer.score is None
+    return DropReason.NO_SCORE if unscored else DropReason.NOT_CORRECT
 
 
 def conversation_of(tree: ExportTree, answer: ExportAnswer) -> list[ChatMessage]:

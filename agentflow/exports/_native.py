@@ -8,6 +8,7 @@ import msgspec
 from agentflow.errors import ConfigurationError
 from agentflow.exports._records import ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.tasks import VerifiableTask
 from agentflow.tokens import TokenCall, TokenTree, Voice
 
 NATIVE_COLUMNS: Final = {
@@ -39,6 +40,20 @@ NATIVE_COLUMNS: Final = {
         "isolation": "string",
         "diverged": "bool",
         "trainable": "bool",
+    },
+    "tasks": {
+        "tree_id": "string",
+        "task_id": "string",
+        "kind": "string",
+        "instruction": "string",
+        "answer": "string",
+        "setup": "json",
+        "gold": "json",
+        "verifier": "[json]",
+        "wrong": "[json]",
+        "sources": "[string]",
+        "difficulty": "json",
+        "metadata": "json",
     },
     "calls": {
         "tree_id": "string",
@@ -72,7 +87,7 @@ _IGNORED: Final = -100
 
 
 def native_rows(trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
-    """Yield every tree, every node and every model call with known tokens."""
+    """Yield every tree, every node, every verified task and every model call with known tokens."""
     known = set[str]()
     for tree in trees:
         yield ExportRow("trees", tree.group, _tree(tree))
@@ -99,6 +114,10 @@ def native_rows(trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
                 "trainable": node.trainable,
             }
             yield ExportRow("nodes", tree.group, values, tuple(values["images"]))
+        for task in tree.tasks:
+            yield ExportRow("tasks", tree.group, _task(tree, task))
+        for surplus in tree.surplus_tasks:
+            yield Dropped(tree.group, surplus, DropReason.SURPLUS)
         yield from _calls(tree, known)
 
 
@@ -112,6 +131,12 @@ def _tree(tree: ExportTree) -> dict[str, Any]:
         "answers": msgspec.to_builtins(tree.answers),
         "facts": tree.facts,
     }
+
+
+def _task(tree: ExportTree, task: VerifiableTask) -> dict[str, Any]:
+    known = msgspec.to_builtins(task)
+    own = {"tree_id": tree.id, "task_id": task.id, "answer": task.answer}
+    return {name: own[name] if name in own else known[name] for name in NATIVE_COLUMNS["tasks"]}
 
 
 def _calls(tree: ExportTree, known: set[str]) -> Iterator[ExportRow]:

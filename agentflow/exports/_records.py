@@ -1,11 +1,12 @@
 """Trees and episodes as the formats read them, whatever run they come from."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from agentflow.models import ToolSpec
+from agentflow.tasks import VerifiableTask
 from agentflow.trajectory import Action, Failure, Tokens, Verdict
 
 
@@ -80,7 +81,9 @@ class ExportAnswer(Struct, frozen=True, kw_only=True):
     score: float | None = None
     """Score of an episode's answer; the score of a pair's path as a share of 100. `None`: not scored."""
     right: bool
-    """The pair passed every check; the episode's score is 1."""
+    """The pair passed every check and was written; the episode's score is 1."""
+    surplus: bool = False
+    """The pair passed every check and was not written: it repeats or contradicts another one, or there are enough like it."""
     is_shown: bool = True
     """The texts of the nodes show all that the answer rests on."""
     references: tuple[str, ...] = ()
@@ -115,6 +118,10 @@ class ExportTree(Struct, frozen=True, kw_only=True):
     """False for the tree of a synthesis."""
     answers: tuple[ExportAnswer, ...] = ()
     """Accepted pairs, or the answer of the episode."""
+    tasks: tuple[VerifiableTask, ...] = ()
+    """Verified tasks of the tree."""
+    surplus_tasks: tuple[str, ...] = ()
+    """Ids of verified tasks that repeat another one."""
     calls: tuple[ExportCall, ...] = ()
     """Model calls whose tokens are known."""
     reward: float | None = None
@@ -156,11 +163,24 @@ class ExportSource(Protocol):
     def image(self, image: ExportImage) -> bytes | None: ...
 
 
-def survey(source: ExportSource) -> tuple[list[str], dict[str, ExportImage]]:
-    """Return the ids of the seeds or tasks of a run, each once, in order, and its images by their files."""
+class ExportSurvey(NamedTuple):
+    """Content of a run that all rows of an export depend on."""
+
+    groups: list[str]
+    """Ids of the seeds or tasks, each once, in order."""
+    images: dict[str, ExportImage]
+    """Images by their files."""
+    has_tasks: bool
+    """The trees have verified tasks."""
+
+
+def survey(source: ExportSource) -> ExportSurvey:
+    """Read a run once."""
     groups: dict[str, None] = {}
     images: dict[str, ExportImage] = {}
+    has_tasks = False
     for tree in source.trees():
         groups[tree.group] = None
         images.update({image.file: image for node in tree.nodes for image in node.images})
-    return list(groups), images
+        has_tasks = has_tasks or bool(tree.tasks)
+    return ExportSurvey(list(groups), images, has_tasks)

@@ -19,13 +19,15 @@ class DropReason(StrEnum):
     """Reason that something of the run is in no row. The set is closed: manifests count by it."""
 
     NO_QUESTION = "no_question"
-    """No question was written on the tree, or it was not accepted."""
+    """No question was written on the tree, or it was not accepted; its verified tasks have no path."""
     NO_ANSWER = "no_answer"
     """The episode has no answer."""
     NO_SCORE = "no_score"
     """The answer was not scored, so nobody knows if it is correct."""
     NOT_CORRECT = "not_correct"
-    """The score is below 1, or the pair is not among those of the file."""
+    """The score is below 1."""
+    SURPLUS = "surplus"
+    """The pair or task passed every check and was not written: it repeats another one, contradicts one, or exceeds a quota."""
     NOT_BEST = "not_best"
     """Another correct answer of the seed or task was taken."""
     NOTHING_TO_TRAIN = "nothing_to_train"
@@ -88,6 +90,14 @@ STRUCTS: Final[dict[str, dict[str, str]]] = {
         "answers": "[string]",
         "need_tools_kwargs": "bool",
         "tools_kwargs": "json",
+    },
+    "verified_task": {
+        "index": "int",
+        "id": "string",
+        "answers": "[string]",
+        "need_tools_kwargs": "bool",
+        "tools_kwargs": "json",
+        "task": "json",
     },
 }
 """Column types with fields."""

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
-from itertools import count, groupby
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,10 +17,11 @@ from agentflow.exports._conversations import ConversationFormats
 from agentflow.exports._native import NATIVE_COLUMNS, TOKEN_COLUMNS, native_rows, token_rows
 from agentflow.exports._parquet import check_parquet
 from agentflow.exports._preferences import PreferenceFormats
-from agentflow.exports._records import ExportAnswer, ExportSource, ExportTree, survey
-from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.exports._records import ExportSource, ExportTree, survey
+from agentflow.exports._rows import Dropped, ExportRow, Take
 from agentflow.exports._run_files import RunFiles
 from agentflow.exports._run_journal import RunJournal
+from agentflow.exports._task_rows import GRPO_COLUMNS, VERL_RL_COLUMNS, TaskFormats
 from agentflow.exports._writing import (
     MANIFEST,
     ExportManifest,
@@ -31,98 +32,6 @@ from agentflow.exports._writing import (
 from agentflow.inspection import RunKind, RunReader, open_runs
 from agentflow.models import ToolSpec
 from agentflow.runs import JOURNAL_FILE
-
-VERL_RL_COLUMNS: Final = {
-    "data_source": "string",
-    "prompt": "[message]",
-    "ability": "string",
-    "reward_model": "reward",
-    "extra_info": "task",
-}
-"""Columns of `verl-rl`."""
-
-GRPO_COLUMNS: Final = {
-    "id": "string",
-    "prompt": "[json]",
-    "references": "[string]",
-    "kwargs": "json",
-}
-"""Columns of `trl-grpo`."""
-
-
-class TaskFormats:
-    """Rows of `verl-rl` and `trl-grpo`: the pairs of a synthesis, or each task of a rollout once."""
-
-    def __init__(self, tools: Sequence[ToolSpec]) -> None:
-        """Begin without rows.
-
-        :param tools: tools of the run; arguments that a task fixes are given to each.
-        """
-        self._tools = [tool.name for tool in tools]
-        self._numbers = count()
-
-    def verl_rl(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
-        """Yield `prompt`, `reward_model` and `extra_info` with `index` and `tools_kwargs`."""
-        for one in _tasks(trees):
-            if isinstance(one, Dropped):
-                yield one
-                continue
-            tree, answer, kwargs = one
-            given = {tool: {"create_kwargs": kwargs} for tool in self._tools} if kwargs else {}
-            values: dict[str, Any] = {
-                "data_source": "agentflow",
-                "prompt": [{"role": "user", "content": answer.question}],
-                "ability": "agent",
-                "reward_model": {"style": "rule", "ground_truth": answer.references[0]},
-                "extra_info": {
-                    "index": next(self._numbers),
-                    "id": _task_id(tree, answer),
-                    "answers": list(answer.references),
-                    "need_tools_kwargs": bool(given),
-                    "tools_kwargs": given,
-                },
-            }
-            yield ExportRow("train", tree.group, values)
-
-    def trl_grpo(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
-        """Yield `prompt`, and `references` and `kwargs` for rewards and the environment."""
-        for one in _tasks(trees):
-            if isinstance(one, Dropped):
-                yield one
-                continue
-            tree, answer, kwargs = one
-            values: dict[str, Any] = {
-                "id": _task_id(tree, answer),
-                "prompt": [{"role": "user", "content": answer.question}],
-                "references": list(answer.references),
-                "kwargs": dict(kwargs),
-            }
-            yield ExportRow("train", tree.group, values)
-
-
-def _task_id(tree: ExportTree, answer: ExportAnswer) -> str:
-    return tree.group if tree.is_episode else answer.id
-
-
-def _tasks(
-    trees: Sequence[ExportTree],
-) -> Iterator[tuple[ExportTree, ExportAnswer, Mapping[str, Any]] | Dropped]:
-    """Yield each accepted pair, or the task of a group of episodes, once, with the arguments that it fixes."""
-    done = False
-    for tree in trees:
-        if not tree.answers:
-            yield Dropped(tree.group, tree.id, DropReason.NO_QUESTION)
-        kwargs: Mapping[str, Any] = tree.facts.get("kwargs") or {}
-        for answer in tree.answers:
-            if not answer.references or not any(answer.references):
-                yield Dropped(tree.group, answer.id, DropReason.NO_REFERENCE)
-            elif not tree.is_episode and not answer.right:
-                yield Dropped(tree.group, answer.id, DropReason.NOT_CORRECT)
-            elif tree.is_episode and done:
-                yield Dropped(tree.group, answer.id, DropReason.SAME_TASK)
-            else:
-                done = tree.is_episode
-                yield tree, answer, kwargs
 
 
 class ExportFormat(StrEnum):
@@ -203,6 +112,13 @@ _LAYOUTS: Final[Mapping[ExportFormat, _FormatLayout]] = {
 }
 
 
+_TASK_COLUMNS: Final[Mapping[ExportFormat, Mapping[str, str]]] = {
+    ExportFormat.TRL_GRPO: {"task": "json"},
+    ExportFormat.VERL_RL: {"extra_info": "verified_task"},
+}
+"""Further columns for runs with verified tasks."""
+
+
 def export_run(
     run: str | Path | RunReader,
     format: ExportFormat | str,
@@ -245,8 +161,10 @@ def write_export(
     :raises ConfigurationError: one line, if nothing of it fits the format.
     """
     layout, tools = _LAYOUTS[kind], source.tools()
-    groups, images = survey(source)
+    groups, images, has_tasks = survey(source)
     columns = {table: dict(own) for table, own in layout.columns.items()}
+    if has_tasks and "train" in columns:
+        columns["train"] |= _TASK_COLUMNS.get(kind, {})
     if layout.tools and tools:
         columns["train"]["tools"] = layout.tools
     if layout.images and images:
@@ -268,6 +186,8 @@ def write_export(
     if not writer.rows:
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(writer.drops.items()))
         hint = "" if take is Take.ALL else "; --take all takes more"
+        if has_tasks:
+            hint = "; the run has verified tasks, which verl-rl, trl-grpo, native and parquet contain"
         raise ConfigurationError(f"no row is left with --take {take} ({why or 'the run is empty'}){hint}")
     manifest = ExportManifest(
         format=kind.value,

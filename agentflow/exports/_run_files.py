@@ -11,12 +11,14 @@ from msgspec import Struct, field
 from agentflow.errors import ConfigurationError
 from agentflow.exports._records import ExportAnswer, ExportCall, ExportImage, ExportNode, ExportTree
 from agentflow.models import ToolSpec
+from agentflow.tasks import VerifiableTask
 from agentflow.trajectory import Tokens
 
 _PAIRS: Final = "synthesized_qa.jsonl"
 _SURPLUS: Final = "surplus.jsonl"
 _PATHS: Final = "trajectories.jsonl"
 _TREES: Final = "trees.jsonl"
+_TASKS: Final = "tasks.jsonl"
 _RESULTS: Final = "results.jsonl"
 _ROLLOUTS: Final = "rollouts"
 _WHOLE: Final = 100.0
@@ -118,7 +120,7 @@ class RunFiles:
     def key(self) -> str:
         """Digest of the files that are read: the same content gives the same key."""
         total = sha256()
-        names = {"synthesis": (_TREES, _PATHS, _PAIRS, _SURPLUS), "rollout": (_PATHS, _RESULTS)}
+        names = {"synthesis": (_TREES, _PATHS, _PAIRS, _SURPLUS, _TASKS), "rollout": (_PATHS, _RESULTS)}
         paths = [self.folder / name for name in names.get(self.kind, ())]
         if self.kind == "training":
             paths = sorted((self.folder / _ROLLOUTS).glob("step_*.jsonl.gz"))
@@ -169,10 +171,15 @@ class RunFiles:
                         nodes=tuple(nodes),
                         score=None if score is None else score / _WHOLE,
                         right=right,
+                        surplus=not right,
                         is_shown=pair.is_text,
                         references=(pair.answer,),
                     )
                 )
+        tasks: dict[str, list[VerifiableTask]] = {}
+        if (self.folder / _TASKS).exists():
+            for task in _lines(self.folder / _TASKS, VerifiableTask):
+                tasks.setdefault(task.source_id, []).append(task)
         for line in _lines(self.folder / _TREES, _GrownTreeLine):
             yield ExportTree(
                 id=line.tree_id,
@@ -181,6 +188,7 @@ class RunFiles:
                 nodes=line.nodes,
                 is_episode=False,
                 answers=tuple(answers.get(line.source_id, ())),
+                tasks=tuple(tasks.get(line.source_id, ())),
                 facts={"kwargs": line.seed_kwargs, "stalled": line.stalled, "duplicates": line.duplicates},
             )
 

@@ -1,6 +1,6 @@
 """Trees and episodes from the journal of a run, which may be active, finished or killed."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,8 @@ from agentflow.inspection import RunKind, RunReader, SeedSummary
 from agentflow.models import ToolSpec
 from agentflow.rollout import TaskResult
 from agentflow.runs import image_file
-from agentflow.synthesis import SURPLUS, SeedResult, TrajectoryNode
+from agentflow.synthesis import SURPLUS, TASKS, SeedResult, TrajectoryNode, pair_of_task
+from agentflow.tasks import VerifiableTask
 from agentflow.team import fixed_names
 from agentflow.trajectory import Blob, Exchange, Task, Tree, Turn, Verdict, digest
 
@@ -31,6 +32,10 @@ _WHOLE: Final = 100.0
 
 class _SurplusLine(Struct):
     qa_id: str
+
+
+class _TaskLine(Struct):
+    id: str
 
 
 class RunJournal:
@@ -77,6 +82,8 @@ class RunJournal:
             "stalled": tree.stalled,
             "duplicates": tree.duplicates,
         }
+        tasks = () if result is None else result.tasks
+        written = tuple(task for task in tasks if self._tasks is None or task.id in self._tasks)
         return ExportTree(
             id=tree.id,
             group=seed.id,
@@ -86,7 +93,9 @@ class RunJournal:
                 for node in tree.nodes
             ),
             is_episode=False,
-            answers=() if result is None else tuple(_pairs(result, self._surplus)),
+            answers=() if result is None else tuple(_answers(result, written, self._surplus)),
+            tasks=written,
+            surplus_tasks=tuple(task.id for task in tasks if task not in written),
             facts=facts,
         )
 
@@ -99,9 +108,31 @@ class RunJournal:
         with path.open("rb") as file:
             return frozenset(msgspec.json.decode(line, type=_SurplusLine).qa_id for line in file)
 
+    @cached_property
+    def _tasks(self) -> frozenset[str] | None:
+        """Ids of the tasks in the files of the run; `None` as long as there are no files: all."""
+        path = None if self._folder is None else self._folder / TASKS
+        if path is None or not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return frozenset(msgspec.json.decode(line, type=_TaskLine).id for line in file)
 
-def _pairs(result: SeedResult, surplus: Collection[str]) -> Iterator[ExportAnswer]:
-    """Yield the accepted pairs: first those of the file."""
+
+def _answers(
+    result: SeedResult, tasks: Sequence[VerifiableTask], surplus: Collection[str]
+) -> Iterator[ExportAnswer]:
+    """Yield the pairs of tasks and the accepted pairs: first those of the file."""
+    for task in tasks:
+        if (own := pair_of_task(task, result.trajectories)) is not None:
+            yield ExportAnswer(
+                id=own.id,
+                question=own.question,
+                answer=own.answer,
+                nodes=own.path.nodes,
+                score=own.path.score.total / _WHOLE,
+                right=True,
+                references=(own.answer,),
+            )
     paths = {path.id: path for path in result.trajectories}
     for pair in sorted(result.pairs, key=lambda pair: pair.id in surplus):
         path = paths[pair.trajectory_id]
@@ -113,6 +144,7 @@ def _pairs(result: SeedResult, surplus: Collection[str]) -> Iterator[ExportAnswe
             nodes=path.nodes,
             score=path.score.total / _WHOLE,
             right=pair.id not in surplus,
+            surplus=pair.id in surplus,
             is_shown=all(not spans or any(span.region is None for span in spans) for spans in seen),
             references=(pair.answer,),
         )

@@ -12,6 +12,7 @@ from agentflow.synthesis._questions import write_questions
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import load_seeds
+from agentflow.synthesis._task_pairs import TaskPair, pair_of_task
 from agentflow.synthesis._trajectory_node import TrajectoryNode
 from runtimes._lazy import lazy_exports
 
@@ -32,11 +33,13 @@ __all__ = [
     "SeedResult",
     "SynthesisConfig",
     "SynthesisPipeline",
+    "TaskPair",
     "TrajectoryNode",
     "asynthesize",
     "load_config",
     "load_seeds",
     "load_synthesis_config",
+    "pair_of_task",
     "synthesize",
     "write_files",
     "write_questions",

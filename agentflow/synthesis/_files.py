@@ -17,7 +17,7 @@ from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._projection import CorpusClaims, PairKey, QuestionIndex, Surplus, surplus_of
 from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, PairAttempts, SeedResult, Trajectory
-from agentflow.synthesis._task_pairs import answer_of, task_pair_record
+from agentflow.synthesis._task_pairs import task_pair_record
 from agentflow.synthesis._trajectory_node import TrajectoryNode
 from agentflow.tasks import VerifiableTask
 from agentflow.trajectory import Seed, Tree
@@ -168,7 +168,7 @@ def _lines(
     pairs: list[bytes] = []
     tasks: list[bytes] = []
     for task in result.tasks:
-        answer = infer_value(answer_of(task))
+        answer = infer_value(task.answer)
         if asked.before(task.instruction, answer) is not None:
             tally.drop(Surplus.DUPLICATE)
             continue
@@ -199,7 +199,7 @@ def _lines(
 def task_record(task: VerifiableTask) -> dict[str, object]:
     """Return a line of `tasks.jsonl`: the task, with the fields that a rollout reads."""
     kept: dict[str, object] = msgspec.to_builtins(task)
-    return {**kept, "answer": answer_of(task), "kwargs": task.setup.kwargs}
+    return {**kept, "answer": task.answer, "kwargs": task.setup.kwargs}
 
 
 def pair_record(source_id: str, pair: Pair, trajectory: Trajectory) -> dict[str, object]:

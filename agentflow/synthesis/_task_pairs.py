@@ -1,7 +1,7 @@
 """Question-answer pairs of tasks whose solution a tree ran: the result is the answer, on the path to the node that computed it."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -12,6 +12,25 @@ from agentflow.tasks import VerifiableTask
 from agentflow.trajectory import Node, Seed, Tree
 
 _MAX_QUOTE: Final = 2_000
+
+
+class TaskPair(NamedTuple):
+    """A task as a question-answer pair."""
+
+    id: str
+    question: str
+    answer: str
+    path: Trajectory
+    """Path to the node that ran its solution."""
+
+
+def pair_of_task(task: VerifiableTask, paths: Sequence[Trajectory]) -> TaskPair | None:
+    """Return a task as a pair; `None` if no node of the tree ran its solution."""
+    path = _path_of(task, paths) if _is_pair(task) else None
+    if path is None:
+        return None
+    answer = task.answer if task.metadata.get("answer") else _rows(task.verifier[0].expected)
+    return TaskPair(f"{path.id}_{task.id}", str(task.metadata["question"]), answer, path)
 
 
 def with_paths(result: SeedResult, tree: Tree, config: SynthesisConfig) -> SeedResult:
@@ -35,15 +54,15 @@ def task_pair_record(
     seed: Seed, task: VerifiableTask, tree: Tree, paths: Sequence[Trajectory], config: SynthesisConfig
 ) -> dict[str, object] | None:
     """Return the line of `synthesized_qa.jsonl` of a task; `None` if no node of the tree ran its solution."""
-    path = _path_of(task, paths) if _is_pair(task) else None
-    if path is None:
+    pair = pair_of_task(task, paths)
+    if pair is None:
         return None
     return {
-        "question": task.metadata["question"],
-        "answer": answer_of(task) if task.metadata.get("answer") else _rows(task.verifier[0].expected),
-        "trajectory_id": path.id,
+        "question": pair.question,
+        "answer": pair.answer,
+        "trajectory_id": pair.path.id,
         "source_id": seed.id,
-        "qa_id": f"{path.id}_{task.id}",
+        "qa_id": pair.id,
         "reasoning_steps": _steps(task, tree.by_id[task.sources[0]]),
         "metadata": {
             "engine": config.model_for("generator").name,
@@ -53,15 +72,10 @@ def task_pair_record(
             "task_id": task.id,
             "agreed": task.metadata["agreed"],
             "samples": task.metadata["samples"],
-            "score": path.score.total,
-            "trajectory_depth": len(path.nodes) - 1,
+            "score": pair.path.score.total,
+            "trajectory_depth": len(pair.path.nodes) - 1,
         },
     }
-
-
-def answer_of(task: VerifiableTask) -> str:
-    """Return the answer of a task; empty if its state solves it."""
-    return str(task.metadata.get("answer") or task.gold.answer)
 
 
 def _is_pair(task: VerifiableTask) -> bool:

@@ -36,7 +36,7 @@ from agentflow.synthesis._attempts import SingleAgent
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._control import ControlServer, StatusOutput
 from agentflow.synthesis._display import render_report, render_result, show_while, status_table
-from agentflow.synthesis._files import answer_of, write_files
+from agentflow.synthesis._files import write_files
 from agentflow.synthesis._journalled_calls import AlternativeSearch
 from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
 from agentflow.synthesis._questions import write_questions
@@ -311,7 +311,7 @@ class _TreeWorker:
             self.progress.tasks += len(result.tasks)
             self.progress.rejected += len(result.rejected_tasks)
             for task in result.tasks:
-                self.progress.preview(task.instruction, answer_of(task))
+                self.progress.preview(task.instruction, task.answer)
             return msgspec.json.encode(replace(result, tree=without_observations(tree)))
         search = None if self.search is None else self.search.on(page)
         agent = None if self.agent is None else replace_fields(self.agent, kwargs=seed.kwargs)

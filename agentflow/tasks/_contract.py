@@ -109,6 +109,11 @@ class VerifiableTask(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Json] = field(default_factory=dict[str, Json])
     """Other facts about it, such as the engine that wrote its instruction."""
 
+    @property
+    def answer(self) -> str:
+        """Answer; empty if its state solves it."""
+        return str(self.metadata.get("answer") or self.gold.answer)
+
 
 class TaskProblem(StrEnum):
     """Reason that a task was rejected. The set is closed: reports count by it."""
