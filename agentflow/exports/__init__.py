@@ -1,10 +1,9 @@
 """Exports: the trees and episodes of a run as data sets for other trainers. See docs/exports.md."""
 
 from agentflow.exports._environment import SandboxEnvironments
-from agentflow.exports._hub import push_export
 from agentflow.exports._rows import DropReason, Take
 from agentflow.exports._run import ExportFormat, export_run
-from agentflow.exports._writing import ExportFile, ExportManifest
+from agentflow.exports._writing import ExportFile, ExportManifest, push_export
 
 __all__ = [
     "DropReason",

@@ -1,5 +1,6 @@
-"""Files of an export: rows as JSONL or Parquet, images, and what is in them; the same rows give the same bytes."""
+"""Files of an export: rows as JSONL or Parquet, images, and what is in them; the same rows give the same bytes. Their upload."""
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -7,14 +8,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
 from agentflow._private_files import make_private_folder, open_private, write_private
+from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.exports._parquet import ParquetTable
 from agentflow.exports._rows import Dropped, DropReason, ExportRow
+from agentflow.extras import missing_extra
 
 MANIFEST: Final = "manifest.json"
 """File that describes an export."""
@@ -220,6 +224,41 @@ def held_out(groups: Sequence[str]) -> frozenset[str]:
         return frozenset()
     ordered = sorted(groups, key=lambda group: sha256(group.encode("utf-8", "surrogatepass")).digest())
     return frozenset(ordered[: min(max(len(groups) // 10, 1), 200)])
+
+
+def push_export(folder: str | Path, repository: str) -> str:
+    """Upload an export as a data set and return its address; a new one is private.
+
+    The library's own settings apply: `HF_TOKEN` or a login, `HF_ENDPOINT`. See docs/exports.md.
+
+    :param repository: `OWNER/NAME`.
+    :raises ConfigurationError: one line, if the folder is no export, a library is missing, or the hub refuses.
+    """
+    if not (Path(folder) / MANIFEST).is_file():
+        raise ConfigurationError(f"{folder}: has no {MANIFEST}; name the folder of an export")
+    if len(repository.split("/")) != 2 or not all(repository.split("/")):
+        raise ConfigurationError(f"--push-to-hub: {repository} is no OWNER/NAME")
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        raise ConfigurationError(missing_extra("--push-to-hub", "datasets")) from None
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    try:
+        made = api.create_repo(repository, repo_type="dataset", private=True, exist_ok=True)
+        api.upload_folder(
+            folder_path=folder,
+            repo_id=repository,
+            repo_type="dataset",
+            commit_message="Upload an export of AgentFlow",
+            delete_patterns="*",  # files of an earlier export
+        )
+    except Exception as error:  # the library raises many types: network, rights, names
+        why = printable(str(error)).strip().splitlines() or [type(error).__name__]
+        where = urlsplit(api.endpoint).netloc
+        raise ConfigurationError(
+            f"--push-to-hub: {where} refused {repository}: {why[0]}; the files are in {folder}"
+        ) from None
+    return str(made)
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
