@@ -25,7 +25,7 @@ class TaskPair(NamedTuple):
 
 
 def pair_of_task(task: VerifiableTask, paths: Sequence[Trajectory]) -> TaskPair | None:
-    """Return a task as a pair; `None` if no node of the tree ran its solution."""
+    """Return a task as a pair; `None` if no node of the tree ran its solution. See docs/exports.md."""
     path = _path_of(task, paths) if _is_pair(task) else None
     if path is None:
         return None
