@@ -18,8 +18,11 @@ class TaskPair(NamedTuple):
     """A task as a question-answer pair."""
 
     id: str
+    """Id of the pair."""
     question: str
+    """Question, without advice on the form of the answer."""
     answer: str
+    """Result of the solution."""
     path: Trajectory
     """Path to the node that ran its solution."""
 
