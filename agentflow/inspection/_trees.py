@@ -255,8 +255,12 @@ class TreeRun(JournalRun[SeedResult]):
             SeedAnswer(
                 id=task.id,
                 question=task.instruction,
-                answer=msgspec.json.encode(task.gold).decode(),
+                answer=task.gold.answer,
                 kind=task.kind,
+                steps=tuple(
+                    f"{each.tool} {msgspec.json.encode(each.arguments).decode()}"
+                    for each in task.gold.actions
+                ),
                 spots=tuple(spots[node] for node in task.sources if node in spots),
             )
             for task in result.tasks

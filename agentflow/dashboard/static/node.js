@@ -101,7 +101,7 @@
   const cards = (outline, nodes, current, choose, label) => {
     const list = el("div.siblings", { role: "group", "aria-label": label }, nodes.map((about) => link(choose, outline, about.spot,
       { tag: "a.card", "aria-current": about.spot === current ? "true" : null },
-      el("div.line", app.mark(about.verdict, about.spot), el("span.cut", about.tool || about.spot), about.images ? el("span.faint", `▣ ${about.images}`) : null, about.children ? el("span.faint.num", { title: app.plural(about.children, "child") }, `▾ ${about.children}`) : null),
+      el("div.line", app.mark(app.MARKS[outline.shape.marks[outline.shape.at.get(about.spot)]]?.[0], about.spot), el("span.cut", about.tool || about.spot), about.images ? el("span.faint", `▣ ${about.images}`) : null, about.children ? el("span.faint.num", { title: app.plural(about.children, "child") }, `▾ ${about.children}`) : null),
       el("p", about.intent || about.arguments), el("p.seen", about.failure ? `${about.failure}: ${about.line}` : about.line))));
     requestAnimationFrame(() => {
       const card = list.querySelector('[aria-current="true"]');
@@ -122,7 +122,9 @@
   const actionBlock = (node) => {
     const entries = Object.entries(node.arguments ?? {});
     const list = entries.length ? el("dl.args", entries.flatMap(([name, given]) => [el("dt", name), el("dd", value(given))])) : el("p.faint", "No arguments");
-    const verdict = node.verdict ? [chip(node.verdict), node.reason ? el("span.soft", node.reason) : null, node.judge ? el("span.faint", `judged by ${node.judge === "rule" ? "a rule" : "the model"}`) : null] : [chip("waiting", "not judged yet")];
+    // Model calls of a training are not judged; their reason is the advantage.
+    const isCall = node.tool === "call" && !entries.length;
+    const verdict = isCall ? el("span.soft", node.reason) : node.verdict ? [chip(node.verdict), node.reason ? el("span.soft", node.reason) : null, node.judge ? el("span.faint", `judged by ${node.judge === "rule" ? "a rule" : "the model"}`) : null] : [chip("waiting", "not judged yet")];
     return [
       el("div.head", el("h1.mono", { style: { "overflow-wrap": "anywhere" } }, node.tool), verdict, el("span.grow"), el("span.faint", { title: ISOLATION[node.isolation] ?? "" }, node.isolation ? `isolation: ${node.isolation}` : ""),
         node.diverged ? el("span.chip.repeats", { title: "It returned something else when it was replayed" }, "diverged") : null, node.id ? copyButton(node.id) : null),
@@ -130,7 +132,7 @@
       node.trouble ? el("p", chip("error", "program"), " ", node.trouble) : null,
       node.intent ? el("p.words", { style: { "font-size": "1.08rem" } }, node.intent) : null,
       node.reasoning ? block("Reasoning of the planner", app.plural(node.reasoning.length, "character"), app.longText(node.reasoning, { tag: "div.words" }), { name: "reasoning", open: node.reasoning.length < 1500 }) : null,
-      block("Call", "", list),
+      isCall ? null : block("Call", "", list),
     ];
   };
 
@@ -155,7 +157,7 @@
     if (pictures.childElementCount) body.push(pictures);
     if (!body.length) body.push(el("p.faint", "Empty"));
     const characters = Math.max(0, base - 1);
-    const made = [block(spot === "" ? "Content" : "Observation", [characters ? app.plural(characters, "character") : "", number ? app.plural(number, "image") : ""].filter(Boolean).join(", "), body)];
+    const made = [block(spot === "" ? "Content" : node.tool === "call" ? "Answer of the model" : "Observation", [characters ? app.plural(characters, "character") : "", number ? app.plural(number, "image") : ""].filter(Boolean).join(", "), body)];
     if (cites.length) {
       const known = new Set();
       const list = el("div.cites", cites.map((cite, index) => {
@@ -239,7 +241,7 @@
     const pair = (answer) => el("section.pair", { "aria-label": answer.id },
       el("div.bar", answer.kind ? chip("kind", answer.kind) : null, answer.score !== null && answer.score !== undefined ? el("span", { class: `chip ${answer.score > 0 ? "new" : "error"}` }, `score ${app.score(answer.score)}`) : null, answer.hops ? el("span.faint", app.plural(answer.hops, "hop")) : null,
         answer.pass_rate !== null && answer.pass_rate !== undefined ? el("span.faint", `pass rate ${Math.round(answer.pass_rate * 100)} %`) : null, el("span.faint.mono.cut", answer.id)),
-      el("div.q", app.longText(answer.question, { tag: "div.words" })), el("div.a", app.longText(pretty(answer.answer) || "(no answer)", { tag: "div.words" })),
+      el("div.q", app.longText(answer.question, { tag: "div.words" })), el("div.a", answer.answer || !answer.steps?.length ? app.longText(answer.answer || "(no answer)", { tag: "div.words" }) : null),
       answer.references?.length ? el("p.soft", "Reference: ", answer.references.join(" · ")) : null, answer.reason ? el("p.soft", answer.reason) : null,
       answer.steps?.length ? el("ol", answer.steps.map((step) => el("li.soft", step))) : null,
       answer.spots?.length ? el("p.bar", el("span.faint", "Evidence"), answer.spots.map((spot) => el("a.mono", { href: app.seedAddress(run, seed, { spot }), onclick: (event) => {

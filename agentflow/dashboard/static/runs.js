@@ -186,16 +186,16 @@
     add(panel, el("p.none", "Loading …"));
     const tasks = app.byTask(await app.allSeeds(run));
     const wide = innerWidth > 760;
-    const grid = { style: { "grid-template-columns": wide ? "minmax(0,1fr) 5rem 9rem minmax(10rem,.5fr)" : "minmax(0,1fr) 4rem 7rem" } };
+    const grid = { style: { "grid-template-columns": wide ? "minmax(0,1fr) 5rem 9rem minmax(10rem,.5fr)" : "minmax(0,1fr) 4rem 5rem" } };
     const make = (index) => {
       const { name, text, samples, mean } = tasks[index];
       const links = samples.slice(0, 24).map((seed) => el("a", { href: app.seedAddress(run, seed.id), title: `${seed.id}: ${seed.answer || seed.failure || "no answer"}`, class: "num" }, seed.score === null ? (seed.failure ? "✕" : "·") : score(seed.score), " "));
       return el("div.row", { role: "row", ...grid }, el("span", { role: "cell" }, text || name, " ", el("span.faint.mono", text ? name : "")), el("span.right.num", { role: "cell" }, app.figure(mean)),
-        el("span", { role: "cell" }, mean === null ? "" : bars(Math.max(0, Math.min(1, mean)))), el("span", { role: "cell" }, links));
+        el("span.wide", { role: "cell" }, mean === null ? "" : bars(Math.max(0, Math.min(1, mean)))), el("span", { role: "cell" }, links));
     };
     const rows = new app.Rows(make, { extra: 4, role: "rowgroup" });
     fill(panel, el("div.table.fill", { role: "table", "aria-label": "Scores by task" }, el("div.row.heads", { role: "row", ...grid },
-      ["Task", "Mean", "", "Samples"].map((name, at) => el("span", { role: "columnheader", class: at === 1 ? "right" : "" }, name || el("span.hidden", "Bar")))), rows.box));
+      ["Task", "Mean", "", "Samples"].map((name, at) => el("span", { role: "columnheader", class: at === 1 ? "right" : at === 2 ? "wide" : "" }, name || el("span.hidden", "Bar")))), rows.box));
     rows.set(tasks.length);
   };
 

@@ -249,7 +249,7 @@
       app.load(app.seedPath(run, seed, "skeleton")),
       app.load(app.seedPath(run, seed, "results")).catch(() => null),
     ]);
-    const frame = el("div", { class: `seed${query.spot === undefined ? "" : " open"}` });
+    const frame = el("div", { class: `seed${query.spot === undefined && !query.tab ? "" : " open"}` });
     const view = el("div.view", { tabindex: "-1", role: "tabpanel" });
     const tabBar = el("div.views");
     const outline = new Outline(run, seed, (spot, isOpened) => choose(spot, isOpened));

@@ -1,9 +1,10 @@
 """Views of the page in a real browser: tokens, two runs, curves, actors, exports, search, filters, keys, links."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import anyio.to_thread
 import pytest
@@ -14,7 +15,13 @@ from agentflow.dashboard import open_view
 from agentflow.inspection import RunCollection, open_runs
 from agentflow.trajectory import Task, Verdict
 from tests.agentflow.cli._programs import running
-from tests.agentflow.dashboard._chromium import grown_tree, open_chromium, open_page, path_of_seed
+from tests.agentflow.dashboard._chromium import (
+    grown_tree,
+    open_chromium,
+    open_page,
+    path_of_seed,
+    serious_findings,
+)
 from tests.agentflow.learner.test_token_page import write_run
 from tests.system._supervised import endpoint
 
@@ -24,6 +31,12 @@ QUESTIONS = {
     "Who discovered the Lantern Comet?": "Maeve Calloran",
     "When was the Lantern Feast first held?": "1707",
 }
+DRAWN = "main [role=row], main [role=listitem], main article, main .pair, main .tokens, main .chart, main details, main dd"
+"""Parts of pages that are there once a page is drawn."""
+BROKEN_ROWS = (
+    "[...document.querySelectorAll('.row')].filter(row => row.scrollHeight > row.clientHeight + 1).length"
+)
+"""Number of rows of tables whose cells do not fit into one line."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +90,7 @@ async def test_each_sampled_token_shows_its_log_probability_version_and_advantag
         reader = runs.run(ids(runs)["training"])
         seed = next(each for each in reader.seeds() if each.score == -1.0)
         pieces = [piece for row in reader.tokens(seed.id) for piece in row.pieces if piece.kind == "trained"]
-        path = f"/r/{reader.id}/s/{seed.id.replace('/', '%2F').replace('#', '%23')}?tab=tokens"
+        path = f"/r/{reader.id}/s/{quote(seed.id, safe='')}?tab=tokens"
         async with open_view(runs) as view, open_page(chromium, view, path) as page:
             tokens = page.locator(".tokens .worse, .tokens .trained")
             await expect(tokens).to_have_count(sum(len(piece.ids) for piece in pieces))
@@ -129,6 +142,44 @@ async def test_two_runs_are_chosen_and_compared_by_task(chromium: Browser, rollo
             await expect(table.get_by_role("row")).to_have_count(5)
             await table.get_by_role("link", name="1").first.click()
             await expect(page.get_by_role("article", name="Task")).to_be_visible()
+
+
+@pytest.mark.promise("view:page:screens")
+async def test_rollouts_trainings_and_comparisons_fit_any_screen_and_axe_core_finds_nothing_serious(
+    chromium: Browser, rollouts: Path, training: Path
+) -> None:
+    with open_runs(rollouts) as runs:
+        first, second = ids(runs).values()
+        places = (
+            "/",
+            f"/compare?a={first}&b={second}",
+            *(f"/r/{first}?tab={tab}" for tab in ("seeds", "tasks", "tools", "settings")),
+            f"/r/{first}/s/q0%231?spot=0",
+        )
+        await check_places(chromium, runs, places)
+    with open_runs(training) as runs:
+        (run,) = ids(runs).values()
+        seed = quote(runs.run(run).seeds()[0].id, safe="")
+        places = (
+            *(f"/r/{run}?tab={tab}" for tab in ("training", "seeds")),
+            *(f"/r/{run}/s/{seed}?spot=0&tab={tab}" for tab in ("", "tokens", "results")),
+        )
+        await check_places(chromium, runs, places)
+
+
+async def check_places(chromium: Browser, runs: RunCollection, places: Sequence[str]) -> None:
+    """Check the layout and the accessibility of places on narrow dark and wide light screens."""
+    async with open_view(runs) as view:
+        for width, dark in ((375, True), (3840, False)):
+            async with open_page(chromium, view, "/", width=width, height=900, dark=dark) as page:
+                for place in places:
+                    await page.goto(view.url + place)
+                    await expect(page.locator(DRAWN).first).to_be_attached()
+                    assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0, (
+                        place
+                    )
+                    assert await page.evaluate(BROKEN_ROWS) == 0, (place, width)
+                    assert await serious_findings(page) == [], (place, width)
 
 
 @pytest.mark.promise("view:page:training")
