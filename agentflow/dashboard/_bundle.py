@@ -10,10 +10,19 @@ import msgspec
 from msgspec import Struct, structs
 
 from agentflow._private_files import make_private_folder, write_private
+from agentflow.dashboard._machine_paths import shared_summary, without_paths
 from agentflow.dashboard._page_data import PAGE_ROWS, PageData, PageDataError
 from agentflow.dashboard._page_files import INDEX, RASTER, api_path, static_files
 from agentflow.errors import ConfigurationError
-from agentflow.inspection import CallDetail, NodeDetail, RunSummary, SeedSummary, TreeSkeleton
+from agentflow.inspection import (
+    MAX_TEXT,
+    CallDetail,
+    NodeDetail,
+    RunSummary,
+    SeedResults,
+    SeedSummary,
+    TreeSkeleton,
+)
 
 _CHUNK_BYTES: Final = 1 << 19
 _DATA: Final = "data/index.js"
@@ -98,7 +107,7 @@ class _Bundle:
 
     def write(self) -> None:
         """Write all files."""
-        runs = [structs.replace(run, folder="") for run in self._read("runs", list[RunSummary])]
+        runs = [shared_summary(run) for run in self._read("runs", list[RunSummary])]
         found: set[str] = set()
         # The page finds the chunk of a path by the order of all paths.
         ordered = [(api_path("r", run.id), run) for run in runs]
@@ -127,7 +136,7 @@ class _Bundle:
             api_path("r", run.id, "seeds", after=last): page for last, page in zip(after, pages, strict=True)
         }
         for path, page in sorted(lists.items()):
-            self._chunks.add(path, msgspec.json.encode(page))
+            self._chunks.add(path, msgspec.json.encode([_shared_seed(seed) for seed in page]))
         self._copy([api_path("r", run.id, "tools")])
         self.counts["seeds"] += len(seeds)
 
@@ -138,11 +147,15 @@ class _Bundle:
         spots = sorted(skeleton.spots)
         self.counts["nodes"] += len(spots)
         calls: set[str] = set()
+        texts: list[str] = []
         for spot in spots:
             node = self._read(api_path(*of_seed, "node", spot=spot), NodeDetail)
             calls.update(api_path(*of_seed, "call", key=call.key) for call in node.calls)
-            for part in node.parts:
+            for place, part in enumerate(node.parts):
                 self._add_image(run, part.blob)
+                begins = range(len(part.text), part.chars, MAX_TEXT)
+                asked = {"spot": spot, "part": str(place)}
+                texts += (api_path(*of_seed, "text", **asked, **{"from": str(begin)}) for begin in begins)
         parents = {spot.rpartition("-")[0] for spot in spots if spot}
         yield from sorted(calls)
         yield from (api_path(*of_seed, "children", spot=spot) for spot in sorted(parents))
@@ -150,11 +163,16 @@ class _Bundle:
         yield api_path(*of_seed, "results")
         yield api_path(*of_seed, "skeleton")
         yield api_path(*of_seed, "summary")
+        yield from sorted(texts)
         yield api_path(*of_seed, "tokens")
 
     def _copy(self, paths: Iterable[str]) -> None:
         for path in paths:
             body = self._data.load(path)
+            if path.endswith("/summary"):
+                body = msgspec.json.encode(_shared_seed(msgspec.json.decode(body, type=SeedSummary)))
+            elif path.endswith("/results"):
+                body = msgspec.json.encode(_shared_results(msgspec.json.decode(body, type=SeedResults)))
             self._chunks.add(path, body)
             if "/call?" in path:
                 run = path.split("/")[1]
@@ -194,6 +212,17 @@ class _Bundle:
         return msgspec.json.decode(self._data.load(path), type=kind)
 
 
+def _shared_seed(seed: SeedSummary) -> SeedSummary:
+    return structs.replace(seed, failure=without_paths(seed.failure))
+
+
+def _shared_results(results: SeedResults) -> SeedResults:
+    failure = results.failure
+    if failure is not None:
+        failure = structs.replace(failure, message=without_paths(failure.message))
+    return structs.replace(results, failure=failure)
+
+
 class _Chunks:
     """Scripts with the data, each with a part of the paths in order."""
 
@@ -224,7 +253,14 @@ class _Chunks:
         make_private_folder(self._folder)
         if self._waiting:
             name = f"{len(self._index) + 1:05}.js"
-            body = b"agentflow.load({\n" + b",\n".join(self._waiting) + b"\n});\n"
+            # Parsed as JSON: in a script, a key `__proto__` would be no key.
+            text = b"{" + b",".join(self._waiting) + b"}"
+            body = b"agentflow.load(JSON.parse('" + _quoted(text) + b"'));\n"
             write_private(self._folder / name, body)
             self._index.append((self._first, f"data/{name}"))
         self._waiting, self._size, self._first = [], 0, ""
+
+
+def _quoted(text: bytes) -> bytes:
+    """Escape JSON for a string of a script."""
+    return text.replace(b"\\", b"\\\\").replace(b"'", b"\\'")

@@ -1,6 +1,7 @@
 """Answers of the page's interface, as JSON: the same for the live view and for bundles."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -9,9 +10,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 from msgspec import structs
 
+from agentflow._typeguards import is_list_or_tuple, is_mapping
 from agentflow.errors import AgentFlowError, ToolFailure
 from agentflow.exports import ExportFormat, export_run
-from agentflow.inspection import RunCollection, RunReader, WorkState
+from agentflow.inspection import MAX_TEXT, RunCollection, RunReader, WorkState
 from agentflow.runs import CONTROL_FILE
 from agentflow.sandbox import SyncSandbox
 from mcp_servers.serving import is_loopback
@@ -19,7 +21,12 @@ from mcp_servers.serving import is_loopback
 PAGE_ROWS: Final = 200
 """Seeds of one answer, unless the path says otherwise."""
 _MAX_ROWS: Final = 1000
+MAX_STRETCH: Final = 8 * MAX_TEXT
+"""Characters of a long text in one answer."""
 _MAX_HITS: Final = 500
+_DIGITS: Final = re.compile(rb"[0-9]{16}")
+_MAX_EXACT: Final = 2**53
+"""JavaScript rounds larger integers."""
 _STATUS_SECONDS: Final = 5.0
 _SPOT: Final = re.compile(r"([0-9]{1,9}(-[0-9]{1,9}){0,9999})?")
 
@@ -71,6 +78,8 @@ class PageData:
                     return _encode(_OF_SEED[what](reader, seed, given))
                 except KeyError as error:
                     raise PageDataError(404, f"seed {seed!r} has no such part: {error}") from None
+                except RecursionError:
+                    raise PageDataError(400, "it is nested too deeply to be shown") from None
             case _:
                 raise PageDataError(404, f"there is no answer {name!r}")
 
@@ -117,6 +126,24 @@ class PageData:
 _encode = msgspec.json.Encoder().encode
 
 
+def _bounded(answer: object) -> object:
+    """Return an answer with texts of at most a million characters, and with integers that JavaScript does not round."""
+    body = _encode(answer)
+    if len(body) <= MAX_TEXT and not _DIGITS.search(body):
+        return msgspec.Raw(body)
+    return _reduced(msgspec.to_builtins(answer))
+
+
+def _reduced(value: object) -> object:
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        return f"{value[:MAX_TEXT]}… and {len(value) - MAX_TEXT:,} more characters in the journal of the run"
+    if isinstance(value, int) and abs(value) > _MAX_EXACT:
+        return str(value)
+    if is_mapping(value):
+        return {name: _reduced(own) for name, own in value.items()}
+    return [_reduced(own) for own in value] if is_list_or_tuple(value) else value
+
+
 def _seeds(run: RunReader, given: Query) -> object:
     state = given.get("state", "")
     if state and state not in set(WorkState):
@@ -156,6 +183,22 @@ def _nodes(run: RunReader, seed: str, given: Query) -> object:
     return run.nodes(seed, [_spot(spot) for spot in given.get("spots", "").split(",")[:PAGE_ROWS]])
 
 
+class TextStretch(msgspec.Struct):
+    """Stretch of a text of an observation."""
+
+    text: str
+    """The stretch."""
+    chars: int
+    """Length of the whole text."""
+
+
+def _text(run: RunReader, seed: str, given: Query) -> TextStretch:
+    spot, part = _spot(given.get("spot", "")), _number(given, "part", 0, sys.maxsize)
+    begin, limit = _number(given, "from", 0, sys.maxsize), _number(given, "limit", MAX_TEXT, MAX_STRETCH)
+    whole = run.text(seed, spot, part)
+    return TextStretch(whole[begin : begin + limit], len(whole))
+
+
 def _spot(text: str) -> str:
     if _SPOT.fullmatch(text):
         return text
@@ -175,9 +218,10 @@ _OF_SEED: Final[dict[str, Callable[[RunReader, str, Query], object]]] = {
     "skeleton": lambda run, seed, _: run.skeleton(seed),
     "nodes": _nodes,
     "children": lambda run, seed, given: run.children(seed, _spot(given.get("spot", ""))),
-    "node": lambda run, seed, given: run.node(seed, _spot(given.get("spot", ""))),
-    "call": lambda run, seed, given: run.call(seed, given.get("key", "")),
-    "results": lambda run, seed, _: run.results(seed),
+    "node": lambda run, seed, given: _bounded(run.node(seed, _spot(given.get("spot", "")))),
+    "call": lambda run, seed, given: _bounded(run.call(seed, given.get("key", ""))),
+    "results": lambda run, seed, _: _bounded(run.results(seed)),
+    "text": _text,
     "tokens": lambda run, seed, _: run.tokens(seed),
 }
 

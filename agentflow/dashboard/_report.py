@@ -9,6 +9,7 @@ from typing import Final
 
 from agentflow._private_files import replace_file
 from agentflow._terminal import printable
+from agentflow.dashboard._machine_paths import shared_summary, without_paths
 from agentflow.inspection import (
     NodeSummary,
     RunReader,
@@ -87,7 +88,7 @@ def write_report(folder: Path, journal: str = "", name: str = "") -> Path:
 
 
 def _run_sections(run: RunReader) -> list[str]:
-    summary = run.summary()
+    summary = shared_summary(run.summary())
     seeds = run.seeds(limit=_SEEDS)
     sections = [
         _heading(summary),
@@ -123,7 +124,7 @@ def _numbers(summary: RunSummary) -> str:
 
 def _failures(summary: RunSummary, seeds: Sequence[SeedSummary]) -> str:
     rows = [(kind, str(number)) for kind, number in sorted(summary.failures.items()) if number]
-    failed = [(seed.id, seed.failure) for seed in seeds if seed.failure]
+    failed = [(seed.id, without_paths(seed.failure)) for seed in seeds if seed.failure]
     kinds = _table(("failure", "number"), rows) if rows else ""
     return kinds + (_table(("seed", "reason"), failed[:_SHOWN_ANSWERS]) if failed else "")
 

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agentflow.dashboard._guard import TOKEN, ViewGuard
-from agentflow.dashboard._page_data import PageData, PageDataError
+from agentflow.dashboard._page_data import MAX_STRETCH, PageData, PageDataError, TextStretch
 from agentflow.dashboard._page_files import INDEX, RASTER, static_files
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.inspection import RunChanges, RunCollection
@@ -36,6 +36,8 @@ ReadChanges: TypeAlias = Callable[[str], Awaitable[RunChanges]]
 
 HOST: Final = "127.0.0.1"
 _JSON: Final = "application/json"
+_PLAIN: Final = "text/plain; charset=utf-8"
+_SAVED: Final = {"Content-Disposition": "attachment"}
 POLL_SECONDS: Final = 0.5
 """Seconds between two questions to a run about its changes."""
 _PING_SECONDS: Final = 15.0
@@ -86,6 +88,7 @@ class ViewRoutes:
                 Route("/api/r/{run}/blob/{digest}", _answered(self._blob)),
                 Route("/api/r/{run}/events", _answered(self._events)),
                 Route("/api/r/{run}/export", _answered(self._export), methods=["POST"]),
+                Route("/api/{path:path}/whole", _answered(self._whole)),
                 Route("/api/{path:path}", _answered(self._answer)),
             ]
         )
@@ -127,9 +130,25 @@ class ViewRoutes:
         if mime in RASTER:
             return Response(data, media_type=mime)
         # Observations are hostile: what a browser might run is only a file to save.
-        return Response(
-            data, media_type="text/plain; charset=utf-8", headers={"Content-Disposition": "attachment"}
-        )
+        return Response(data, media_type=_PLAIN, headers=_SAVED)
+
+    async def _whole(self, request: Request) -> Response:
+        """Send a whole text of an observation as a file to save, stretch by stretch."""
+        path = request.scope["raw_path"].decode("latin-1").removeprefix("/api/").removesuffix("/whole")
+
+        async def read(begin: int) -> TextStretch:
+            asked = f"{path}/text?{request.url.query}&from={begin}&limit={MAX_STRETCH}"
+            body = await self._read(partial(self._data.load, asked))
+            return msgspec.json.decode(body, type=TextStretch)
+
+        first = await read(0)
+
+        async def stretches() -> AsyncGenerator[bytes]:
+            yield first.text.encode()
+            for begin in range(len(first.text), first.chars, MAX_STRETCH):
+                yield (await read(begin)).text.encode()
+
+        return StreamingResponse(stretches(), media_type=_PLAIN, headers=_SAVED)
 
     async def _events(self, request: Request) -> Response:
         given = request.query_params

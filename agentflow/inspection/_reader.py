@@ -112,6 +112,13 @@ class RunReader(ABC):
     def node(self, seed: str, spot: str) -> NodeDetail:
         """Return a node with everything that is known about it."""
 
+    def text(self, seed: str, spot: str, part: int) -> str:
+        """Return a whole text of an observation, by its place among the parts; a node has the first million characters."""
+        found = self.node(seed, spot).parts
+        if part < len(found) and not found[part].blob:
+            return found[part].text
+        raise KeyError(part)
+
     @abstractmethod
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a model call with its prompt."""
@@ -255,6 +262,18 @@ class JournalRun(RunReader, Generic[R]):
     def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]: ...
 
     @abstractmethod
+    def _observation(self, stored: StoredSeed, spot: str) -> Observation:
+        """Return the observation of a node."""
+
+    def text(self, seed: str, spot: str, part: int) -> str:
+        """Return a whole text of an observation, by its place among the parts."""
+        found = self._observation(self.stored(seed), spot).parts[part : part + 1]
+        for each in found:
+            if isinstance(each, Text):
+                return each.text
+        raise KeyError(part)
+
+    @abstractmethod
     def spot_of(self, key: str) -> str | None:
         """Return the spot of the node that an entry belongs to; `None`: it changes no node."""
 
@@ -300,14 +319,15 @@ class JournalRun(RunReader, Generic[R]):
                 self._run, numbers={row[0] for row in found}, limit=len(found) + 1
             )
         }
-        for index, key, body in found:
+        for index, key, around in found:
             spot = self.spot_of(key)
             place = (
                 "observation" if "act" in key.split("/") else "plan" if key.startswith("plan/") else "answer"
             )
-            shown = body.decode(errors="replace")
             hits.append(
-                RunHit(seed=names.get(index, ""), spot=spot or "", place=place, excerpt=excerpt(shown, words))
+                RunHit(
+                    seed=names.get(index, ""), spot=spot or "", place=place, excerpt=excerpt(around, words)
+                )
             )
         return hits
 

@@ -10,7 +10,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agentflow.inspection._reader import (
-    MAX_TEXT,
     JournalRun,
     call_of,
     parts_of,
@@ -22,7 +21,6 @@ from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
     NodeDetail,
-    NodePart,
     NodeSummary,
     RunKind,
     SeedAnswer,
@@ -42,7 +40,9 @@ from agentflow.trajectory import (
     Decision,
     Failure,
     NextStep,
+    Observation,
     Reply,
+    Text,
     Turn,
     Verdict,
 )
@@ -207,15 +207,10 @@ class EpisodeRun(JournalRun[TaskResult]):
         turns = _by_spot(page)
         children = len(_children(turns, spot))
         if not spot:
-            task, _ = task_of(stored.seed)
-            parts = (
-                NodePart(text=task.question[:MAX_TEXT], chars=len(task.question)),
-                *(NodePart(blob=image.hash, mime=image.mime) for image in task.images),
-            )
             return NodeDetail(
                 spot="",
                 id="",
-                parts=parts,
+                parts=parts_of(self._observation(stored, spot)),
                 verdict=Verdict.NEW.value,
                 children=children,
                 calls=tuple(page.other),
@@ -241,6 +236,13 @@ class EpisodeRun(JournalRun[TaskResult]):
             children=children,
             calls=tuple(turn.calls),
         )
+
+    def _observation(self, stored: StoredSeed, spot: str) -> Observation:
+        if not spot:
+            task, _ = task_of(stored.seed)
+            return Observation((Text(task.question), *task.images))
+        outcome = self._turns(stored)[spot].outcome
+        return Observation(()) if outcome is None else outcome.observation
 
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a model call."""

@@ -172,11 +172,9 @@ class TreeRun(JournalRun[SeedResult]):
             calls=tuple(own),
         )
         if not spot:
-            content = stored.seed.content
-            parts = parts_of(Observation((Text(content),)))
+            parts = parts_of(self._observation(stored, spot))
             return replace(detail, parts=parts, verdict=Verdict.NEW.value)
-        if (record := self._records(stored, [spot]).get(spot)) is None:
-            raise KeyError(spot)
+        record = self._records(stored, [spot])[spot]
         verdict, reason = self._verdicts.on(stored, [spot]).get(spot, ("", ""))
         body = self._journal.bodies(self._run, stored.seed.index, [f"node/{spot}"]).get(f"node/{spot}")
         chosen = self._plans(stored, parent_of(spot))
@@ -207,14 +205,18 @@ class TreeRun(JournalRun[SeedResult]):
             calls=(*chosen, *asked, *own),
         )
 
+    def _observation(self, stored: StoredSeed, spot: str) -> Observation:
+        if not spot:
+            return Observation((Text(stored.seed.content),))
+        return self._records(stored, [spot])[spot].outcome.observation
+
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a model call with its prompt, which is built again if the call chose the first actions at a node."""
         stored = self.stored(seed)
         spot = self.spot_of(key)
-        if spot is None:
-            raise KeyError(key)
-        found = next((each for each in self.node(seed, spot).calls if each.key == key), None)
-        if found is None:
+        calls = () if spot is None else self.node(seed, spot).calls
+        found = next((each for each in calls if each.key == key), None)
+        if spot is None or found is None:
             raise KeyError(key)
         start = self.start
         if start is None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Text, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Text, case, cast, func, select
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal._backend import root_of
@@ -21,6 +21,8 @@ from agentflow.trajectory import Seed, Usage
 T = TypeVar("T")
 
 _SOME = 500
+_AROUND = 400
+"""Characters before and after a text that was found."""
 
 
 class StoredRun(NamedTuple):
@@ -270,21 +272,25 @@ class JournalReader:
 
         return self.read(ask)
 
-    def find(self, run: int, words: str, limit: int, seed: int | None = None) -> list[tuple[int, str, bytes]]:
-        """Return entries with a text, as number of the seed, key and body; case matters only beyond ASCII letters.
+    def find(self, run: int, words: str, limit: int, seed: int | None = None) -> list[tuple[int, str, str]]:
+        """Return entries with a text, as number of the seed, key and the JSON around the text.
+
+        Case matters only beyond ASCII letters. A body of any size stays in the database.
 
         :param words: the text as it is in JSON.
         :param seed: only entries of this seed.
         """
 
-        def ask(connection: Connection) -> list[tuple[int, str, bytes]]:
+        def ask(connection: Connection) -> list[tuple[int, str, str]]:
             lite = connection.dialect.name == "sqlite"
             body = cast(entries.c.body, Text) if lite else func.convert_from(entries.c.body, "UTF8")
-            chosen = [entries.c.run == run, entries.c.seed >= 0, body.icontains(words, autoescape=True)]
+            place = (func.instr if lite else func.strpos)(func.lower(body), func.lower(words))
+            begin = case((place > _AROUND, place - _AROUND), else_=1)
+            chosen = [entries.c.run == run, entries.c.seed >= 0, place > 0]
             if seed is not None:
                 chosen.append(entries.c.seed == seed)
             rows = connection.execute(
-                select(entries.c.seed, entries.c.key, entries.c.body)
+                select(entries.c.seed, entries.c.key, func.substr(body, begin, 2 * _AROUND + len(words)))
                 .where(*chosen)
                 .order_by(entries.c.seed, entries.c.key)
                 .limit(limit)

@@ -38,7 +38,7 @@
     if (run) items.push(el("a.cut", { href: app.runAddress(run) }, names.get(run) ?? run));
     if (seed) items.push(el("span.cut", seed));
     fill(crumbs, items.map((item, at) => el("li", at === items.length - 1 ? (item.setAttribute("aria-current", "page"), item) : item)));
-    document.title = [seed, run && (names.get(run) ?? run), "AgentFlow"].filter(Boolean).join(" · ");
+    document.title = app.visible([seed, run && (names.get(run) ?? run), "AgentFlow"].filter(Boolean).join(" · "));
   };
 
   let turn = 0;
@@ -124,7 +124,7 @@
   // Links inside the page change it without a reload.
   addEventListener("click", (event) => {
     const link = event.target.closest?.("a[href]");
-    if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || app.bundle) return;
+    if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || app.bundle || link.hasAttribute("download")) return;
     const address = new URL(link.href);
     if (address.origin !== location.origin) return;
     event.preventDefault();

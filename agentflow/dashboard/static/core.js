@@ -81,7 +81,11 @@
 
   // Offsets count Unicode code points; JavaScript's count UTF-16 units.
   const ASTRAL = /[\ud800-\udbff][\udc00-\udfff]/;
-  app.points = (text) => (ASTRAL.test(text) ? [...text].length : text.length);
+  app.points = (text) => {
+    let points = text.length;
+    if (ASTRAL.test(text)) for (let unit = 0; unit < text.length; unit++) if (text.codePointAt(unit) > 0xffff) unit += 1, points -= 1;
+    return points;
+  };
   app.unit = (text, point) => {
     if (!ASTRAL.test(text)) return Math.min(point, text.length);
     let unit = 0;

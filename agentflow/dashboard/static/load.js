@@ -63,7 +63,7 @@
   app.seedPath = (run, seed, rest, query = {}) => app.runPath(run, `s/${encodeURIComponent(seed)}/${rest}`, query);
 
   const IMAGES = { "image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp" };
-  app.isImage = (mime) => mime in IMAGES;
+  app.isImage = (mime) => Object.hasOwn(IMAGES, mime);
   app.blobAddress = (run, digest, mime) => {
     if (!/^[0-9a-f]{16,128}$/.test(digest)) return null;
     return app.bundle ? `blobs/${digest}.${IMAGES[mime]}` : `/api/r/${encodeURIComponent(run)}/blob/${digest}`;

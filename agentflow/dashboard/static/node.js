@@ -5,34 +5,30 @@
   const { el, add, fill, chip, count } = app;
   const FIRST = 20000; // Characters of a text that are shown at once.
 
-  // Long text: its beginning, and a button for more. `rest(from)` loads what the server left out.
-  app.longText = (text, { tag = "pre.words", spans = [], chars = 0, rest = null } = {}) => {
-    const box = el("div"), body = el(tag);
-    let whole = text, shown = 0;
+  // Long text: its beginning, and a button for more. `rest(from)` loads what the server left out, `file` is the address of all of it.
+  app.longText = (text, { tag = "pre.words", spans = [], chars = 0, rest = null, file = null } = {}) => {
+    const box = el("div"), body = el(tag), bar = el("div.bar");
+    let whole = String(text ?? ""), known = app.points(whole), shown = 0;
     const far = spans.reduce((end, span) => Math.max(end, span.end), 0);
-    const total = Math.max(chars, text.length);
     const more = async (size) => {
+      if (shown >= whole.length && known < chars) {
+        const stretch = await rest(known);
+        whole += stretch;
+        known += app.points(stretch);
+      }
       let end = Math.min(whole.length, shown + size);
       if (end < whole.length && /[\ud800-\udbff]/.test(whole[end - 1])) end += 1;
       appendSpans(body, whole, shown, end, spans);
       shown = end;
+      const total = known < chars ? chars : whole.length, step = Math.min(total - shown, Math.max(FIRST * 5, Math.min(FIRST * 10, shown)));
       fill(bar);
-      const hasRest = rest && app.points(whole) < chars;
-      if (shown < whole.length || hasRest) {
-        const left = total - shown;
-        const button = el("button", { type: "button", onclick: async () => {
-          button.disabled = true;
-          try {
-            if (shown >= whole.length) whole += await rest(app.points(whole));
-            await more(FIRST * 5);
-          } catch (error) {
-            fill(bar, error.message);
-          }
-        } }, `Show ${count(Math.min(left, FIRST * 5))} more`);
-        add(bar, button, el("span.faint", `${count(shown)} of ${count(total)} characters`));
-      } else if (chars > app.points(whole)) add(bar, el("span.faint", `The first ${count(shown)} of ${count(chars)} characters`));
+      if (!step) return;
+      const button = el("button", { type: "button", onclick: () => {
+        button.disabled = true;
+        more(step).catch((error) => fill(bar, error.message));
+      } }, `Show ${count(step)} more`);
+      add(bar, button, el("span.faint", `${count(shown)} of ${count(total)} characters`), file ? el("a", { href: file, download: "" }, "Save all") : null);
     };
-    const bar = el("div.bar");
     more(Math.min(Math.max(FIRST, far + 500), 400000));
     return add(box, body, bar);
   };
@@ -115,7 +111,7 @@
     results?.answers?.length ? el("p.soft", app.plural(results.answers.length, "result"), ", press ", el("kbd", "r")) : null,
   ];
 
-  const value = (given) => (typeof given === "string" ? app.longText(given, { tag: "pre.words" }) : el("pre.words", JSON.stringify(given, null, typeof given === "object" ? 2 : 0)));
+  const value = (given) => app.longText(typeof given === "string" ? given : JSON.stringify(given, null, 2));
 
   const ISOLATION = { fork: "It ran in a fork of its parent's sandbox.", replay: "It ran in a fresh sandbox after the path was replayed.", shared: "It ran in a shared sandbox: its tool has no state." };
 
@@ -150,8 +146,10 @@
       const chars = Math.max(part.chars ?? 0, app.points(part.text)), start = base;
       const spans = cites.map((cite, index) => ({ cite, index })).filter(({ cite }) => !cite.image && !cite.region && cite.end > start && cite.start < start + chars)
         .map(({ cite, index }) => ({ start: app.unit(part.text, Math.max(0, cite.start - start)), end: app.unit(part.text, cite.end - start), title: cite.question, name: index }));
-      const rest = app.bundle ? null : async (from) => (await app.load(app.seedPath(run, seed, "text", { spot, part: String(place), from }))).text;
-      if (chars) body.push(app.longText(part.text, { spans, chars, rest }));
+      const asked = { spot, part: String(place) };
+      const rest = async (from) => (await app.load(app.seedPath(run, seed, "text", { ...asked, from }))).text;
+      const file = app.bundle ? null : `/api/${app.seedPath(run, seed, "whole", asked)}`;
+      if (chars) body.push(app.longText(part.text, { spans, chars, rest, file }));
       base += chars + 1;
     }
     if (pictures.childElementCount) body.push(pictures);

@@ -3,15 +3,21 @@
 import json
 import logging
 import random
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agentflow.cli import main
 from agentflow.dashboard import REPORT_PAGE, PageData, api_path, write_bundle, write_report
 from agentflow.errors import ConfigurationError
 from agentflow.inspection import open_runs
+from agentflow.journal import NewSeed, open_journal, this_process
+from agentflow.runs import RUN_MODELS, RunModels
+from agentflow.synthesis import SeedResult
+from tests.agentflow.learner.test_token_page import write_run
 
 
 def bundled(folder: Path) -> dict[str, Any]:
@@ -22,7 +28,8 @@ def bundled(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for first, name in chunks:
         text = (folder / name).read_text(encoding="utf-8")
-        answers = json.loads(text.removeprefix("agentflow.load(").removesuffix(");\n"))
+        quoted = text.removeprefix("agentflow.load(JSON.parse('").removesuffix("'));\n")
+        answers = json.loads(re.sub(r"\\([\\'])", r"\1", quoted))
         assert next(iter(answers)) == first
         assert all(known < first for known in found)
         found |= answers
@@ -105,3 +112,56 @@ async def test_a_report_that_can_not_be_written_is_one_line_and_no_error(
         await write_report_page(tmp_path)
     assert len(caplog.records) == 1
     assert not (tmp_path / REPORT_PAGE).exists()
+
+
+SECRET = "sk-7f3kd92msla01kd83hfq"
+
+
+async def write_synthesis(folder: Path, data: Path) -> None:
+    """Store a run whose settings, models and failure name files of this machine."""
+    settings = {
+        "corpus": str(data),
+        "mounts": {str(data): "/data"},
+        "tools": ["rag_search"],
+        "command": f"python {data.parent}/serve.py --port 1",
+        "models": {"planner": {"model_name": f"{data.parent}/model", "api_key": SECRET}},
+        "journal": f"postgresql://me:{SECRET}@db.example/runs",
+    }
+    async with open_journal(folder / "journal.db") as journal:
+        run = await journal.open_run("private", settings)
+        await run.keep(RUN_MODELS, RunModels(names={"planner": f"{data.parent}/model"}))
+        await run.add_seeds([NewSeed("Ferries")])
+        (seed,) = await run.claim(this_process(), 1)
+        failed = SeedResult(failure=f"FileNotFoundError: No such file: '{data}'")
+        await run.finish(seed, msgspec.json.encode(failed))
+
+
+@pytest.mark.promise("view:bundle:private")
+@pytest.mark.parametrize("kind", ["synthesis", "training", "tuning"])
+async def test_bundles_and_reports_have_no_path_of_the_machine_and_no_secret(
+    tmp_path: Path, kind: str
+) -> None:
+    folder = tmp_path / "private run"
+    folder.mkdir()
+    if kind == "synthesis":
+        await write_synthesis(folder, tmp_path / "my data" / "ferries.jsonl")
+    else:
+        write_run(folder)
+        with (folder / "settings.yaml").open("a", encoding="utf-8") as file:
+            file.write(f"output_dir: {folder}\napi_key: {SECRET}\n")
+            file.write(f"solve: {tmp_path}/agent.py:solve\n" if kind == "tuning" else "")
+        (folder / "metrics.jsonl").write_text('{"step": 3, "reward": 0.5}\n', encoding="utf-8")
+    with open_runs(folder) as runs:
+        data = PageData(runs)
+        assert runs.runs()[0].kind == kind
+        assert str(tmp_path).encode() in data.load("runs")
+        bundle = write_bundle(data, tmp_path / "bundle")
+        live = runs.runs()[0].settings
+    report = write_report(folder).read_bytes()
+    for name, body in {**contents(tmp_path / "bundle"), "report": report}.items():
+        for secret in (str(tmp_path), str(Path.home()) + "/", SECRET):
+            assert secret.encode() not in body, (name, secret)
+    (shown,) = bundled(tmp_path / "bundle")["runs"]
+    assert shown["settings"].keys() == live.keys()
+    assert "…/model" in json.dumps(shown, ensure_ascii=False)
+    assert bundle.seeds == (1 if kind == "synthesis" else 6)
