@@ -44,8 +44,8 @@ MIN_REPEATED_CHARS = 80
 """Length from which equal output of two programs is not a coincidence."""
 
 
-NodeObserver: TypeAlias = Callable[[Seed, Node], None]
-"""Callback for every completed node, grown now or before a crash; must not block. See docs/growth.md."""
+NodeObserver: TypeAlias = Callable[[Seed, Node, bool], None]
+"""Callback for every completed node, with `True` if its action was recorded before; must not block. See docs/growth.md."""
 
 
 class OpenNode(Struct):
@@ -97,7 +97,7 @@ class Grower:
     """Judges observations."""
     sandboxes: BranchSandboxes
     """Sandboxes of the run."""
-    observer: NodeObserver = lambda seed, node: None
+    observer: NodeObserver = lambda seed, node, recalled: None
     """Called with every completed node."""
 
     async def grow(self, seed: Seed, page: Page) -> Tree:
@@ -128,6 +128,7 @@ class _TreeGrowth:
         self._drawn: dict[str, int] = {}
         self._reasoning: dict[str, str] = {}
         self._seen: set[bytes] = set()
+        self._recalled: set[str] = set()
         self._recoveries = settings.recoveries
         self._verifier_usage = Usage()
 
@@ -198,6 +199,7 @@ class _TreeGrowth:
 
     async def _act(self, parent: OpenNode, chosen: NodeChoices) -> list[BranchResult]:
         keys = [path_key((*parent.path, position)) for position in range(len(chosen.choices))]
+        self._recalled.update(key for key in keys if f"act/{key}" in self._page)
         return await self._runner.act(parent.state, keys, chosen.choices)
 
     def _child(self, parent: OpenNode, position: int, choice: ChosenAction, result: BranchResult) -> _Child:
@@ -276,7 +278,7 @@ class _TreeGrowth:
             isolation=record.isolation,
             usage=verdict.usage,
         )
-        self._add(node)
+        self._add(node, recalled=path_key(child.path) in self._recalled)
         if child.choice.drawn > 1:
             self._drawn[node.id] = child.choice.drawn
         self._verifier_usage += verdict.usage
@@ -288,9 +290,9 @@ class _TreeGrowth:
         judged = replace(step, verdict=verdict.verdict, failure=reason)
         return OpenNode(child.path, node, (*child.parent.steps, judged), child.result.state, failed)
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: Node, *, recalled: bool = False) -> None:
         self._nodes.append(node)
-        self._grower.observer(self._seed, node)
+        self._grower.observer(self._seed, node, recalled)
 
 
 def _is_refused(record: ActionRecord) -> bool:

@@ -204,7 +204,7 @@ class JournalRun(RunReader, Generic[R]):
             cost=sum(price.cost(used[role]) for role, price in prices.items() if role in used)
             if prices
             else None,
-            failures=self._failures(),
+            failures=self._failures(done=done),
             models=models.names if models is not None else {},
             settings=dict(self.settings),
         )
@@ -344,9 +344,10 @@ class JournalRun(RunReader, Generic[R]):
             spots=tuple(spots),
         )
 
-    def _failures(self) -> dict[str, int]:
-        """Return the failures by kind from the report of the run, if there is one."""
-        for name in ("report.json", "summary.json"):
+    def _failures(self, *, done: bool) -> dict[str, int]:
+        """Return the failures by kind: those that its processes stored, and of a finished run those of its report."""
+        stored = self._journal.failures(self._run)
+        for name in ("report.json", "summary.json") if done or not stored else ():
             try:
                 report = msgspec.json.decode((self._folder / name).read_bytes()) if self._folder else None
             except (OSError, msgspec.DecodeError):
@@ -359,7 +360,7 @@ class JournalRun(RunReader, Generic[R]):
                 if is_object(kinds):
                     found.update({kind: number for kind, number in kinds.items() if isinstance(number, int)})
             return dict(sorted(found.items()))
-        return {}
+        return stored
 
 
 def _state(stored: StoredSeed) -> WorkState:

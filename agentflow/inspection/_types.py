@@ -78,7 +78,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     cost: float | None = None
     """Cost of that usage; `None` without known prices."""
     failures: dict[str, int] = field(default_factory=dict[str, int])
-    """Failures by kind, as the report of the run counts them; empty before there is one."""
+    """Failures by kind: of a finished run those of its report, else those that its processes saw up to ten seconds ago."""
     models: dict[str, str] = field(default_factory=dict[str, str])
     """Name of the model of each role."""
     settings: dict[str, Any] = field(default_factory=dict[str, Any])

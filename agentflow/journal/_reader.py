@@ -1,5 +1,6 @@
 """Reading a journal without changing it: no migration, no lock that a writer waits for, no file beside a finished one."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
@@ -13,7 +14,7 @@ from agentflow.journal._database import backend_for
 from agentflow.journal._leases import Counts, count, has_died
 from agentflow.journal._news import JournalNews, read_news
 from agentflow.journal._read_only import READ_ERRORS, ReadAccess, ReadOnlySqlite
-from agentflow.journal._run import RUN_PAGE
+from agentflow.journal._run import FAILURES, RUN_PAGE
 from agentflow.journal._schema import MIGRATIONS, blobs, entries, harvests, runs, schema, seeds, usage
 from agentflow.journal._sqlite import Sqlite
 from agentflow.trajectory import Seed, Usage
@@ -302,6 +303,13 @@ class JournalReader:
     def kept(self, run: int, key: str) -> bytes | None:
         """Return a record of the run itself, which `Run.keep` stored."""
         return self.bodies(run, RUN_PAGE, [key]).get(key)
+
+    def failures(self, run: int) -> dict[str, int]:
+        """Return the failures that the processes of a run saw, by kind; each stores them every ten seconds and at its end."""
+        found = Counter[str]()
+        for body in self.entries(run, RUN_PAGE, FAILURES).values():
+            found.update(msgspec.json.decode(body, type=dict[str, int]))
+        return dict(sorted(found.items()))
 
     def harvests(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
         """Return the results of finished seeds by number."""

@@ -19,6 +19,8 @@ from agentflow.trajectory import Blob, Seed, Usage
 
 RUN_PAGE = -1
 """Number under which a run has a page of its own, beside those of its seeds."""
+FAILURES = "failures/"
+"""Beginning of the keys under which its processes store their failures there."""
 _CHUNK = 16
 _END = (
     update(seeds)
@@ -61,6 +63,7 @@ class Run:
         self._postponed: set[int] = set()
         self._pages: dict[int, Page] = {}
         self._used_before: Mapping[str, Usage] | None = None
+        self._saved_failures: Mapping[str, int] = {}
 
     async def add_seeds(
         self, seeds: Sequence[NewSeed], origin: str = "start", *, further: bool = False
@@ -264,6 +267,15 @@ class Run:
                 put(connection, usage, row)
 
         await self._inbox.change(save)
+
+    async def save_failures(self, by_kind: Mapping[str, int]) -> None:
+        """Store this process's failures so far, by kind. `JournalReader.failures` adds those of all processes."""
+        if by_kind == self._saved_failures:
+            return
+        row = {"run": self._number, "seed": RUN_PAGE, "key": f"{FAILURES}{self._user}", "ordinal": 0}
+        body = msgspec.json.encode(by_kind)
+        await self._inbox.change(lambda connection: put(connection, entries, {**row, "body": body}))
+        self._saved_failures = dict(by_kind)
 
     async def put_blob(self, data: bytes, mime: str) -> Blob:
         """Store bytes; equal bytes are stored once."""

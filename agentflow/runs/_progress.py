@@ -146,12 +146,16 @@ class RunProgress(MeasuredProgress):
         """Return the current progress."""
         return RunStatus(**self._status_fields())
 
+    def failure_counts(self) -> dict[str, int]:
+        """Return all failures that this process saw, by kind, the most frequent first."""
+        found = self.failures.copy()
+        for engine in (model.statistics() for model in self.models):
+            found.update({f"model {kind}": count for kind, count in engine.failures_by_kind.items()})
+        return dict(found.most_common())
+
     def _status_fields(self) -> dict[str, Any]:
         engines = [model.statistics() for model in self.models]
         accounts = self.accounts
-        failures = self.failures.copy()
-        for engine in engines:
-            failures.update({f"model {kind}": count for kind, count in engine.failures_by_kind.items()})
         return {
             "phase": self.phase,
             "seeds": self.seeds,
@@ -165,5 +169,5 @@ class RunProgress(MeasuredProgress):
             "finished": self._meter.finished,
             "rate": self._meter.rate,
             "remaining": self._meter.remaining(self.seeds - self.done, self.active),
-            "failures": dict(failures.most_common()),
+            "failures": self.failure_counts(),
         }

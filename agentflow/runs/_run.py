@@ -264,6 +264,7 @@ class SupervisedRun(Generic[C, P]):
 
         async def save_usage() -> None:
             await run.save_usage(accounts.by_role)
+            await run.save_failures(self._progress.failure_counts())
 
         def make() -> SeedScheduler:
             self._scheduler = SeedScheduler(

@@ -49,11 +49,11 @@ class SynthesisProgress(RunProgress):
         self._nodes: Counter[str] = Counter()
         self._latest: deque[PairPreview] = deque(maxlen=_PREVIEWS)
 
-    def count_node(self, seed: Seed, node: Node) -> None:
-        """Count a new node."""
+    def count_node(self, seed: Seed, node: Node, recalled: bool) -> None:
+        """Count a node, and its failure unless that was counted when it happened."""
         if node.parent is not None:
             self._nodes[node.verdict.value] += 1
-        if node.failure is not None:
+        if node.failure is not None and not recalled:
             self.failures[f"tool {node.failure.kind}"] += 1
 
     def preview(self, question: str, answer: str) -> None:

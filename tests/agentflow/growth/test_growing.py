@@ -1,6 +1,7 @@
 """Trees have their configured shape, whatever the timing, and resume after a crash."""
 
 from collections.abc import Iterator
+from dataclasses import replace as replace_fields
 from functools import partial
 
 import anyio
@@ -19,6 +20,7 @@ from agentflow.trajectory import (
     ActionOutcome,
     Failure,
     Isolation,
+    Node,
     Plan,
     PlanRequest,
     Proposal,
@@ -136,6 +138,23 @@ async def test_recorded_effects_are_not_repeated_and_the_tree_is_the_same(kept: 
         again = await growing.grow(SEED, fresh_page(dict(before)))
     assert again == whole
     assert len(planner.requests) == sum(key.startswith("plan/") for key in journal.keys() - before.keys())
+
+
+@pytest.mark.promise("growth:resume")
+async def test_an_observer_is_told_which_actions_were_recorded_before() -> None:
+    seen: list[tuple[str, bool]] = []
+    page = fresh_page()
+
+    def observe(_: Seed, node: Node, recalled: bool) -> None:
+        seen.append((node.id, recalled))
+
+    async with grower(PlanBy(stateful_plan), settings=SMALL) as growing:
+        observed = replace_fields(growing, observer=observe)
+        await observed.grow(SEED, page)
+        tree = await observed.grow(SEED, page)
+    first, second = seen[: len(tree.nodes)], seen[len(tree.nodes) :]
+    assert not any(recalled for _, recalled in first)
+    assert [node for node, recalled in second if not recalled] == [tree.nodes[0].id]
 
 
 @pytest.mark.promise("growth:diverged")

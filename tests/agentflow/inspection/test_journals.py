@@ -89,6 +89,36 @@ async def test_a_reader_follows_a_run_that_works(url: str, only_run: OnlyRun) ->
         assert [each.id for each in reader.seeds(after="a", text="EXPLORE B")] == ["b"]
 
 
+@pytest.mark.promise("inspection:failures")
+async def test_failures_are_those_of_all_processes_until_the_report_counts_them(
+    url: str, tmp_path: Path, only_run: OnlyRun
+) -> None:
+    async with claimed(url, ["a"]) as (journal, run, [seed]):
+        reader = only_run(url)
+        assert reader.summary().failures == {}
+        other = await journal.open_run("run", SETTINGS)
+        await run.save_failures({"tool timeout": 1})
+        await run.save_failures({"tool timeout": 2, "model rate_limited": 1})
+        await other.save_failures({"tool timeout": 3})
+        stored = {"model rate_limited": 1, "tool timeout": 5}
+        assert reader.summary().failures == stored
+        await run.finish(seed, HARVEST)
+        assert reader.summary().failures == stored
+    folder = tmp_path / "out"
+    folder.mkdir()
+    async with claimed(folder / "journal.db", ["a"]) as (_, run, [seed]):
+        report = folder / "report.json"
+        report.write_text(
+            '{"model_failures": {"timeout": 1}, "tool_failures": {"timeout": 2}}', encoding="utf-8"
+        )
+        reader = only_run(folder)
+        assert reader.summary().failures == {"timeout": 3}
+        await run.save_failures({"tool timeout": 4})
+        assert reader.summary().failures == {"tool timeout": 4}
+        await run.finish(seed, HARVEST)
+        assert reader.summary().failures == {"timeout": 3}
+
+
 @pytest.mark.promise("inspection:growing", "inspection:search")
 async def test_an_unfinished_tree_shows_complete_levels_with_verdicts(url: str, only_run: OnlyRun) -> None:
     async with claimed(url, ["a"]) as (_, run, [seed]):
