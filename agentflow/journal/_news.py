@@ -10,6 +10,7 @@ from agentflow.journal._leases import count
 from agentflow.journal._schema import entries, seeds
 
 _MANY_NEWS = 20_000
+_MANY_STATES = 1_000
 
 
 class JournalNews(NamedTuple):
@@ -54,7 +55,10 @@ def read_news(
     shown = msgspec.json.encode(after).decode()
     if before is None:
         return JournalNews(shown, False, (), ())
-    moved = bool(changed or keys) or (before.counts, before.active) != (after.counts, after.active)
+    if before.active != active:
+        begun = select(seeds.c.number).where(seeds.c.run == run, ~seeds.c.done, seeds.c.claims > 0)
+        changed |= set(connection.scalars(begun.limit(_MANY_STATES)))
+    moved = bool(changed or keys) or (before.counts, before.active) != (after.counts, active)
     return JournalNews(shown, moved, tuple(sorted(changed)), tuple(keys))
 
 

@@ -71,13 +71,14 @@
     names.push(["tools", "Tools"], ["settings", "Settings"]);
     const current = names.some(([name]) => name === query.tab) ? query.tab : isTraining && !query.text ? "training" : "seeds";
     const figures = el("div");
-    const draw = () => fill(figures, summaryFigures(summary));
+    const state = el("span");
+    const draw = () => (fill(state, chip(summary.state)), fill(figures, summaryFigures(summary)));
     draw();
     const panel = el("div", { role: "tabpanel", class: "panel", style: { display: "flex", "flex-direction": "column", gap: ".8rem", flex: "1", "min-height": "0" } });
     const isFixed = current === "seeds" || current === "tasks";
     const tabs = app.tabs(names, current, (tab) => app.go(app.runAddress(run, { tab })), "Parts of the run");
     add(main, el("div", { class: `page ${isFixed ? "fixed" : ""}` },
-      el("div.head", el("h1.cut", { title: summary.folder }, summary.name), chip(summary.state), el("span.soft", summary.kind),
+      el("div.head", el("h1.cut", { title: summary.folder }, summary.name), state, el("span.soft", summary.kind),
         el("span.faint.wide", app.time(summary.started)), el("span.grow"), exportButton(run)), figures, tabs, panel));
     const parts = { seeds: seedList, tasks: app.taskList, training: app.trainingPanel, status: app.statusPanel, tools: toolList, settings: settingList };
     const update = await parts[current](panel, run, summary, query);

@@ -168,5 +168,5 @@ async def test_a_page_is_told_that_its_run_has_stopped(tmp_path: Path) -> None:
             await run.release(this_process())
             await run.claim(gone, 1)
             news = reader.changes(cursor)
-            assert (news.summary, news.seeds, reader.summary().state) == (True, (), "stopped")
+            assert (news.summary, news.seeds, reader.summary().state) == (True, ("seed_001",), "stopped")
             assert not reader.changes(news.cursor).summary

@@ -11,6 +11,7 @@ from playwright.async_api import Browser, Page, Route, expect
 from agentflow.cli import main
 from agentflow.dashboard import open_view
 from agentflow.inspection import open_runs
+from agentflow.journal import this_process
 from agentflow.trajectory import Failure, Verdict
 from tests.agentflow.dashboard._chromium import (
     FIRST,
@@ -80,6 +81,25 @@ async def test_a_new_node_appears_without_a_reload_and_the_reader_keeps_the_plac
                     300,
                 ]
                 assert await selected(page) == "0-2"
+
+
+@pytest.mark.promise("view:page:live")
+async def test_a_run_whose_process_was_killed_is_stopped_on_the_open_page(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    gone = this_process().rpartition(":")[0] + ":1"
+    async with grown_tree(tmp_path / "journal.db", "Lighthouses") as tree:
+        await tree.grow("0", "It is lit.")
+        with open_runs(tmp_path / "journal.db") as runs:
+            path = f"/r/{runs.runs()[0].id}"
+            async with open_view(runs) as view, open_page(chromium, view, path) as page:
+                await expect(page.locator(".head .chip.running")).to_be_visible()
+                await expect(page.locator(".live[data-state=live]")).to_be_visible()
+                await tree.run.release(this_process())
+                await tree.run.claim(gone, 1)
+                await expect(page.locator(".head .chip.stopped")).to_be_visible()
+                await expect(page.get_by_role("link", name="seed_001")).to_be_visible()
+                await expect(page.locator(".chip.running")).to_have_count(0)
 
 
 @pytest.mark.promise("view:page:hostile")
