@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from agentflow.errors import ConfigurationError
+from agentflow.exports._conversations import chosen_answers
 from agentflow.exports._records import ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.tasks import VerifiableTask
@@ -176,6 +177,9 @@ def token_rows(trees: Sequence[ExportTree], take: Take, role: str = "") -> Itera
     best = max(trees, key=lambda tree: tree.reward or 0.0, default=None)
     known = set[str]()
     for tree in trees:
+        if not tree.is_episode:
+            yield from _planner_rows(tree, take)
+            continue
         if tree.reward is None and take is not Take.ALL:
             yield Dropped(tree.group, tree.id, DropReason.NO_SCORE)
             continue
@@ -185,20 +189,46 @@ def token_rows(trees: Sequence[ExportTree], take: Take, role: str = "") -> Itera
         if take is Take.BEST and tree is not best:
             yield Dropped(tree.group, tree.id, DropReason.NOT_BEST)
             continue
-        rows = _token_tree(tree, known).rows((lambda voice: voice.role == role) if role else None)
-        for number, row in enumerate(rows):
-            ids = list(row.ids)
-            labels = [own if trained else _IGNORED for own, trained in zip(ids, row.mask, strict=True)]
-            values: dict[str, Any] = {
-                "id": f"{tree.id}/{number}",
-                "role": row.voice.role,
-                "input_ids": ids,
-                "labels": labels,
-                "reward": tree.reward,
-            }
-            yield ExportRow("train", tree.group, values)
+        yield from _labelled(tree, _token_tree(tree, known), role)
         if not tree.calls:
             yield Dropped(tree.group, tree.id, DropReason.NO_TOKENS)
+
+
+def _planner_rows(tree: ExportTree, take: Take) -> Iterator[ExportRow | Dropped]:
+    """Yield the calls of a tree's planner that chose an action on the path of an answer or a task."""
+    if not tree.calls:
+        yield Dropped(tree.group, tree.id, DropReason.NO_TOKENS)
+        return
+    calls = tree.calls
+    if take is not Take.ALL:
+        used: set[str] = set()
+        for one in chosen_answers([tree], take):
+            if isinstance(one, Dropped):
+                yield one
+            else:
+                used.update(one[1].nodes)
+        used.update(node for task in tree.tasks for source in task.sources for node in tree.path_to(source))
+        chose = {node.parent_id for node in tree.nodes if node.node_id in used}
+        calls = tuple(call for call in tree.calls if call.node in chose)
+        for call in tree.calls:
+            if call.node not in chose:
+                yield Dropped(tree.group, f"{tree.id}/{call.id}", DropReason.OFF_PATH)
+    yield from _labelled(tree, _token_tree(msgspec.structs.replace(tree, calls=calls), set()), "")
+
+
+def _labelled(tree: ExportTree, tokens: TokenTree, role: str) -> Iterator[ExportRow]:
+    """Yield the rows of the calls of one tree or episode."""
+    for number, row in enumerate(tokens.rows((lambda voice: voice.role == role) if role else None)):
+        ids = list(row.ids)
+        labels = [own if trained else _IGNORED for own, trained in zip(ids, row.mask, strict=True)]
+        values: dict[str, Any] = {
+            "id": f"{tree.id}/{number}",
+            "role": row.voice.role,
+            "input_ids": ids,
+            "labels": labels,
+            "reward": tree.reward,
+        }
+        yield ExportRow("train", tree.group, values)
 
 
 def _token_tree(tree: ExportTree, known: set[str]) -> TokenTree:

@@ -101,6 +101,8 @@ class ExportCall(Struct, frozen=True, kw_only=True):
     """Exact tokens."""
     advantage: float | None = None
     """Advantage of its sampled tokens; `None`: unknown, or not trained."""
+    node: str = ""
+    """Id of the node in whose place the planner of a tree chose the next actions; empty: it is a call of an episode."""
 
 
 class ExportTree(Struct, frozen=True, kw_only=True):
@@ -134,6 +136,16 @@ class ExportTree(Struct, frozen=True, kw_only=True):
     def by_id(self) -> Mapping[str, ExportNode]:
         """Return the nodes by id."""
         return {node.node_id: node for node in self.nodes}
+
+    def path_to(self, node: str) -> list[str]:
+        """Return the ids of the nodes from the root to a node."""
+        known = self.by_id()
+        path: list[str] = []
+        place: str | None = node
+        while place is not None and place in known:
+            path.append(place)
+            place = known[place].parent_id
+        return path[::-1]
 
     def leaves(self) -> Sequence[tuple[ExportNode, ...]]:
         """Return the path to each leaf, without the root; a tree without actions has none."""

@@ -36,6 +36,8 @@ class DropReason(StrEnum):
     """The call failed or gave nothing new, and the format can't mask it."""
     NO_TOKENS = "no_tokens"
     """The tokens of its model calls are unknown."""
+    OFF_PATH = "off_path"
+    """The planner's call chose no action on the path of an answer or task that is taken."""
     NO_ACTIONS = "no_actions"
     """It has no action."""
     SAME_VALUE = "same_value"

@@ -18,7 +18,7 @@ from agentflow.exports._native import NATIVE_COLUMNS, TOKEN_COLUMNS, native_rows
 from agentflow.exports._parquet import check_parquet
 from agentflow.exports._preferences import PreferenceFormats
 from agentflow.exports._records import ExportSource, ExportTree, survey
-from agentflow.exports._rows import Dropped, ExportRow, Take
+from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.exports._run_files import RunFiles
 from agentflow.exports._run_journal import RunJournal
 from agentflow.exports._task_rows import GRPO_COLUMNS, VERL_RL_COLUMNS, TaskFormats
@@ -186,7 +186,9 @@ def write_export(
     if not writer.rows:
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(writer.drops.items()))
         hint = "" if take is Take.ALL else "; --take all takes more"
-        if has_tasks:
+        if DropReason.NO_TOKENS in writer.drops:
+            hint = "; the engine reported no tokens: set tokens=true for a model that vLLM serves"
+        elif has_tasks:
             hint = "; the run has verified tasks, which verl-rl, trl-grpo, native and parquet contain"
         raise ConfigurationError(f"no row is left with --take {take} ({why or 'the run is empty'}){hint}")
     manifest = ExportManifest(

@@ -23,7 +23,7 @@ from agentflow.runs import image_file
 from agentflow.synthesis import SURPLUS, TASKS, SeedResult, TrajectoryNode, pair_of_task
 from agentflow.tasks import VerifiableTask
 from agentflow.team import fixed_names
-from agentflow.trajectory import Blob, Exchange, Task, Tree, Turn, Verdict, digest
+from agentflow.trajectory import Blob, Exchange, Task, Tree, Turn, Verdict, digest, node_id
 
 _PAGE: Final = 200
 _WHOLE: Final = 100.0
@@ -96,6 +96,15 @@ class RunJournal:
             answers=() if result is None else tuple(_answers(result, written, self._surplus)),
             tasks=written,
             surplus_tasks=tuple(task.id for task in tasks if task not in written),
+            calls=tuple(
+                ExportCall(
+                    id=call.id,
+                    role=call.voice.role,
+                    tokens=call.tokens,
+                    node=node_id(tree.id, _path_of(call.id)),
+                )
+                for call in self._reader.planner_calls(seed.id)
+            ),
             facts=facts,
         )
 
@@ -116,6 +125,12 @@ class RunJournal:
             return None
         with path.open("rb") as file:
             return frozenset(msgspec.json.decode(line, type=_TaskLine).id for line in file)
+
+
+def _path_of(key: str) -> tuple[int, ...]:
+    """Return the position of the node in the key of a planner's call: `plan/SPOT/NUMBER`."""
+    spot = key.split("/")[1]
+    return () if spot == "root" else tuple(map(int, spot.split("-")))
 
 
 def _answers(

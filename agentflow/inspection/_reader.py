@@ -35,7 +35,7 @@ from agentflow.models import ToolSpec
 from agentflow.rollout import TaskResult
 from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart
 from agentflow.synthesis import SeedResult
-from agentflow.tokens import TokenTree
+from agentflow.tokens import TokenCall, TokenTree
 from agentflow.trajectory import Observation, Reply, Text, Tree, digest
 
 MAX_TEXT: Final = 1_000_000
@@ -130,6 +130,11 @@ class RunReader(ABC):
     @abstractmethod
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of a seed; empty if its engine reported none."""
+
+    def planner_calls(self, seed: str) -> list[TokenCall]:
+        """Return the planner's calls with known tokens, of a synthesis; their keys are `plan/SPOT/NUMBER`."""
+        del seed
+        return []
 
     def tree(self, seed: str) -> Tree | None:
         """Return the whole tree of a synthesis, as far as it is judged; `None` in other runs."""

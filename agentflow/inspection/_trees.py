@@ -313,16 +313,23 @@ class TreeRun(JournalRun[SeedResult]):
 
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of the planner's calls."""
-        stored = self.stored(seed)
         tree = TokenTree()
+        for call in self.planner_calls(seed):
+            tree.add(call)
+        return token_rows(tree)
+
+    def planner_calls(self, seed: str) -> list[TokenCall]:
+        """Return the planner's calls with known tokens; their keys are `plan/SPOT/NUMBER`."""
+        stored = self.stored(seed)
         voice = Voice(role="planner", episode=seed)
+        found: list[TokenCall] = []
         for key, body in self._journal.entries(self._run, stored.seed.index, "plan/").items():
             reply = msgspec.json.decode(body, type=Reply[Plan])
             if reply.tokens is not None:
                 for number, tokens in enumerate(reply.unusable, 1):
-                    tree.add(TokenCall(id=f"{key}/unusable/{number}", voice=voice, tokens=tokens))
-                tree.add(TokenCall(id=key, voice=voice, tokens=reply.tokens))
-        return token_rows(tree)
+                    found.append(TokenCall(id=f"{key}/unusable/{number}", voice=voice, tokens=tokens))
+                found.append(TokenCall(id=key, voice=voice, tokens=reply.tokens))
+        return found
 
     def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, ActionRecord]:
         """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""

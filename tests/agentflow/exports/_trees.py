@@ -20,12 +20,12 @@ QUESTIONS = (
 )
 
 
-def synthesise(folder: Path) -> Path:
-    """Run a small synthesis by the offline engine; return its output directory."""
+def synthesise(folder: Path, *settings: str) -> Path:
+    """Run a small synthesis, by default by the offline engine; return its output directory."""
     seeds = folder / "seeds.jsonl"
     seeds.write_text("".join(json.dumps({"content": seed}) + "\n" for seed in SEEDS), encoding="utf-8")
     output = folder / "synthesis"
-    assert main(["synth", f"seeds_file={seeds}", f"output_dir={output}", "max_depth=3"]) == 0
+    assert main(["synth", f"seeds_file={seeds}", f"output_dir={output}", "max_depth=3", *settings]) == 0
     return output
 
 

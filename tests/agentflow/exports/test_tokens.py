@@ -1,16 +1,21 @@
 """Rows of exact tokens, and tables of model calls."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentflow.exports import export_run
 from agentflow.exports._native import native_rows, token_rows
 from agentflow.exports._records import ExportCall, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Tokens
+from tests.agentflow.exports._trees import answer, node, rows, synthesise
 
 
 def call(id: str, prompt: tuple[int, ...], sampled: tuple[int, ...]) -> ExportCall:
@@ -38,13 +43,13 @@ def conversations(draw: st.DrawFn) -> ExportTree:
     return episode("e", tuple(calls))
 
 
-def labels(trees: list[ExportTree]) -> Counter[int]:
-    rows = [one.values for one in token_rows(trees, Take.ALL) if isinstance(one, ExportRow)]
-    for row in rows:
+def labels(trees: list[ExportTree], take: Take = Take.ALL) -> Counter[int]:
+    found_rows = [one.values for one in token_rows(trees, take) if isinstance(one, ExportRow)]
+    for row in found_rows:
         assert len(row["input_ids"]) == len(row["labels"])
         assert all(label in (-100, own) for own, label in zip(row["input_ids"], row["labels"], strict=True))
     found: Counter[int] = Counter()
-    for row in rows:
+    for row in found_rows:
         found.update(label for label in row["labels"] if label != -100)
     return found
 
@@ -95,3 +100,55 @@ def test_calls_have_their_tokens_and_their_place_in_the_rows(tree: ExportTree) -
         labels_of = tuple(int(label) for label in rows[int(one["row"])]["labels"])
         assert labels_of[int(one["start"]) : int(one["stop"])] == one["sampled_ids"]
         assert len(one["logprobs"]) == len(one["sampled_ids"])
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run a synthesis whose engine reports tokens."""
+    folder = tmp_path_factory.mktemp("sampled")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_endpoint()) as url:
+        return synthesise(folder, f"base_url={url}", "model_name=fake", "control=false", "tokens=true")
+
+
+@pytest.mark.promise("exports:planner_tokens")
+def test_the_planner_of_a_synthesis_is_trained_on_the_calls_that_led_to_answers(
+    sampled: Path, tmp_path: Path
+) -> None:
+    folders = {take: tmp_path / take for take in Take}
+    for take, folder in folders.items():
+        export_run(sampled, "trl-sft-tokens", folder, take=take)
+    found = {
+        take: [[own for own in row["labels"] if own != -100] for row in rows(folder / "train.jsonl")]
+        for take, folder in folders.items()
+    }
+    export_run(sampled, "native", tmp_path / "native")
+    calls = rows(tmp_path / "native/calls.jsonl")
+    assert {call["role"] for call in calls} == {"planner"}
+    assert sorted(found[Take.ALL]) == sorted(call["sampled_ids"] for call in calls)
+    assert len(found[Take.ALL]) > len(found[Take.CORRECT]) > len(found[Take.BEST]) > 0
+    assert all(labels in found[Take.ALL] for labels in found[Take.CORRECT])
+    dropped = [one["reason"] for one in rows(folders[Take.CORRECT] / "dropped.jsonl")]
+    assert dropped.count("off_path") == len(found[Take.ALL]) - len(found[Take.CORRECT])
+
+
+@pytest.mark.promise("exports:planner_tokens")
+def test_a_call_is_trained_if_a_child_of_its_node_is_on_the_path_of_a_right_answer() -> None:
+    nodes = (node("r", None, 0), node("a", "r", 1), node("b", "a", 2), node("c", "a", 2), node("d", "c", 3))
+    calls = tuple(
+        ExportCall(
+            id=f"plan/{place}",
+            role="planner",
+            node=place,
+            tokens=Tokens(prompt=(1, number), sampled=(10 + number,), logprobs=(-1.0,)),
+        )
+        for number, place in enumerate("rabc")
+    )
+    answers = (answer(nodes, "good", "b"), answer(nodes, "bad", "d", right=False))
+    tree = ExportTree(id="t", group="s", text="", nodes=nodes, is_episode=False, answers=answers, calls=calls)
+    assert labels([tree], Take.CORRECT) == Counter([10, 11])
+    assert labels([tree]) == Counter([10, 11, 12, 13])
+    assert [one for one in token_rows([tree], Take.CORRECT) if isinstance(one, Dropped)] == [
+        Dropped("s", "bad", DropReason.NOT_CORRECT),
+        Dropped("s", "t/plan/b", DropReason.OFF_PATH),
+        Dropped("s", "t/plan/c", DropReason.OFF_PATH),
+    ]
