@@ -94,10 +94,13 @@
     return shown.length ? el("div.charts", shown) : el("p.none", names.length ? "No finite figures yet." : "No figure has this name.");
   };
 
-  app.trainingPanel = async (panel, run) => {
+  app.trainingPanel = async (panel, run, summary, query) => {
     let rows = await app.load(app.runPath(run, "metrics"));
     const box = el("div");
-    const find = el("input.grow", { type: "search", placeholder: "Filter figures", "aria-label": "Filter figures", oninput: () => draw() });
+    const find = el("input.grow", { type: "search", placeholder: "Filter figures", "aria-label": "Filter figures", value: query.text ?? "", oninput: () => {
+      app.replace(app.runAddress(run, { tab: "training", text: find.value.trim() }));
+      draw();
+    } });
     const weight = el("input", { type: "range", min: 0, max: 0.95, step: 0.05, value: 0.6, oninput: () => draw() });
     const draw = () => fill(box, rows.length ? app.curves([{ name: run, rows }], find.value.trim(), Number(weight.value)) : el("p.none", "No training step was made yet."));
     add(panel, el("div.bar", find, el("label.bar.soft", "Smoothing ", weight)), box);

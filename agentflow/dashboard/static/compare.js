@@ -49,7 +49,8 @@
       better: differences.filter((one) => one > 0).length, worse: differences.filter((one) => one < 0).length, p: differences.length ? app.pairedTest(differences) : null };
   };
 
-  app.comparePage = async (main, { a, b }) => {
+  app.comparePage = async (main, { a, b, ...query }) => {
+    if (!a || !b) throw new Error("Choose two runs in the list of runs to compare them.");
     const page = el("div.page", el("p.none", "Loading …"));
     add(main, page);
     const [one, other, left, right] = await Promise.all([app.load(app.runPath(a)), app.load(app.runPath(b)), app.allSeeds(a), app.allSeeds(b)]);
@@ -64,21 +65,22 @@
     const title = (letter, run) => el("a", { href: app.runAddress(run.id) }, el("span.faint", `${letter} `), run.name);
     const swap = el("button", { type: "button", onclick: () => app.go(app.address("/compare", { a: b, b: a })) }, "Swap");
     fill(page, el("div.head", el("h1", title("A", one), el("span.faint", " and "), title("B", other)), el("span.grow"), swap), verdict && el("p.soft", verdict), figures ?? el("p.none", found.tasks.length ? "These runs have no scores to compare." : "These runs have no task in common."));
-    if (found.tasks.length) add(page, taskTable(a, b, found.tasks, page));
+    if (found.tasks.length) add(page, taskTable(a, b, found.tasks, query));
     const steps = await Promise.all([one, other].map(async (run) => ({ name: run.name, rows: run.steps ? await app.load(app.runPath(run.id, "metrics")) : [] })));
     if (steps.some(({ rows }) => rows.length)) add(page, el("h2", "Training"), el("div.legend", steps.map(({ name }, at) => el("span", el("i.swatch", { style: { background: `var(--c${at + 1})` } }), name))), app.curves(steps));
   };
 
-  const taskTable = (a, b, tasks) => {
+  const taskTable = (a, b, tasks, query) => {
     const wide = innerWidth > 760;
     const grid = { style: { "grid-template-columns": wide ? "minmax(0,1fr) 6rem 6rem 6rem minmax(0,.45fr) minmax(0,.45fr)" : "minmax(0,1fr) 3.4rem 3.4rem 4rem" } };
     const orders = { "largest change": (one, other) => Math.abs(other.difference ?? 0) - Math.abs(one.difference ?? 0), "B worse first": (one, other) => (one.difference ?? 0) - (other.difference ?? 0), "B better first": (one, other) => (other.difference ?? 0) - (one.difference ?? 0), "name": (one, other) => (one.name < other.name ? -1 : 1) };
     let rows = [];
-    // Each different answer once, with a link to its first sample.
+    // Each different answer, or score where nobody answers, once with a link to its first sample.
+    const hasAnswers = tasks.some((task) => [...task.a.samples, ...task.b.samples].some((seed) => seed.answer));
     const answers = (run, task) => {
       const groups = new Map();
       for (const seed of task.samples) {
-        const said = seed.answer || (seed.failure ? "failed" : "no answer");
+        const said = seed.answer || (seed.failure ? "failed" : hasAnswers ? "no answer" : app.score(seed.score) || seed.id);
         groups.set(said, [...(groups.get(said) ?? []), seed]);
       }
       return el("span.wide", { role: "cell", class: "wide" }, [...groups].slice(0, 6).map(([said, seeds], at) => [at ? " · " : "", el("a", { href: app.seedAddress(run, seeds[0].id), title: seeds[0].failure || said }, said), seeds.length > 1 ? el("span.faint", ` ×${seeds.length}`) : null]));
@@ -88,14 +90,15 @@
       return el("div.row", { role: "row", ...grid }, el("span", { role: "cell", title: task.text }, task.text || task.name), el("span.right", { role: "cell" }, app.figure(task.a.mean)), el("span.right", { role: "cell" }, app.figure(task.b.mean)),
         el("span", { role: "cell", class: `right delta ${way}` }, task.difference ? app.signed(task.difference) : task.difference === 0 ? "=" : ""), answers(a, task.a), answers(b, task.b));
     }, { extra: 4, role: "rowgroup" });
-    const order = el("select", { "aria-label": "Order", onchange: () => draw() }, Object.keys(orders).map((name) => el("option", name)));
-    const find = el("input.grow", { type: "search", placeholder: "Filter tasks", "aria-label": "Filter tasks", oninput: () => draw() });
+    const order = el("select", { "aria-label": "Order", onchange: () => draw() }, Object.keys(orders).map((name) => el("option", { selected: name === query.order }, name)));
+    const find = el("input.grow", { type: "search", placeholder: "Filter tasks", "aria-label": "Filter tasks", value: query.text ?? "", oninput: () => draw() });
     const draw = () => {
       rows = tasks.filter((task) => `${task.name} ${task.text}`.toLowerCase().includes(find.value.trim().toLowerCase())).sort(orders[order.value]);
       list.set(rows.length);
+      app.replace(app.address("/compare", { a, b, text: find.value.trim(), order: order.selectedIndex ? order.value : "" }));
     };
     app.keys.set("/", () => find.focus());
-    const heads = ["Task", "A", "B", "B − A", "Answers of A", "Answers of B"].map((name, at) => el("span", { role: "columnheader", class: `${at > 0 && at < 4 ? "right" : ""} ${at > 3 ? "wide" : ""}` }, name));
+    const heads = ["Task", "A", "B", "B − A", ...(hasAnswers ? ["Answers of A", "Answers of B"] : ["Episodes of A", "Episodes of B"])].map((name, at) => el("span", { role: "columnheader", class: `${at > 0 && at < 4 ? "right" : ""} ${at > 3 ? "wide" : ""}` }, name));
     const box = [el("div.bar", find, order), el("div.table.fill", { role: "table", "aria-label": "Tasks", style: { "max-height": "70vh", height: `${Math.max(12, Math.min(40, tasks.length * 2.6 + 4))}rem`, flex: "none" } }, el("div.row.heads", { role: "row", ...grid }, heads), list.box)];
     requestAnimationFrame(draw);
     return box;

@@ -234,7 +234,7 @@
   app.statusPanel = async (panel, run, summary) => {
     const draw = async () => {
       const found = await app.load(app.runPath(run, "status")).catch((error) => (error.status === 404 || app.bundle ? null : Promise.reject(error)));
-      if (!found) return fill(panel, el("p.none", app.isOver(summary.state) ? "The run is over: it has no actors." : "The run can't be asked: it is not on this machine, or has no control server."));
+      if (!found) return fill(panel, el("p.none", app.isOver(summary.state) ? "The run is over: it has no actors." : "The run can't be asked: it has just begun, is not on this machine, or has no control server."));
       const table = (title, entries) => {
         const names = [...new Set(entries.flatMap((entry) => Object.keys(entry)))].slice(0, 7);
         const grid = { style: { "grid-template-columns": `minmax(8rem,1.5fr) repeat(${Math.max(0, names.length - 1)}, minmax(0,1fr))` } };

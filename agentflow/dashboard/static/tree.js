@@ -133,6 +133,7 @@
           if (!this.letters.delete(letter)) this.letters.add(letter);
           this.arrange();
           this.drawFilters();
+          this.filtered();
         } }, el("span", { class: `mark ${name}`, "aria-hidden": "true" }, shape), ` ${count(numbers[letter])} ${name.replace("_", " ")}`));
       fill(this.filters, buttons.length > 1 || this.letters.size ? buttons : []);
       fill(this.total, app.plural(this.shape.spots.length - 1, "node"));
@@ -259,7 +260,9 @@
     resizable(frame, split);
     let state = { results, drawn: null };
 
-    const address = () => app.seedAddress(run, seed, { spot: at.spot || (frame.classList.contains("open") ? null : ""), tab: at.tab === "node" ? "" : at.tab, call: at.call });
+    // On a narrow screen only an address with a node or a tab shows the panel instead of the outline.
+    const address = () => app.seedAddress(run, seed, { spot: at.spot, tab: at.tab !== "node" ? at.tab : !at.spot && frame.classList.contains("open") ? "node" : "", call: at.call, show: [...outline.letters].join("") });
+    outline.filtered = () => app.replace(address());
     const names = [["node", "Node"], ["results", "Results"], ["tokens", "Tokens"]];
     const pickTab = (tab) => {
       at.tab = at.tab === tab && tab !== "node" ? "node" : tab;
@@ -327,6 +330,7 @@
     app.keys.set("/", () => app.searchDialog(run));
     app.keys.set("Escape", () => (outline.box.focus(), frame.classList.remove("open")));
 
+    for (const letter of query.show ?? "") if (letter in app.MARKS) outline.letters.add(letter);
     outline.set(skeleton);
     if (!outline.shape.at.has(at.spot)) app.toast(`There is no node ${at.spot}.`), (at.spot = "");
     outline.select(at.spot);

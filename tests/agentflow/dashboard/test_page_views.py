@@ -13,6 +13,7 @@ from playwright.async_api import Browser, Page, expect
 from agentflow import rollout
 from agentflow.dashboard import open_view
 from agentflow.inspection import RunCollection, open_runs
+from agentflow.runs import CONTROL_FILE
 from agentflow.trajectory import Task, Verdict
 from tests.agentflow.cli._programs import running
 from tests.agentflow.dashboard._chromium import (
@@ -23,7 +24,7 @@ from tests.agentflow.dashboard._chromium import (
     serious_findings,
 )
 from tests.agentflow.learner.test_token_page import write_run
-from tests.system._supervised import endpoint
+from tests.system._supervised import endpoint, wait_for
 
 QUESTIONS = {
     "When was Needle Light built?": "1834",
@@ -134,6 +135,10 @@ async def test_two_runs_are_chosen_and_compared_by_task(chromium: Browser, rollo
             await expect(rows.filter(has_text="Needle Light built")).to_contain_text("1834 ×2")
             await page.get_by_role("searchbox", name="Filter tasks").fill("comet")
             await expect(rows).to_have_count(2)
+            await page.get_by_label("Order").select_option("name")
+            await page.reload()
+            await expect(rows).to_have_count(2)
+            await expect(page.get_by_label("Order")).to_have_value("name")
             await page.get_by_role("button", name="Swap").click()
             await expect(page.get_by_role("heading", level=1)).to_have_text("A deep and B shallow")
             await page.get_by_role("link", name="deep").click()
@@ -214,6 +219,7 @@ async def test_actors_and_calls_in_flight_of_a_run_are_shown_while_it_is_active(
         running("agentflow.supervisor", *at.words, *small, cwd=tmp_path) as process,
     ):
         await anyio.to_thread.run_sync(partial(at.wait_for, calls=4))
+        await anyio.to_thread.run_sync(wait_for, (folder / CONTROL_FILE).exists)
         with open_runs(folder) as runs:
             async with (
                 open_view(runs) as view,
@@ -289,6 +295,9 @@ async def test_verdicts_filter_the_outline_and_keys_lead_to_failures(
                 await expect(rows).to_have_count(5)
                 await page.get_by_role("button", name="1 error").click()
                 await expect(rows).to_have_count(3)
+                assert page.url.endswith("?show=x")
+                await page.reload()
+                await expect(rows).to_have_count(3)
                 await page.get_by_role("button", name="1 error").click()
                 await page.keyboard.press("n")
                 article = page.get_by_role("article", name="Node 0-1")
@@ -328,7 +337,8 @@ async def test_a_link_opened_in_a_new_tab_shows_the_same_place(chromium: Browser
                 await tab.close()
             await page.goto(f"{view.url}{seed}?spot=9-9")
             await expect(page.get_by_text("There is no node 9-9.")).to_be_visible()
-            await page.goto(f"{view.url}/nothing/here")
+            await page.goto(f"{view.url}/compare?a=x")
+            await expect(page.get_by_role("alert")).to_contain_text("Choose two runs")
             await page.goto(f"{view.url}/r/unknown")
             await expect(page.get_by_role("alert")).to_have_text("there is no run 'unknown'")
 
