@@ -13,7 +13,7 @@ _TITLE_CHARS = 120
 # The colours of the page are inherited, so it is readable on a light and on a dark one. Style sheets are often removed.
 _BOX = (
     "border:1px solid;border-color:color-mix(in srgb,currentColor 30%,transparent);border-radius:6px;"
-    "padding:8px 12px;max-width:60em;font-family:system-ui,sans-serif;font-size:13px;line-height:1.45"
+    "padding:8px 12px;max-width:60em;overflow-x:auto;overflow-wrap:anywhere;font-family:system-ui,sans-serif;font-size:13px;line-height:1.45"
 )
 _NAME = "text-align:left;vertical-align:top;padding:1px 16px 1px 0;font-weight:600;white-space:nowrap"
 _TEXT = "text-align:left;vertical-align:top;padding:1px 0;overflow-wrap:anywhere;white-space:pre-wrap"
