@@ -28,6 +28,7 @@ from agentflow.gateway._responses import ResponsesApi, no_response
 from agentflow.gateway._streams import OnText, StreamedAnswer, unexpected
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
 from agentflow.models import Message
+from agentflow.telemetry import continued_trace
 from runtimes import FrameError, JsonLimits, check_json
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -140,7 +141,8 @@ class ModelRoutes:
 
         async def complete(on_text: OnText | None) -> list[GatewayAnswer]:
             pieces = on_text if _can_stream(call) else None
-            answers.extend(await episode.complete(agent, call, retry, pieces))
+            with continued_trace(request.headers):
+                answers.extend(await episode.complete(agent, call, retry, pieces))
             return answers
 
         delivered = False

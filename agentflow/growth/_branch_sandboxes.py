@@ -314,7 +314,7 @@ class ActionRunner:
         return partial(self._refuse, state, key, choice, reason)
 
     async def _act_shared(self, state: BranchState, key: str, choice: ChosenAction) -> BranchResult:
-        with mark_spans(node=key, effect=f"act/{key}"):
+        with mark_spans(node=key, effect=f"act/{key}", isolation=Isolation.SHARED):
             outcome = await self._act(self._run_sandboxes.base, choice.action)
         return await self._record(key, outcome, Isolation.SHARED, choice, state)
 
@@ -327,7 +327,7 @@ class ActionRunner:
         choice: ChosenAction,
     ) -> BranchResult:
         action = choice.action
-        with mark_spans(node=key, effect=f"act/{key}"):
+        with mark_spans(node=key, effect=f"act/{key}", isolation=isolation):
             outcome = await self._act(sandbox, action)
         equal = 1
         for _ in range(1, MAX_ATTEMPTS):
@@ -336,7 +336,7 @@ class ActionRunner:
             # An outside process may have killed the sandbox. Repeat from the same state until outcomes are equal.
             await self._sandboxes.discard(sandbox)
             sandbox = await self._sandboxes.rebuild(history, self._replay)
-            with mark_spans(node=key, effect=f"act/{key}"):
+            with mark_spans(node=key, effect=f"act/{key}", isolation=isolation):
                 before, outcome = outcome, await self._executor.act(sandbox, action)
             equal = equal + 1 if outcome == before else 1
         if outcome.failure is not None and outcome.failure.kind == ErrorKind.UNAVAILABLE:

@@ -48,6 +48,7 @@ from agentflow.synthesis._task_pairs import with_paths
 from agentflow.synthesis._tasks import derive_tasks, solution_kind, task_kind
 from agentflow.tasks import TaskKind, TaskVerifiers
 from agentflow.team import EpisodeSettings, ObservationLimits, Team
+from agentflow.telemetry import record_score
 from agentflow.trajectory import Seed
 
 __all__ = [
@@ -310,6 +311,7 @@ class _TreeWorker:
             result = with_paths(derived, tree, self.config)
             self.progress.tasks += len(result.tasks)
             self.progress.rejected += len(result.rejected_tasks)
+            _record_verdicts("task", len(result.tasks), len(result.rejected_tasks))
             for task in result.tasks:
                 self.progress.preview(task.instruction, task.answer)
             return msgspec.json.encode(replace(result, tree=without_observations(tree)))
@@ -318,6 +320,9 @@ class _TreeWorker:
         result = await write_questions(tree, self.config, self.roles, page, search=search, agent=agent)
         self.progress.questions += len(result.pairs)
         self.progress.rejected += len(result.rejected)
+        for trajectory in result.trajectories:
+            record_score("trajectory", trajectory.score.total)
+        _record_verdicts("question", len(result.pairs), len(result.rejected))
         for pair in result.pairs:
             self.progress.preview(pair.question, pair.answer)
         return msgspec.json.encode(replace(result, tree=without_observations(tree)))
@@ -325,6 +330,14 @@ class _TreeWorker:
     def give_up(self, seed: Seed, error: Exception) -> bytes:
         """Return the result of a seed whose work crashed repeatedly."""
         return msgspec.json.encode(SeedResult(failure=error_line(error)))
+
+
+def _record_verdicts(name: str, accepted: int, rejected: int) -> None:
+    """Add the verdicts on what was derived from a tree to the trace of its seed."""
+    for _ in range(accepted):
+        record_score(name, 1.0, "accepted")
+    for _ in range(rejected):
+        record_score(name, 0.0, "rejected")
 
 
 async def _results(run: Run) -> AsyncGenerator[tuple[Seed, SeedResult]]:

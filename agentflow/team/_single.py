@@ -27,6 +27,7 @@ from agentflow.team._observations import fair_limit, result_text
 from agentflow.team._rendering import card_notes, episode_images, image_parts, prompt, system
 from agentflow.team._schemas import card_of
 from agentflow.team._solving import bind_action, no_such_tool, turn_of
+from agentflow.telemetry import mark_spans
 from agentflow.trajectory import (
     Action,
     ActionOutcome,
@@ -186,7 +187,8 @@ class _AgentEpisode:
         async def run(index: int, action: Action) -> None:
             key = f"{number}/act/{index}"
             current = key not in self._ledger.page
-            done[index] = await self._ledger.once(key, ActionOutcome, partial(self._replay.act, action))
+            with mark_spans(call=answer.calls[index].id):
+                done[index] = await self._ledger.once(key, ActionOutcome, partial(self._replay.act, action))
             self._replay.add(before + index + 1, action, done[index].value, current=current)
 
         try:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-    from agentflow.telemetry._tracer import Providers, Tracer
+    from agentflow.telemetry._providers import Providers
+    from agentflow.telemetry._tracer import Tracer
 
 _logger = logging.getLogger(__name__)
 
@@ -230,6 +231,8 @@ def episode_operation(place: str, id: str, *, agent: str) -> Operation:
 def gateway_operation(model: str, agent: str, *, episode: str, task: str, key: str) -> Operation:
     """Return the operation of a call of any agent, in the trace of its episode. See docs/tracing.md.
 
+    Inside `continued_trace` it is a child of the agent's own span.
+
     :param episode: name of the episode and its attempt.
     :param task: name of its task.
     :param key: text that only this attempt has; the id of the trace follows from it.
@@ -244,7 +247,17 @@ def gateway_operation(model: str, agent: str, *, episode: str, task: str, key: s
         names.ROLE: agent,
         names.SEED: task,
     }
-    return tracer.operation(names.CHAT, model, own, client=True, ids=(_number(16, key), None))
+    ids = None if tracer.is_continued() else (_number(16, key), None)
+    return tracer.operation(names.CHAT, model, own, client=True, ids=ids)
+
+
+def continued_trace(headers: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Continue the trace of the client of a request in the block, by W3C Trace Context. See docs/tracing.md.
+
+    :param headers: headers of the request; without a valid `traceparent`, nothing is continued.
+    """
+    tracer = active()
+    return _NOTHING if tracer is None or "traceparent" not in headers else tracer.continued(headers)
 
 
 def seed_trace_id(run: str, place: str) -> str:
@@ -277,14 +290,21 @@ def carry_trace(trace: "Context | None") -> AbstractContextManager[None]:
     return _NOTHING if trace is None or tracer is None else tracer.attached(trace)
 
 
-def mark_spans(*, node: str = "", effect: str = "") -> AbstractContextManager[None]:
+def mark_spans(
+    *, node: str = "", effect: str = "", isolation: str = "", call: str = ""
+) -> AbstractContextManager[None]:
     """Add attributes to all spans that begin in the block. See docs/tracing.md.
 
     :param node: path of the node in its tree.
     :param effect: key of the effect in the journal.
+    :param isolation: isolation of the sandbox from those of other branches.
+    :param call: id that the model gave to its call of a tool.
     """
     tracer = active()
-    return _NOTHING if tracer is None else tracer.marked(node, effect)
+    if tracer is None:
+        return _NOTHING
+    given = {names.NODE: node, names.EFFECT: effect, names.ISOLATION: isolation, names.TOOL_CALL_ID: call}
+    return tracer.marked({name: value for name, value in given.items() if value})
 
 
 def silent_spans() -> AbstractContextManager[None]:
@@ -376,7 +396,7 @@ def start_tracing(
                 "no traces are sent: %s", missing_extra("a collector in OTEL_* variables", "otel")
             )
         return
-    from agentflow.telemetry._tracer import Providers
+    from agentflow.telemetry._providers import Providers
 
     address = collector if isinstance(collector, str) else None
     made = PROGRAM.providers = Providers(address, service, variables)

@@ -1,33 +1,21 @@
-"""Spans and metrics with OpenTelemetry's SDK, and its exporters over OTLP. Loaded only where there is a provider.
+"""Spans and metrics with the providers of OpenTelemetry. Loaded only where there is one."""
 
-The exporters never disturb a run: a collector that does not answer costs one line of the log.
-"""
-
-import logging
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
-from math import inf
-from threading import Lock
-from time import monotonic, perf_counter
+from time import perf_counter
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 from weakref import WeakSet
 
 import msgspec
 from opentelemetry import context as contexts
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
-from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.metrics import CallbackOptions, MeterProvider, NoOpMeterProvider, Observation
 from opentelemetry.sdk.trace import Tracer as SdkTracer
-from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import (
     Link,
@@ -41,23 +29,13 @@ from opentelemetry.trace import (
     TraceFlags,
     TracerProvider,
 )
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from agentflow._secrets import mask_text
 from agentflow._typeguards import is_list_or_tuple, is_mapping
 from agentflow.telemetry import _conventions as names
 from agentflow.telemetry._spans import Operation, QueueSource, Value
 
-_logger = logging.getLogger(__name__)
-
-RETRY_SECONDS: Final = 30.0
-"""Time without exports after one has failed."""
-EXPORT_SECONDS: Final = 5.0
-"""Time for one export, unless `OTEL_EXPORTER_OTLP_TIMEOUT` gives another."""
-QUIET: Final = (
-    "opentelemetry.exporter.otlp",
-    "opentelemetry.sdk._shared_internal",
-    "opentelemetry.sdk.metrics",
-)
 MAX_NAME_CHARS: Final = 200
 """Longest text of an attribute that is no content."""
 MAX_TEXT_CHARS: Final = 16_384
@@ -67,6 +45,8 @@ MAX_CONTENT_CHARS: Final = 262_144
 _CAPTURED: Final = {"true", "1", "span_only", "span_and_event"}
 _SILENT: Final = contexts.create_key("agentflow-silent")
 _MARKS: Final = contexts.create_key("agentflow-marks")
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+_TRACE_HEADERS: Final = ("traceparent", "tracestate")
 
 Ids = tuple[int | None, int | None]
 """Ids of the next trace and span; `None`: random ones."""
@@ -83,6 +63,7 @@ class Tracer:
         """Tracer of OpenTelemetry."""
         self.content = os.environ.get(names.CAPTURE_CONTENT, "").strip().lower() in _CAPTURED
         """Spans get content."""
+        self._measures = not isinstance(meters, NoOpMeterProvider)
         meter = meters.get_meter(names.SCOPE)
         self._queues: dict[str, WeakSet[QueueSource]] = {}
         self._histograms = {
@@ -133,14 +114,19 @@ class Tracer:
         finally:
             contexts.detach(token)
 
-    def marked(self, node: str, effect: str) -> AbstractContextManager[None]:
+    def marked(self, marks: Mapping[str, str]) -> AbstractContextManager[None]:
         """Add attributes to the spans of a block."""
-        marks = dict(_marks(contexts.get_current()))
-        if node:
-            marks[names.NODE] = node
-        if effect:
-            marks[names.EFFECT] = effect
-        return self.attached(contexts.set_value(_MARKS, marks))
+        now = contexts.get_current()
+        return self.attached(contexts.set_value(_MARKS, {**_marks(now), **marks}, now))
+
+    def continued(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:
+        """Continue the trace of another program in a block."""
+        given = {name.lower(): value for name, value in headers.items() if name.lower() in _TRACE_HEADERS}
+        return self.attached(_PROPAGATOR.extract(given))
+
+    def is_continued(self) -> bool:
+        """Return true if the current span is that of another program."""
+        return trace.get_current_span().get_span_context().is_remote
 
     def silent(self) -> AbstractContextManager[None]:
         """Emit nothing in a block, here and in servers that it calls: the trace counts as not sampled there."""
@@ -163,17 +149,22 @@ class Tracer:
         """Report the length of a queue while its source is alive."""
         self._queues.setdefault(name, WeakSet()).add(source)
 
-    def measure(self, operation: str, seconds: float, attributes: Mapping[str, Value]) -> None:
-        """Record the metrics of a finished operation."""
+    def measure(
+        self, operation: str, seconds: float, attributes: Mapping[str, Value], context: Context
+    ) -> None:
+        """Record the metrics of a finished operation.
+
+        :param context: context with its span, for exemplars.
+        """
         metric = names.DURATIONS.get(operation)
-        if metric is None:
+        if metric is None or not self._measures:
             return
         shared = {name: attributes[name] for name in names.DIMENSIONS[metric] if name in attributes}
-        self._histograms[metric].record(seconds, shared)
+        self._histograms[metric].record(seconds, shared, context)
         shared.pop(names.ERROR_TYPE, None)
         for metric, name in names.TOKENS_OF.items():
             if isinstance(used := attributes.get(name), int):
-                self._histograms[metric].record(used, shared)
+                self._histograms[metric].record(used, shared, context)
 
     def _lengths(self, _: CallbackOptions) -> Iterable[Observation]:
         for name, sources in self._queues.items():
@@ -184,7 +175,7 @@ class _LiveOperation(Operation):
     """Operation that emits a span and records metrics."""
 
     __slots__ = (
-        "_added", "_attributes", "_began", "_dropped", "_ids", "_kind", "_link", "_name", "_operation", "_token", "_tracer",
+        "_added", "_attributes", "_began", "_context", "_dropped", "_ids", "_kind", "_link", "_name", "_operation", "_token", "_tracer",
         "span",
     )  # fmt: skip
 
@@ -227,7 +218,8 @@ class _LiveOperation(Operation):
                 self.span = self._start(parent)
             finally:
                 _NEXT_IDS.reset(reset)
-        self._token = contexts.attach(trace.set_span_in_context(self.span, parent))
+        self._context = trace.set_span_in_context(self.span, parent)
+        self._token = contexts.attach(self._context)
         return self
 
     def __exit__(
@@ -242,7 +234,7 @@ class _LiveOperation(Operation):
             # At once: each call of the SDK takes a lock.
             self.span.set_attributes(self._added)
         self.span.end()
-        self._tracer.measure(self._operation, perf_counter() - self._began, self._attributes)
+        self._tracer.measure(self._operation, perf_counter() - self._began, self._attributes, self._context)
 
     def set(self, name: str, value: Value | None) -> None:
         """Set an attribute; `None` is left out."""
@@ -256,7 +248,7 @@ class _LiveOperation(Operation):
 
     def content(self, name: str, make: Callable[[], object]) -> None:
         """Set an attribute to content as JSON, secrets masked, if content is enabled; else `make` is not called."""
-        if self.span is None or not self._tracer.content:
+        if self.span is None or not self._tracer.content or not self.span.is_recording():
             return
         made = make()
         written = _json(made, MAX_TEXT_CHARS)
@@ -363,117 +355,3 @@ def _kind_of(error: Exception) -> str:
     """Return the kind of a failure, which has few values."""
     kind: object = getattr(error, "kind", None)
     return str(kind) if isinstance(kind, StrEnum) else type(error).__qualname__
-
-
-class _Reachability:
-    """State of the collector, shared by the exporters of a process."""
-
-    def __init__(self, address: str) -> None:
-        self.until: float | None = None
-        """Time at which it is tried again; `None`: the last export went well, or there was none."""
-        self._address = address
-        self._told = False
-        self._lock = Lock()
-
-    @property
-    def is_down(self) -> bool:
-        """The last export failed a short time ago."""
-        return self.until is not None and monotonic() < self.until
-
-    def report(self, ok: bool) -> None:
-        """Note the result of an export."""
-        with self._lock:
-            self.until = None if ok else monotonic() + RETRY_SECONDS
-            if ok or self._told:
-                return
-            self._told = True
-        _logger.warning(
-            "no traces are sent: the collector at %s does not take them", mask_text(self._address)
-        )
-
-
-class _PatientSpanExporter(SpanExporter):
-    def __init__(self, exporter: SpanExporter, reach: _Reachability) -> None:
-        self._exporter = exporter
-        self._reach = reach
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send spans; drop them while the collector does not answer."""
-        if self._reach.is_down:
-            return SpanExportResult.FAILURE
-        result = self._exporter.export(spans)
-        self._reach.report(result is SpanExportResult.SUCCESS)
-        return result
-
-    def shutdown(self) -> None:
-        """End it."""
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return true: nothing is kept here."""
-        return True
-
-
-class _MetricsExporter(Protocol):
-    def shutdown(self) -> None: ...
-
-
-class Providers:
-    """Providers of this process."""
-
-    def __init__(self, address: str | None, service: str, variables: Mapping[str, str]) -> None:
-        """Make them.
-
-        :param address: address of the collector, before the paths of its signals; `None`: that of the variables.
-        :param service: name of this program.
-        """
-        for name in QUIET:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        base = None if address is None else address.rstrip("/")
-        named = base or variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
-        self._reach = _Reachability(variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or named)
-        seconds = None if variables.get("OTEL_EXPORTER_OTLP_TIMEOUT") else EXPORT_SECONDS
-        own = {} if variables.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: service}
-        resource = Resource.create(own)
-        self._spans = SdkTracerProvider(resource=resource, shutdown_on_exit=False)
-        if variables.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-            exporter = OTLPSpanExporter(None if base is None else f"{base}/v1/traces", timeout=seconds)
-            self._spans.add_span_processor(BatchSpanProcessor(_PatientSpanExporter(exporter, self._reach)))
-        readers: list[PeriodicExportingMetricReader] = []
-        self._sent: _MetricsExporter | None = None
-        if variables.get("OTEL_METRICS_EXPORTER", "otlp") != "none":
-            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-
-            self._sent = sent = OTLPMetricExporter(
-                None if base is None else f"{base}/v1/metrics", timeout=seconds
-            )
-            readers.append(PeriodicExportingMetricReader(sent))
-        self._meters = SdkMeterProvider(readers, resource=resource, shutdown_on_exit=False)
-        self.tracer: Tracer = tracer_of(self._spans, self._meters)
-        """Tracer of this process."""
-
-    @property
-    def unreachable(self) -> bool:
-        """The collector did not answer the last time."""
-        return self._reach.is_down
-
-    def publish(self) -> None:
-        """Make them the global ones, so that servers and clients of MCP use them, too."""
-        trace.set_tracer_provider(self._spans)
-        metrics.set_meter_provider(self._meters)
-
-    def close(self) -> None:
-        """End them without sending what is queued."""
-        self._reach.until = inf
-        self._spans.shutdown()
-        if self._sent is not None:
-            self._sent.shutdown()
-        self._meters.shutdown()
-
-    def flush(self) -> None:
-        """Send everything that is queued."""
-        self._spans.force_flush()
-        if not self.unreachable:
-            self._meters.force_flush()

@@ -13,6 +13,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agentflow.telemetry import observe_queue
 from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._access import HttpOptions, Scopes
@@ -127,6 +128,8 @@ class TableEndpoints:
             name: FairLimiter(self._options.max_concurrent_calls, self._options.max_waiting_calls, quotas)
             for name in self._table.backends
         }
+        for limiter in limiters.values():
+            observe_queue("tool calls", limiter)
         scopes = Scopes(self._options.scopes)
         profiles = ClientProfiles(self._options.profiles)
 

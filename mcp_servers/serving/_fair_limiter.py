@@ -30,6 +30,11 @@ class FairLimiter:
         # No call that waits could run: otherwise the last call to end would have passed its slot on.
         self._queues: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
 
+    @property
+    def waiting(self) -> int:
+        """Number of waiting calls."""
+        return sum(map(len, tuple(self._queues.values())))
+
     @asynccontextmanager
     async def slot(self, caller: str) -> AsyncGenerator[None]:
         """Wait for a slot and hold it inside the block.

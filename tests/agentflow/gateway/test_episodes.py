@@ -4,6 +4,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from httpx import AsyncClient
 from opentelemetry.trace import SpanKind
 
 from agentflow.gateway import (
@@ -20,7 +21,7 @@ from agentflow.gateway._keys import ClientIdentity, ClientRole
 from agentflow.models import ModelSettings, TextPart
 from agentflow.testing import VirtualClock
 from agentflow.trajectory import Task
-from tests.agentflow.gateway._registry import OWNER, WORKER, EchoModel, ask, offers, registry_at, task
+from tests.agentflow.gateway._registry import OWNER, WORKER, EchoModel, ask, offers, registry_at, served, task
 from tests.agentflow.telemetry._collected import attributes, collected, trace_of
 
 
@@ -73,6 +74,40 @@ async def test_the_calls_of_an_attempt_are_spans_of_one_trace(tmp_path: Path) ->
     assert given["gen_ai.response.finish_reasons"] == ("stop",)
     assert given["gen_ai.provider.name"] == "openai"
     assert "hello" not in one.to_json()
+
+
+@pytest.mark.promise("tracing:gateway")
+@pytest.mark.promise("tracing:resume")
+async def test_the_trace_of_an_agent_is_continued_and_a_retried_call_is_emitted_once(tmp_path: Path) -> None:
+    parent = f"{7:032x}", f"{9:016x}"
+    with collected() as found:
+        async with (
+            registry_at(tmp_path) as registry,
+            served(registry, GatewaySettings()) as url,
+            AsyncClient(base_url=url) as client,
+        ):
+            await registry.collector.offer(offers())
+            key = (await begun(registry)).keys[""]
+
+            async def send(text: str, **headers: str) -> int:
+                body = {"model": "policy", "messages": [{"role": "user", "content": text}]}
+                given = {"authorization": f"Bearer {key}", **headers}
+                return (await client.post("/v1/chat/completions", json=body, headers=given)).status_code
+
+            sampled = f"00-{parent[0]}-{parent[1]}-01"
+            sent = [
+                await send("one", traceparent=sampled),
+                await send("one", traceparent=sampled, **{"x-stainless-retry-count": "1"}),
+                await send("two", traceparent=f"00-{parent[0]}-{parent[1]}-00"),
+                await send("three", traceparent="00-" + "0" * 32 + "-nonsense"),
+                await send("four"),
+            ]
+    assert sent == [200] * 5
+    continued, broken, own = found.all
+    assert continued.parent is not None
+    assert (trace_of(continued), f"{continued.parent.span_id:016x}") == parent
+    assert broken.parent is None and own.parent is None
+    assert trace_of(broken) == trace_of(own) != parent[0]
 
 
 @pytest.mark.promise("gateway:episodes:states")

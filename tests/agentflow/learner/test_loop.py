@@ -99,13 +99,18 @@ async def test_two_runs_of_five_steps_have_the_same_weights_to_the_bit(
 
 
 @pytest.mark.promise("training:reproducible")
-async def test_a_resumed_run_has_the_same_weights(straight: Straight, model: Path, tmp_path: Path) -> None:
-    first = a_backbone(model)
-    await a_loop(tmp_path, first, steps=2).run()
-    second = a_backbone(model)
-    loop = a_loop(tmp_path, second)
-    assert loop.position.step == 2
-    assert await weights_after(loop, second) == straight.weights
+@pytest.mark.promise("tracing:resume")
+async def test_a_resumed_run_has_the_same_weights_and_emits_no_step_twice(
+    straight: Straight, model: Path, tmp_path: Path
+) -> None:
+    with collected() as found:
+        first = a_backbone(model)
+        await a_loop(tmp_path, first, steps=2).run()
+        second = a_backbone(model)
+        loop = a_loop(tmp_path, second)
+        assert loop.position.step == 2
+        assert await weights_after(loop, second) == straight.weights
+    assert [attributes(span)["agentflow.step"] for span in found.all] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.promise("training:reproducible")

@@ -26,6 +26,7 @@ from tests.agentflow.rollout._rollouts import (
     run_to_the_end,
     some_tasks,
 )
+from tests.agentflow.telemetry._collected import attributes, collected, trace_of
 from tests.mcp_servers._counter import PIXEL
 from tests.mcp_servers._serving import serving
 
@@ -115,6 +116,29 @@ async def test_a_second_run_has_nothing_to_do_and_accepts_more_tasks(tmp_path: P
     assert not run.nothing_to_do
     assert summary.tasks == 3
     assert (tmp_path / RESULTS).read_bytes().startswith(before[RESULTS])
+
+
+@pytest.mark.promise("tracing:resume")
+@pytest.mark.promise("tracing:scores")
+async def test_a_resumed_rollout_emits_no_effect_and_no_score_twice(shelf: Shelf, tmp_path: Path) -> None:
+    config = config_for(tmp_path, available_tools=["shelf:search"], max_workers=1)
+    run, asked = RolloutRun(config), len(shelf.calls)
+    shelf.then = lambda: run.stop("a test") if len(shelf.calls) == asked + 4 else None
+    with collected() as found:
+        with pytest.raises(RunStopped):
+            await run.run(assigned(config))
+        before = found.all
+        await RolloutRun(config).run(assigned(config))
+    assert 0 < len(before) < len(found.all)
+    effects = [
+        (trace_of(span), span.name, effect)
+        for span in found.all
+        if (effect := attributes(span).get("agentflow.effect"))
+    ]
+    assert len(effects) == len(set(effects))
+    tasks = [span for span in found.all if "agentflow.seed" in attributes(span)]
+    assert sorted(str(attributes(span)["agentflow.seed"]) for span in tasks) == ["q1", "q2", "q3", "q4"]
+    assert [len(span.events) for span in tasks] == [1, 1, 1, 1]
 
 
 @pytest.mark.promise("rollout:resume")

@@ -26,6 +26,7 @@ from agentflow.testing import VirtualTimeLoop, fake_endpoint
 from agentflow.tokens import TokenTree, calls_of
 from agentflow.trajectory import Action, Ending, Episode, Failure, MemoryBlobStore, Task, Usage
 from tests.agentflow.team._solving import TASK, Book, Diary
+from tests.agentflow.telemetry._collected import attributes, collected
 
 T = TypeVar("T")
 
@@ -107,6 +108,14 @@ async def test_all_calls_of_a_turn_are_made_in_order_and_answered() -> None:
     assert TASK.question in str(question)
     assert [spec.name for spec in model.calls[0].tools] == ["diary_write", "diary_look"]
     assert "It forgets nothing." in model.calls[0].tools[0].description
+
+
+@pytest.mark.promise("tracing:conventions")
+async def test_the_span_of_a_call_has_the_id_that_the_model_gave_it() -> None:
+    with collected() as found:
+        await solved(Agent([write("a", 1), write("b", 2)], [write("c", 3)], "1871"))
+    tools = found.of("execute_tool")
+    assert [attributes(span)["gen_ai.tool.call.id"] for span in tools] == ["c1", "c2", "c3"]
 
 
 @pytest.mark.promise("team:single:answer")

@@ -6,16 +6,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import anyio
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal import NewSeed
 from agentflow.synthesis.pipeline import SynthesisRun
-from agentflow.telemetry import RunTrace, _spans, _tracer, flush_tracing, start_tracing
-from agentflow.telemetry._tracer import Providers
+from agentflow.telemetry import RunTrace, _providers, _spans, flush_tracing, start_tracing, tool_operation
+from agentflow.telemetry._providers import Providers
 from agentflow.testing import fake_endpoint
 from tests.agentflow.synthesis._runs import config_for, until
 from tests.agentflow.telemetry._receiver import receiver
@@ -38,7 +40,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_spans, "PROGRAM", type(_spans.PROGRAM)())
     monkeypatch.setattr(Providers, "publish", _nothing)
     monkeypatch.setattr("atexit.register", _nothing)
-    levels = {name: logging.getLogger(name).level for name in _tracer.QUIET}
+    levels = {name: logging.getLogger(name).level for name in _providers.QUIET}
     before, enabled = _spans.STATE.tracer, _spans.STATE.enabled
     yield
     if _spans.PROGRAM.providers is not None:
@@ -89,7 +91,12 @@ def test_one_trace_leads_from_the_planner_through_the_server_to_the_tool(tmp_pat
         ("agentflow", f"execute_tool {name}"),
         ("agentflow", "invoke_agent team"),
     ]
-    assert "gen_ai.execute_tool.duration" in found.metrics
+    called, sent = tool[1], path[1][1]
+    assert (called.kind, sent.kind) == (Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT)
+    conventions = import_module("opentelemetry.semconv._incubating.attributes.mcp_attributes")
+    published = {value for value in vars(conventions).values() if isinstance(value, str)}
+    assert {each.key for each in called.attributes if each.key.startswith("mcp.")} <= published
+    assert {"gen_ai.execute_tool.duration", "agentflow.queue.length"} <= found.metrics
 
 
 @pytest.mark.promise("tracing:collector")
@@ -115,7 +122,7 @@ async def test_a_cancelled_run_sends_what_it_has_done(tmp_path: Path) -> None:
 def test_a_collector_that_takes_nothing_costs_one_line(
     status: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_tracer, "EXPORT_SECONDS", 0.2)
+    monkeypatch.setattr(_providers, "EXPORT_SECONDS", 0.2)
     with receiver() as found:
         found.status = status
         address = found.url if status else f"http://user:pw@127.0.0.1:{closed_port()}"
@@ -127,6 +134,21 @@ def test_a_collector_that_takes_nothing_costs_one_line(
     (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     shown = address.replace("user:pw", "user:***")
     assert line == f"no traces are sent: the collector at {shown} does not take them"
+
+
+@pytest.mark.promise("tracing:collector")
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize(
+    ("switched_off", "sent"),
+    [("OTEL_METRICS_EXPORTER", {"/v1/traces"}), ("OTEL_TRACES_EXPORTER", {"/v1/metrics"})],
+)
+def test_a_signal_that_is_switched_off_is_not_sent(switched_off: str, sent: set[str]) -> None:
+    with receiver() as found:
+        start_tracing(found.url, environment={switched_off: "none"})
+        with tool_operation("bash_run"):
+            pass
+        assert flush_tracing()
+    assert set(found.requests) == sent
 
 
 @pytest.mark.promise("tracing:extra")

@@ -60,7 +60,7 @@ class Expected(NamedTuple):
     other: dict[str, type]
 
 
-OURS: dict[str, type] = {"agentflow.effect": str, "agentflow.node": str}
+OURS: dict[str, type] = {"agentflow.effect": str, "agentflow.node": str, "agentflow.isolation": str}
 TABLE = {
     "invoke_workflow": Expected(
         SpanKind.INTERNAL,
@@ -105,7 +105,7 @@ TABLE = {
     "execute_tool": Expected(
         SpanKind.INTERNAL,
         {"gen_ai.operation.name": str, "gen_ai.tool.name": str, "gen_ai.tool.type": str},
-        {"error.type": str},
+        {"gen_ai.tool.call.id": str, "error.type": str},
     ),
 }
 """Version 0.1.0 of the GenAI conventions, and the attributes of ours that docs/tracing.md lists."""
@@ -179,6 +179,12 @@ async def test_the_spans_of_a_synthesis_follow_the_conventions_and_a_finished_ru
             assert by_id[span.parent.span_id].name.partition(" ")[0] in levels[operation]
             assert trace_of(span) == trace_of(seed)
     assert {attributes(span).get("agentflow.node") for span in found.of("execute_tool")} >= {"0", "1"}
+    nodes = [each for each in map(attributes, found.of("execute_tool")) if "agentflow.node" in each]
+    assert {str(each["agentflow.isolation"]) for each in nodes} == {"shared"}
+    assert {event.name for event in seed.events} == {"gen_ai.evaluation.result"}
+    scores = [dict(event.attributes or {}) for event in seed.events]
+    assert {str(score["gen_ai.evaluation.name"]) for score in scores} >= {"trajectory"}
+    assert {type(score["gen_ai.evaluation.score.value"]) for score in scores} == {float}
     assert {attributes(span)["agentflow.effect"] for span in spans if span.name == "plan planner"} >= {
         "plan/root/0",
         "plan/0/0",
