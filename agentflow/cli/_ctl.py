@@ -19,7 +19,7 @@ from agentflow.cli._output import Exit, print_json, write_out
 from agentflow.cli._synth import synth_fields
 from agentflow.errors import AgentFlowError, ConfigurationError, ErrorKind, ToolFailure
 from agentflow.journal import has_died
-from agentflow.runs import Phase, is_output_active
+from agentflow.runs import Phase, is_output_active, usage_text
 from agentflow.sandbox import Sandbox
 from agentflow.synthesis import load_seeds
 from agentflow.synthesis.pipeline import CONTROL_FILE, StatusOutput, SynthesisStatus, status_table
@@ -145,6 +145,12 @@ def _text(value: object) -> str:
 
 def _watch(given: argparse.Namespace) -> int:
     """Show the progress of a run until it ends; it goes on if this process is interrupted."""
+    if given.place:
+        from agentflow.cli._watch import watch_place
+
+        if given.url:
+            raise ConfigurationError(f"--url: leave it out; {given.place} is followed by its journal")
+        return watch_place(given.place, patience=given.patience, as_json=given.json)
     if not (math.isfinite(given.patience) and given.patience >= 0):
         raise ConfigurationError("--patience: give a number of seconds, 0 or more")
     watch = _RunWatch(given)
@@ -185,11 +191,10 @@ class _RunWatch:
     def print_end(self) -> None:
         """Print a line about the end on stdout."""
         status = self.status()
-        cost = f", cost {status.cost:.4f}" if status.cost else ""
         kept = f"{status.tasks} tasks" if status.tasks else f"{status.questions} questions accepted"
         sys.stdout.write(
             f"the run has {'stopped early' if self._stopped else 'ended'}: {status.done} of {status.seeds} seeds, "
-            f"{kept}, {status.tokens:,} tokens{cost}\n"
+            f"{kept}, {usage_text(status.tokens, status.cost)}\n"
         )
 
     @property

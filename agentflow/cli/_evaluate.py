@@ -269,15 +269,14 @@ def _fields(progress: _Progress) -> dict[str, object]:
 
 
 def _progress(progress: _Progress) -> "Table":
-    from agentflow.runs import failures_text, one_line, progress_table, speed_text
+    from agentflow.runs import failures_text, one_line, progress_table, speed_text, usage_text
 
-    cost = f", cost {progress.cost:.4f}" if progress.cost else ""
     table = progress_table(
         progress.phase.value,
         len(progress.cells),
         progress.finished,
         speed=speed_text(progress.rate, progress.remaining),
-        model=f"{progress.tokens:,} tokens{cost}",
+        model=usage_text(progress.tokens, progress.cost),
         failures=failures_text(progress.failures),
     )
     for cell, status in progress.working:

@@ -64,7 +64,7 @@ def command_parser() -> argparse.ArgumentParser:
         ("data", "prepare training data, read tasks from any source", _describe_data),
         ("serve-model", "serve a model with vLLM until Ctrl-C", _describe_serve_model),
         ("serve-env", "serve tasks with their sandboxes to OpenEnv and verifiers", _describe_serve_env),
-        ("ctl", "watch and control a running synthesis", _describe_ctl),
+        ("ctl", "watch any run, and control a running synthesis", _describe_ctl),
         ("extras", "list the optional dependencies, or add some", _describe_extras),
         ("completion", "print the completion script of a shell", _describe_completion),
         ("doctor", "check what this machine can run, and how to fix the rest", _describe_doctor),
@@ -405,6 +405,8 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
         lines = "; a line for each change" if name == "watch" else ""
         action.add_argument("--json", action="store_true", help=f"print the answer as JSON{lines}")
         if name == "watch":
+            place = "follow a run of any kind by its journal: its output_dir, a folder of several, or postgresql://…"
+            action.add_argument("place", nargs="?", default="", metavar="PLACE", help=place)
             action.add_argument(
                 "--patience",
                 type=float,

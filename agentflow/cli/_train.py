@@ -116,10 +116,9 @@ def _fields(status: TrainStatus) -> dict[str, object]:
 
 
 def _table(status: TrainStatus) -> "Table":
-    from agentflow.runs import failures_text, progress_table, speed_text
+    from agentflow.runs import failures_text, progress_table, speed_text, usage_text
 
     of = "" if status.steps is None else f" of {status.steps}"
-    cost = f", cost {status.cost:.4f}" if status.cost else ""
     return progress_table(
         status.phase.value,
         status.steps or 0,
@@ -129,7 +128,7 @@ def _table(status: TrainStatus) -> "Table":
         episodes=f"{status.episodes} run",
         reward=f"{_percent(status.reward)}, on held-out tasks {_percent(status.validation)}",
         failures=failures_text(status.failed),
-        **({"model": f"{status.tokens:,} tokens{cost}"} if status.tokens else {}),
+        **({"model": usage_text(status.tokens, status.cost)} if status.tokens else {}),
     )
 
 

@@ -374,7 +374,11 @@ class TrainingFolder(RunReader):
 
 def is_training(folder: Path) -> bool:
     """Return true if a folder is that of a training or tuning."""
-    return (folder / "rollouts").is_dir() or (folder / METRICS).is_file()
+    return (
+        (folder / "rollouts").is_dir()
+        or (folder / METRICS).is_file()
+        or "schedule" in settings_of(folder)  # in its first step
+    )
 
 
 def _id(step: int, episode: "EpisodeTokens", number: int) -> str:

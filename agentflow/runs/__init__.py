@@ -17,7 +17,7 @@ from agentflow.runs._directory import (
 )
 from agentflow.runs._exported_images import BlobReader, ExportedImages, image_file, image_record
 from agentflow.runs._html import ResultRecord, html_card
-from agentflow.runs._output_lock import check_output, is_output_active, lock_output
+from agentflow.runs._output_lock import check_output, is_output_abandoned, is_output_active, lock_output
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import MeasuredProgress, Phase, RunProgress, RunStatus
 from agentflow.runs._report_texts import (
@@ -30,6 +30,7 @@ from agentflow.runs._report_texts import (
     report_table,
     role_names,
     speed_text,
+    usage_text,
 )
 from agentflow.runs._throughput import ThroughputMeter
 from runtimes._lazy import lazy_exports
@@ -103,6 +104,7 @@ __all__ = [
     "html_card",
     "image_file",
     "image_record",
+    "is_output_abandoned",
     "is_output_active",
     "lock_output",
     "on_terminal",
@@ -127,6 +129,7 @@ __all__ = [
     "start_child",
     "traced_run",
     "unused_arguments",
+    "usage_text",
     "write_report_page",
 ]
 

@@ -141,6 +141,18 @@ def is_output_active(folder: Path) -> bool:
     return True
 
 
+def is_output_abandoned(folder: Path) -> bool:
+    """Return true if a run of this machine was killed in a directory: it has left its lock behind.
+
+    See docs/supervisor.md.
+    """
+    try:
+        found = _HOLDER.fullmatch((folder / LOCK_FILE).read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeError):
+        return False
+    return found is not None and found[2] == socket.gethostname() and not is_output_active(folder)
+
+
 def _acquire(path: Path) -> int | None:
     """Return the descriptor that holds the lock; `None` if the file system has no locks."""
     try:

@@ -36,6 +36,15 @@ def _duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def usage_text(tokens: int, cost: float | None) -> str:
+    """Return tokens with their cost, if there is one.
+
+    >>> usage_text(3400, 0.12)
+    '3,400 tokens, cost 0.1200'
+    """
+    return f"{tokens:,} tokens{f', cost {cost:.4f}' if cost else ''}"
+
+
 def failures_text(failures: Mapping[str, int]) -> str:
     """Return failures by kind in one line, the most frequent first; long names and long lists are cut.
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from agentflow._terminal import printable
 from agentflow.runs._progress import RunStatus
-from agentflow.runs._report_texts import failures_text, one_line, speed_text
+from agentflow.runs._report_texts import failures_text, one_line, speed_text, usage_text
 
 FRAME_SECONDS = 0.25
 """Interval at which progress is read and shown."""
@@ -173,11 +173,10 @@ def run_table(status: RunStatus, notes: Sequence[str] = (), **rows: str) -> Tabl
     See docs/supervisor.md.
     """
     failed = f", {status.calls_failed} failed" if status.calls_failed else ""
-    cost = f", cost {status.cost:.4f}" if status.cost else ""
     own = {
         **rows,
         "speed": speed_text(status.rate, status.remaining),
-        "model": f"{status.calls_in_flight} calls in flight{failed}, {status.tokens:,} tokens{cost}",
+        "model": f"{status.calls_in_flight} calls in flight{failed}, {usage_text(status.tokens, status.cost)}",
         "failures": failures_text(status.failures),
     }
     table = progress_table(status.phase.value, status.seeds, status.done, **own)

@@ -89,7 +89,7 @@ def test_an_inactive_run_gives_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert "damaged" in capsys.readouterr().err
 
 
-class _Reader(StringIO):
+class ProgressReader(StringIO):
     """Standard output that acts on the first line of the progress that it gets."""
 
     def __init__(self, act: Callable[[], None]) -> None:
@@ -131,14 +131,14 @@ def test_a_run_is_watched_over_a_restart_left_alone_by_an_interrupt_and_followed
             processes.append(stack.enter_context(start()))
             reader.act_next(partial(signal.raise_signal, signal.SIGINT))
 
-        reader = _Reader(restart)
+        reader = ProgressReader(restart)
         monkeypatch.setattr(sys, "stdout", reader)
         assert main(["ctl", "watch", "--json", "--dir", str(folder)]) == 130
         assert processes[1].poll() is None
         assert [line["phase"] for line in reader.lines()] == ["growing", "growing"]
         address = json.loads((folder / CONTROL_FILE).read_text(encoding="utf-8"))
         monkeypatch.setenv("AGENTFLOW_CONTROL_TOKEN", address["token"])
-        reader = _Reader(at.release)
+        reader = ProgressReader(at.release)
         monkeypatch.setattr(sys, "stdout", reader)
         assert main(["ctl", "watch", "--json", "--url", address["url"]]) == 0
         last = reader.lines()[-1]

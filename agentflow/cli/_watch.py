@@ -1,0 +1,337 @@
+"""`agentflow ctl watch PLACE`: follows runs of any kind by their journals and files, which it only reads."""
+
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from agentflow._typeguards import is_object
+from agentflow.cli._display import RunView, open_display, speed_fields
+from agentflow.cli._output import Exit, print_json, write_out
+from agentflow.errors import AgentFlowError, ConfigurationError
+from agentflow.inspection import RunCollection, RunKind, RunSummary, WorkState, open_runs
+from agentflow.runs import (
+    Phase,
+    ThroughputMeter,
+    failures_text,
+    is_output_abandoned,
+    is_output_active,
+    one_line,
+    speed_text,
+    usage_text,
+)
+from agentflow.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+logger = get_logger(__name__)
+
+POLL_SECONDS: Final = 1.0
+"""Interval at which runs are read; longer if reading takes long."""
+SETTLE_SECONDS: Final = 5.0
+"""Time without an active run after which several runs have ended: the next one of an evaluation may be starting."""
+_SHARE: Final = 4
+_NAME_CHARS: Final = 60
+_UNITS: Final[Mapping[RunKind, str]] = {RunKind.SYNTHESIS: "seeds", RunKind.ROLLOUT: "tasks"}
+_IDLE: Final = (Phase.DONE, Phase.STOPPED)
+
+
+class WatchedRun(NamedTuple):
+    """A run at one moment."""
+
+    summary: RunSummary
+    phase: Phase
+    killed: bool
+    """It is unfinished, and its process did not end by itself."""
+    done: int
+    """Number of finished seeds, tasks or steps."""
+    total: int | None
+    """Number of all; `None`: determined by the tasks."""
+    rate: float
+    """Units finished per second; 0: none yet."""
+    remaining: float | None
+    """Estimated seconds to the end; `None`: unknown."""
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion tokens."""
+        return sum(used.prompt_tokens + used.completion_tokens for used in self.summary.usage.values())
+
+    @property
+    def counted(self) -> str:
+        """Its progress: `3 of 12 seeds`."""
+        of = "" if self.total is None else f" of {self.total}"
+        return f"{self.done}{of} {_UNITS.get(self.summary.kind, 'steps')}"
+
+    def fields(self) -> dict[str, object]:
+        """Return it as a record."""
+        return {
+            "run": self.summary.name,
+            "kind": self.summary.kind.value,
+            "phase": self.phase.value,
+            "killed": self.killed,
+            "done": self.done,
+            "total": self.total,
+            "used": self.tokens,
+            "cost": None if self.summary.cost is None else round(self.summary.cost, 6),
+            "failures": self.summary.failures,
+        }
+
+    def end_line(self) -> str:
+        """Return its end as one line."""
+        summary = self.summary
+        what = f"{self.counted} done, {usage_text(self.tokens, summary.cost)}"
+        if summary.failures:
+            what += f", failures: {failures_text(summary.failures)}"
+        if self.phase is Phase.DONE:
+            end = f"done: {what}"
+        elif self.killed:
+            end = f"was killed or has crashed: {what}; run its command again to resume"
+        elif summary.state is WorkState.WAITING:
+            end = "has not begun; run its command"
+        elif self.phase is Phase.STOPPED:
+            end = f"was stopped: {what}; run its command again to resume"
+        else:
+            end = f"is active: {what}"
+        return f"{one_line(summary.name, _NAME_CHARS)}: {end}"
+
+
+class _WatchedRuns(NamedTuple):
+    """All runs of a place at one moment."""
+
+    phase: Phase
+    seconds: float
+    runs: list[WatchedRun]
+
+    @property
+    def active(self) -> list[WatchedRun]:
+        """Runs with a living process."""
+        return [run for run in self.runs if run.phase not in _IDLE]
+
+
+def watch_place(place: str, *, patience: float, as_json: bool) -> int:
+    """Show the progress of the runs of a place until none is active, and return the exit status.
+
+    :param place: output directory of a run, folder of several, journal file, or address of a database.
+    :param patience: seconds to wait for a restart of a run that was killed.
+    :raises AgentFlowError: one line, if nothing can be read.
+    """
+    if not (math.isfinite(patience) and patience >= 0):
+        raise ConfigurationError("--patience: give a number of seconds, 0 or more")
+    with _open(place) as runs:
+        watch = _PlaceWatch(runs, place, patience, as_json=as_json)
+        watch.read()
+        if as_json:
+            anyio.run(watch.run, None)
+            return watch.exit()
+        with open_display(RunView(watch.status, {"watched": place}, _fields, _table)) as show_progress:
+            anyio.run(watch.run, show_progress)
+        return watch.exit() if write_out(watch.print_end) else Exit.INTERRUPTED
+
+
+def _open(place: str) -> RunCollection:
+    """Open the runs; a run that is just starting is waited for."""
+    while True:
+        try:
+            return open_runs(place)
+        except ConfigurationError:
+            if "://" in place or not is_output_active(Path(place)):
+                raise
+        time.sleep(POLL_SECONDS)
+
+
+class _PlaceWatch:
+    """Progress of the runs of a place, read again and again."""
+
+    def __init__(self, runs: RunCollection, place: str, patience: float, *, as_json: bool) -> None:
+        self._collection = runs
+        self._own = Path(place) if "://" not in place else None
+        self._patience = patience
+        self._as_json = as_json
+        self._began = time.monotonic()
+        self._runs: dict[str, WatchedRun] = {}
+        self._meters: dict[str, ThroughputMeter] = {}
+        self._seen: set[str] = set()
+        self._printed: dict[str, dict[str, object]] = {}
+
+    def status(self) -> _WatchedRuns:
+        """Return what was read last."""
+        runs = list(self._runs.values())
+        phases = {run.phase for run in runs}
+        several = Phase.GROWING if phases - set(_IDLE) else Phase.STOPPED
+        phase = phases.pop() if len(phases) == 1 else several
+        return _WatchedRuns(phase, time.monotonic() - self._began, runs)
+
+    def exit(self) -> Exit:
+        """Return the exit status: that of the runs that were active, or of all if none was."""
+        runs = [run for id, run in self._runs.items() if not self._seen or id in self._seen]
+        if any(run.killed for run in runs):
+            return Exit.FAILED
+        return Exit.DONE if all(run.phase is Phase.DONE for run in runs) else Exit.STOPPED
+
+    def print_end(self) -> None:
+        """Print a line about each run on stdout."""
+        for run in self._runs.values():
+            sys.stdout.write(f"{run.end_line()}\n")
+
+    async def run(self, show_progress: Callable[[], Coroutine[None, None, None]] | None) -> None:
+        """Read until no run is active.
+
+        :raises AgentFlowError: one line, if nothing can be read any more.
+        """
+        failed: AgentFlowError | None = None
+        async with anyio.create_task_group() as tasks:
+            if show_progress is not None:
+                tasks.start_soon(show_progress)
+            try:
+                await self._read_until_end()
+            except AgentFlowError as error:  # raised below: a task group would wrap it
+                failed = error
+            tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _read_until_end(self) -> None:
+        quiet_since = broken_since = None
+        while True:
+            started = time.monotonic()
+            try:
+                await anyio.to_thread.run_sync(self.read)
+                broken_since = None
+            except ConfigurationError as error:
+                if broken_since is None:
+                    logger.warning("can't be read; trying again", reason=str(error))
+                broken_since = broken_since or started
+                if started - broken_since >= self._patience:
+                    raise
+            if self._as_json:
+                self._print_changes()
+            if self.status().active or broken_since is not None:
+                quiet_since = None
+            else:
+                quiet_since = quiet_since or started
+                if started - quiet_since >= self._wait_seconds():
+                    return
+            await anyio.sleep(max(POLL_SECONDS, _SHARE * (time.monotonic() - started)))
+
+    def _wait_seconds(self) -> float:
+        """Return how long nothing may be active before the runs have ended."""
+        runs = self._runs
+        if any(runs[id].killed for id in self._seen):
+            return self._patience
+        known = len(runs) == 1 and self._own is not None
+        if known and all(run.summary.folder == str(self._own) for run in runs.values()):
+            return 0.0  # its lock tells
+        finished = all(run.phase is Phase.DONE for run in runs.values())
+        return 0.0 if finished and not self._seen else SETTLE_SECONDS
+
+    def read(self) -> None:
+        """Read all runs."""
+        for summary in self._collection.runs():
+            run = self._runs[summary.id] = self._watched(summary)
+            if run.phase not in _IDLE:
+                self._seen.add(summary.id)
+
+    def _watched(self, summary: RunSummary) -> WatchedRun:
+        done, total = _progress(summary)
+        meter = self._meters.setdefault(summary.id, ThroughputMeter(time.monotonic))
+        meter.start(done)
+        meter.record(done)
+        phase, killed = self._phase(summary)
+        left = None if total is None or phase in _IDLE else max(0, total - done)
+        remaining = None if left is None else meter.remaining(left, summary.seeds.running)
+        return WatchedRun(summary, phase, killed, done, total, meter.rate, remaining)
+
+    def _phase(self, summary: RunSummary) -> tuple[Phase, bool]:
+        """Return the phase of a run, and whether it was killed."""
+        folder = Path(summary.folder) if summary.folder else None
+        if summary.state is WorkState.RUNNING:
+            return Phase.GROWING, False
+        if folder is not None and is_output_active(folder):
+            if summary.state is WorkState.DONE:
+                return Phase.WRITING, False
+            return Phase.STOPPING if summary.id in self._seen else Phase.STARTING, False
+        if summary.seeds.running or (folder is not None and is_output_abandoned(folder)):
+            return Phase.STOPPED, True
+        return Phase.DONE if summary.state is WorkState.DONE else Phase.STOPPED, False
+
+    def _print_changes(self) -> None:
+        """Print a line of JSON for each run that has changed."""
+        for id, run in self._runs.items():
+            fields = run.fields()
+            if fields != self._printed.get(id):
+                self._printed[id] = fields
+                print_json({**fields, **speed_fields(run.rate, run.remaining)})
+        sys.stdout.flush()
+
+
+def _progress(summary: RunSummary) -> tuple[int, int | None]:
+    """Return the number of finished units of a run, and of all."""
+    if summary.kind in _UNITS:
+        return summary.seeds.done, summary.seeds.total
+    schedule: object = summary.settings.get("schedule")
+    steps = schedule.get("steps") if is_object(schedule) else None
+    return summary.steps, steps if isinstance(steps, int) else None
+
+
+def _fields(status: _WatchedRuns) -> dict[str, object]:
+    if len(status.runs) == 1:
+        (run,) = status.runs
+        speed = speed_fields(run.rate, run.remaining)
+        return {**run.fields(), **speed, "seconds": round(status.seconds, 1)}
+    costs = [run.summary.cost for run in status.runs if run.summary.cost is not None]
+    return {
+        "phase": status.phase.value,
+        "runs": len(status.runs),
+        "in_work": [f"{run.summary.name}: {run.counted}{_speed(run)}" for run in status.active],
+        "used": sum(run.tokens for run in status.runs),
+        "cost": round(sum(costs), 6) if costs else None,
+        "failures": _failures(status.runs),
+        "seconds": round(status.seconds, 1),
+    }
+
+
+def _table(status: _WatchedRuns) -> "Table":
+    from agentflow.runs import progress_table
+
+    if len(status.runs) == 1:
+        (run,) = status.runs
+        unit = _UNITS.get(run.summary.kind, "steps")
+        rows = {
+            unit: f"{run.counted} done",
+            "speed": speed_text(run.rate, run.remaining),
+            "model": usage_text(run.tokens, run.summary.cost),
+            "failures": failures_text(run.summary.failures),
+        }
+        return progress_table(run.phase.value, run.total or 0, run.done, **rows)
+    active = status.active
+    cost = sum(run.summary.cost or 0.0 for run in status.runs)
+    table = progress_table(
+        status.phase.value,
+        len(status.runs),
+        len(status.runs) - len(active),
+        runs=f"{len(active)} of {len(status.runs)} active",
+        model=usage_text(sum(run.tokens for run in status.runs), cost),
+        failures=failures_text(_failures(status.runs)),
+    )
+    for run in active:
+        table.add_row(one_line(run.summary.name, _NAME_CHARS), f"{run.counted}{_speed(run)}")
+    return table
+
+
+def _speed(run: WatchedRun) -> str:
+    return f", {speed_text(run.rate, run.remaining)}"
+
+
+def _failures(runs: list[WatchedRun]) -> dict[str, int]:
+    found = Counter[str]()
+    for run in runs:
+        found.update(run.summary.failures)
+    return dict(found.most_common())
