@@ -69,7 +69,9 @@ class TrainingFolder(RunReader):
     def summary(self) -> RunSummary:
         """Return the run without its episodes."""
         settings = settings_of(self.folder)
-        made = max((line.step for line in self.metrics()), default=0)
+        metrics = self.metrics()
+        made = max((line.step for line in metrics), default=0)
+        used, cost = _usage(metrics)
         done = (self.folder / "policy").is_dir()
         active = is_output_active(self.folder)
         state = WorkState.RUNNING if active else WorkState.DONE if done else WorkState.STOPPED
@@ -83,7 +85,9 @@ class TrainingFolder(RunReader):
             folder=str(self.folder),
             started=min(times, default=None),
             seeds=SeedCounts(done=sum(map(self._count, self._stored_steps()))),
-            failures=self._failures(),
+            usage={"all roles": used} if used.calls else {},
+            cost=cost if used.calls else None,
+            failures=_failures(metrics),
             steps=made,
             models={"policy": str(policy["model"])} if is_object(policy) and "model" in policy else {},
             settings=dict(settings),
@@ -287,15 +291,6 @@ class TrainingFolder(RunReader):
         with self._lock:
             return self._counts.setdefault(step, body.count(b'"reward":'))
 
-    def _failures(self) -> dict[str, int]:
-        """Return the numbers of episodes that were left out, by reason."""
-        found = Counter[str]()
-        for line in self.metrics():
-            for name, value in line.figures.items():
-                if name.startswith(_FAILED) and value:
-                    found[name.removeprefix(_FAILED)] += int(value)
-        return dict(sorted(found.items()))
-
     def _list(self, step: int) -> list[SeedSummary]:
         """Return the episodes of a step; they never change."""
         with self._lock:
@@ -370,6 +365,26 @@ class TrainingFolder(RunReader):
 
     def _said(self, tokens: Tokens) -> str:
         return self._decode(tokens.sampled)[:MAX_TEXT]
+
+
+def _failures(metrics: Sequence[StepFigures]) -> dict[str, int]:
+    """Return the numbers of episodes that were left out, by reason."""
+    found = Counter[str]()
+    for line in metrics:
+        for name, value in line.figures.items():
+            if name.startswith(_FAILED) and value:
+                found[name.removeprefix(_FAILED)] += int(value)
+    return dict(sorted(found.items()))
+
+
+def _usage(metrics: Sequence[StepFigures]) -> tuple[Usage, float]:
+    """Return the usage of models in all steps, and its cost."""
+
+    def total(name: str) -> float:
+        return sum(line.figures.get(f"usage/{name}") or 0.0 for line in metrics)
+
+    tokens = (int(total(name)) for name in ("calls", "prompt_tokens", "completion_tokens"))
+    return Usage(*tokens), total("cost")
 
 
 def is_training(folder: Path) -> bool:

@@ -8,6 +8,7 @@ from msgspec import Struct, field, structs
 
 from agentflow.learner._groups import EpisodeResult
 from agentflow.runs import MeasuredProgress, Phase, ResultRecord, html_card
+from agentflow.trajectory import Usage
 
 if TYPE_CHECKING:
     from agentflow.models import Accounts
@@ -37,7 +38,7 @@ class TrainStatus(Struct, frozen=True, kw_only=True):
     remaining: float | None = None
     """Estimated seconds to the last step; `None`: unknown."""
     tokens: int = 0
-    """Prompt and completion tokens that this process used, apart from those of a gateway."""
+    """Prompt and completion tokens that this process used, apart from calls of a gateway."""
     cost: float = 0.0
     """Cost of them, of models with prices."""
 
@@ -54,6 +55,7 @@ class TrainProgress(MeasuredProgress):
         self.accounts: Accounts | None = None
         """Usage and budgets of the episodes."""
         self._steps = steps
+        self._taken = Usage(), 0.0
         self._episodes = 0
         self._reward: float | None = None
         self._validation: float | None = None
@@ -69,6 +71,22 @@ class TrainProgress(MeasuredProgress):
         self.done = step
         self._reward = figures.get("reward/mean", self._reward)
         self._validation = figures.get("validation/score", self._validation)
+
+    def take_usage(self) -> dict[str, float]:
+        """Return the usage of models since the last call, as figures of a step; empty if there is none."""
+        if self.accounts is None:
+            return {}
+        used, cost = self.accounts.total, self.accounts.cost
+        before, cost_before = self._taken
+        self._taken = used, cost
+        if used.calls == before.calls:
+            return {}
+        return {
+            "usage/calls": used.calls - before.calls,
+            "usage/prompt_tokens": used.prompt_tokens - before.prompt_tokens,
+            "usage/completion_tokens": used.completion_tokens - before.completion_tokens,
+            "usage/cost": cost - cost_before,
+        }
 
     def status(self) -> TrainStatus:
         """Return the progress so far."""

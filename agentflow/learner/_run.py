@@ -240,7 +240,7 @@ class TrainRun:
 
         def report(step: int, figures: Mapping[str, float]) -> None:
             self._progress.add_step(step, figures)
-            trackers.log(step, figures)
+            trackers.log(step, {**figures, **self._progress.take_usage()})
 
         make = partial(
             Loop,

@@ -44,7 +44,11 @@ _NO_KEY: Final = SecretStr("each episode has its own")
 
 @asynccontextmanager
 async def open_team_workflow(
-    config: TrainConfig, assignment: Assignment, models: Mapping[str, ModelSettings], base_url: str
+    config: TrainConfig,
+    assignment: Assignment,
+    models: Mapping[str, ModelSettings],
+    base_url: str,
+    accounts: Accounts | None = None,
 ) -> AsyncGenerator[Solve]:
     """Open the team of the settings, its models and its sandboxes; yield the workflow that plays it.
 
@@ -52,6 +56,7 @@ async def open_team_workflow(
 
     :param models: model of each role.
     :param base_url: address of the gateway, up to `/v1`.
+    :param accounts: usage of the roles that are not trained; `None`: own ones, by the settings.
     :raises ConfigurationError: if a setting can't be used.
     """
     trained = config.episodes.trained_roles
@@ -66,7 +71,7 @@ async def open_team_workflow(
         for role, model in models.items()
     }
     endpoints = ModelEndpoints()
-    async with open_episode_runner(config, assignment, placed) as runner:
+    async with open_episode_runner(config, assignment, placed, accounts=accounts) as runner:
 
         async def solve(task: Task, policy: PolicyEndpoint) -> EpisodeOutcome:
             async with AsyncExitStack() as stack:
@@ -140,7 +145,7 @@ class WorkflowRollouts:
         """Start the gateway, and play what is offered."""
         config = self._config
         async with AsyncExitStack() as stack:
-            judge = await self._open_judge(stack, context.assignment, context.models)
+            judge = await self._open_judge(stack, context.assignment, context.models, context.accounts)
             gateway = await stack.enter_async_context(Gateway(config.gateway_settings(context.models)))
             client = await stack.enter_async_context(GatewayClient(gateway.url, gateway.token))
             rollout = GatewayRollout(
@@ -156,7 +161,7 @@ class WorkflowRollouts:
             await stack.enter_async_context(rollout.running())
             if self._solve is not None:
                 solve = await self._open_solve(
-                    stack, self._solve, context.assignment, context.models, gateway
+                    stack, self._solve, context.assignment, context.models, gateway, context.accounts
                 )
                 players = await self._players(stack, client, solve, judge)
                 await stack.enter_async_context(players.running())
@@ -225,12 +230,13 @@ class WorkflowRollouts:
         assignment: Assignment,
         models: Mapping[str, ModelSettings],
         gateway: Gateway,
+        accounts: Accounts | None = None,
     ) -> Solve:
         """Return the agent; our own team is opened first."""
         if not isinstance(solve, str):
             return solve
         team = open_team_workflow(
-            self._config, assignment, self._config.team_models(models), f"{gateway.url}/v1"
+            self._config, assignment, self._config.team_models(models), f"{gateway.url}/v1", accounts
         )
         return await stack.enter_async_context(team)
 
@@ -259,7 +265,11 @@ class WorkflowRollouts:
         )
 
     async def _open_judge(
-        self, stack: AsyncExitStack, assignment: Assignment, models: Mapping[str, ModelSettings]
+        self,
+        stack: AsyncExitStack,
+        assignment: Assignment,
+        models: Mapping[str, ModelSettings],
+        accounts: Accounts | None = None,
     ) -> EpisodeJudge:
         """Return the judge of the run, with its model if there is one."""
         spec = assignment.metric if self._reward is None else self._reward
@@ -267,7 +277,7 @@ class WorkflowRollouts:
         model = None
         if JUDGE in models:
             supervisor = await stack.enter_async_context(Supervisor(name="judge", intensity=3, period=60))
-            model = (await open_models(supervisor, {JUDGE: models[JUDGE]}, Accounts()))[JUDGE]
+            model = (await open_models(supervisor, {JUDGE: models[JUDGE]}, accounts or Accounts()))[JUDGE]
         judge = make_judge(spec, options=options, model=model)
         if not self._own_tasks:
             await judge.prepare(assignment.tasks)

@@ -127,12 +127,14 @@ def test_runs_of_a_database_and_trainings_are_followed(
     folder = write_run(tmp_path / "training")
     (folder / "settings.yaml").write_text("schedule: {steps: 3}", encoding="utf-8")
     (folder / "metrics.jsonl").write_text(
-        '{"step": 1, "episodes/failed_time": 2, "usage/tokens": 70, "usage/cost": 0.5}\n', encoding="utf-8"
+        '{"step": 1, "episodes/failed_time": 2, "usage/calls": 2, "usage/prompt_tokens": 70, "usage/cost": 0.5}\n',
+        encoding="utf-8",
     )
     status, lines = watch(folder, capsys, "--json")
     record = json.loads(lines[-1])
     assert (status, record["kind"], record["done"], record["total"]) == (3, "training", 1, 3)
     assert (record["failures"], record["killed"]) == ({"time": 2}, False)
+    assert (record["used"], record["cost"]) == (70, 0.5)
 
 
 @pytest.mark.promise("supervisor:watch:place")

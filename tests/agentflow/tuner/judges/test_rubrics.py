@@ -4,12 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio.lowlevel
 import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.gateway import EpisodeOutcome
-from agentflow.models import Accounts, ModelSettings, make_model
+from agentflow.learner import JUDGE, POLICY, RolloutContext
+from agentflow.learner._progress import TrainProgress
+from agentflow.models import Accounts, ModelSettings, Prices, make_model
+from agentflow.rollout import Assignment
 from agentflow.trajectory import Task
+from agentflow.tuner import load_tune_config
+from agentflow.tuner._workflow_rollouts import WorkflowRollouts
 from agentflow.tuner.judges import (
     EpisodeJudge,
     Judged,
@@ -109,3 +115,30 @@ async def test_given_criteria_need_no_draft_and_an_unprepared_judge_fails(tmp_pa
             assert outcome.reward is None and "it has no criteria" in outcome.failure
     with pytest.raises(ConfigurationError, match="a model grades"):
         make_judge({"rubric": {}})
+
+
+@pytest.mark.promise("judges:rubrics")
+async def test_the_model_of_a_judge_is_paid_from_the_accounts_of_the_run(tmp_path: Path) -> None:
+    config = load_tune_config(arguments={"solve": "team", "output_dir": str(tmp_path / "out")})
+    rubric = {"rubric": {"cache": str(tmp_path), "count": 2}}
+    progress = TrainProgress(3)
+    accounts = progress.accounts = Accounts()
+    async with scripted_endpoint(Grader()) as url:
+        policy = ModelSettings(name="tiny", base_url=url)
+        context = RolloutContext(
+            config=config,
+            assignment=Assignment(tasks=TASKS[:1], name="own", metric="exact_match"),
+            models={
+                POLICY: policy,
+                JUDGE: policy.model_copy(update={"prices": Prices(input=1e6, output=1e6)}),
+            },
+            engine_ready=anyio.lowlevel.checkpoint,
+            on_result=progress.add_result,
+            accounts=accounts,
+        )
+        async with WorkflowRollouts(config, None, rubric).open(context):
+            status, figures = progress.status(), progress.take_usage()
+    assert status.tokens > 0
+    assert status.cost == pytest.approx(status.tokens)
+    assert (figures["usage/calls"], figures["usage/cost"]) == (1, pytest.approx(status.cost))
+    assert progress.take_usage() == {}
