@@ -131,7 +131,11 @@ def _bounded(answer: object) -> object:
     body = _encode(answer)
     if len(body) <= MAX_TEXT and not _DIGITS.search(body):
         return msgspec.Raw(body)
-    return _reduced(msgspec.to_builtins(answer))
+    try:
+        return _reduced(msgspec.to_builtins(answer))
+    except RecursionError:
+        # JSON may be nested more deeply than functions may call each other.
+        return msgspec.Raw(body)
 
 
 def _reduced(value: object) -> object:

@@ -81,9 +81,10 @@ class GrownTree:
         blobs: Sequence[Blob] = (),
         failure: Failure | None = None,
         intent: str = "",
+        arguments: Mapping[str, object] | None = None,
     ) -> None:
         """Commit a node."""
-        action = Action("web_visit", {"url": f"https://example.org/{spot}"})
+        action = Action("web_visit", dict(arguments or {"url": f"https://example.org/{spot}"}))
         parts = (*(Text(text) for text in texts), *blobs)
         outcome = ActionOutcome(Observation(parts), failure)
         record = ActionRecord(outcome, Isolation.FORK, action, intent or f"Read page {spot}")

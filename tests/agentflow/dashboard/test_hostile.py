@@ -18,7 +18,7 @@ from playwright.async_api import Browser, Page, expect
 from agentflow.cli import main
 from agentflow.dashboard import PageData, api_path, open_view, write_report
 from agentflow.inspection import RunKind, open_runs
-from tests.agentflow.dashboard._chromium import open_chromium
+from tests.agentflow.dashboard._chromium import grown_tree, open_chromium, path_of_seed
 from tests.agentflow.dashboard._poison import HOSTILE, poison_run
 from tests.agentflow.dashboard.test_bundle import bundled
 from tests.agentflow.dashboard.test_places import answers
@@ -139,6 +139,31 @@ async def test_hostile_text_in_any_record_is_only_text_on_every_page(
             await expect(page.get_by_role("link").filter(has_text="x-evil").first).to_be_visible()
             assert await page.evaluate(FOUND) == CLEAN
             assert [each for each in done if not each.startswith(f"{view.url}/")] == []
+
+
+@pytest.mark.promise("view:page:hostile")
+async def test_arguments_of_any_depth_and_width_are_shown_and_bundled(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    deep: object = 2**70
+    for _ in range(800):
+        deep = [deep]
+    async with grown_tree(folder / "journal.db", "Lighthouses") as tree:
+        await tree.grow("0", "Seen", arguments={"deep": deep, "wide": list(range(300_000))})
+    assert main(["bundle", str(folder), "-o", str(tmp_path / "bundle")]) == 0
+    with open_runs(folder) as runs:
+        place = f"{path_of_seed(runs)}?spot=0"
+        async with open_view(runs) as view, watched_page(chromium) as (page, done):
+            await page.goto(view.link(place))
+            for address in (view.url + place, f"{(tmp_path / 'bundle/index.html').as_uri()}#{place}"):
+                await page.goto("about:blank")
+                await page.goto(address)
+                article = page.get_by_role("article", name="Node 0")
+                await expect(article).to_contain_text("20,000 of")
+                assert await page.evaluate(FOUND) == CLEAN
+            assert [each for each in done if each.startswith(("dialog", "popup", "error"))] == []
 
 
 @pytest.mark.promise("view:page:hostile")
