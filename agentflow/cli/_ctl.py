@@ -289,8 +289,8 @@ class _RunWatch:
         where = self._address.url if self._address is not None else self._given.dir
         if self._seen is None:
             return (
-                f"no run responds in {where}: it was killed, or has no control server (control=false); "
-                "run its command again to resume"
+                f"no run responds in {where}: it was killed, or has no control server; "
+                f"run its command again to resume, or follow it by its journal: agentflow ctl watch {where}"
             )
         seeds = f"{self._seen.done} of {self._seen.seeds} seeds were done"
         return f"the run in {where} does not respond any more ({seeds}); run its command again to resume"
