@@ -110,7 +110,9 @@ async def test_episodes_on_a_real_vllm_become_steps_and_the_engine_follows(
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= weights
     assert sorted(os.listdir(tmp_path / "rollouts")) == [
         "step_000001.jsonl.gz",
+        "step_000001.scores.npz",
         "step_000002.jsonl.gz",
+        "step_000002.scores.npz",
     ]
 
 
