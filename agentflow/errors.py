@@ -213,6 +213,8 @@ class ModelFailure(AgentFlowError):
         """Tokens of these answers, one entry each, if the engine returned them; includes answers that were cut."""
         self.answer_text = answer_text
         """Text of the last of these answers, as far as it was received."""
+        self.prompt = ""
+        """Hash under which the run stores the prompt; empty: it does not."""
 
 
 class LossFailure(AgentFlowError):

@@ -156,6 +156,8 @@ class _Bundle:
                 begins = range(len(part.text), part.chars, MAX_TEXT)
                 asked = {"spot": spot, "part": str(place)}
                 texts += (api_path(*of_seed, "text", **asked, **{"from": str(begin)}) for begin in begins)
+        results = self._read(api_path(*of_seed, "results"), SeedResults)
+        calls.update(api_path(*of_seed, "call", key=call.key) for call in results.calls)
         parents = {spot.rpartition("-")[0] for spot in spots if spot}
         yield from sorted(calls)
         yield from (api_path(*of_seed, "children", spot=spot) for spot in sorted(parents))
@@ -178,7 +180,7 @@ class _Bundle:
                 run = path.split("/")[1]
                 for message in msgspec.json.decode(body, type=CallDetail).prompt:
                     for image in message.images:
-                        self._add_image(run, image)
+                        self._add_image(run, image.hash)
 
     def _all_seeds(self, run: str) -> Iterator[SeedSummary]:
         last = ""

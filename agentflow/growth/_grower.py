@@ -260,7 +260,7 @@ class _TreeGrowth:
         if judgement is None:
             reason = reply.failure.message if reply.failure else "no answer"
             judgement = Judgement(Verdict.ERROR, f"verifier failed: {reason}")
-        return VerdictRecord(judgement.verdict, judgement.reason, reply.usage, reply.failure)
+        return VerdictRecord(judgement.verdict, judgement.reason, reply.usage, reply.failure, reply.prompt)
 
     def _complete(self, child: _Child, verdict: VerdictRecord) -> OpenNode:
         record, step = child.result.record, child.request.step

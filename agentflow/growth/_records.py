@@ -54,6 +54,8 @@ class VerdictRecord(Struct, frozen=True):
     """Usage of the verifier's model."""
     failure: Failure | None = None
     """Failure of the verifier."""
+    prompt: str = ""
+    """Hash of the last message of its prompt; see `Reply.prompt`."""
 
 
 def path_key(path: Sequence[int]) -> str:

@@ -25,18 +25,19 @@ from agentflow.inspection._types import (
     SeedResults,
     SeedSummary,
     SeedTokens,
+    ShownMessage,
     StepFigures,
     TokenPiece,
     TreeSkeleton,
     WorkState,
 )
 from agentflow.journal import JournalReader, StoredRun, StoredSeed
-from agentflow.models import ToolSpec
+from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, ToolSpec
 from agentflow.rollout import TaskResult
-from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart
+from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart, read_prompt
 from agentflow.synthesis import SeedResult
 from agentflow.tokens import TokenCall, TokenTree
-from agentflow.trajectory import Observation, Reply, Text, Tree, digest
+from agentflow.trajectory import Blob, Observation, Reply, Text, Tree, digest
 
 MAX_TEXT: Final = 1_000_000
 """Characters of a text that are returned; more of it is in the files of the run."""
@@ -278,6 +279,16 @@ class JournalRun(RunReader, Generic[R]):
                 return each.text
         raise KeyError(part)
 
+    def with_prompt(self, call: CallSummary) -> CallDetail:
+        """Return a call with its stored prompt."""
+        if not call.prompt:
+            return CallDetail(call=call, missing="it was not stored; see the setting save_prompts")
+        try:
+            messages = read_prompt(lambda hash: self._journal.text(self._run, hash), call.prompt)
+        except (KeyError, ValueError):
+            return CallDetail(call=call, missing="the journal has not all of it")
+        return CallDetail(call=call, prompt=tuple(map(shown_message, messages)))
+
     @abstractmethod
     def spot_of(self, key: str) -> str | None:
         """Return the spot of the node that an entry belongs to; `None`: it changes no node."""
@@ -411,6 +422,26 @@ def mime_of(data: bytes) -> str:
     return next((mime for begin, mime in _SIGNATURES if data.startswith(begin)), "application/octet-stream")
 
 
+def shown_message(message: Message) -> ShownMessage:
+    """Return a message as text and images, whose data is the hash of a blob."""
+    texts: list[str] = []
+    images: list[Blob] = []
+    for part in message.parts:
+        for each in (
+            (TextPart(f"result of {part.call}"), *part.parts) if isinstance(part, ToolReply) else (part,)
+        ):
+            if isinstance(each, ImagePart):
+                images.append(Blob(each.data.decode("ascii", "replace"), each.mime))
+            else:
+                texts.append(each.text if isinstance(each, TextPart) else _call_text(each))
+    return ShownMessage(role=message.role, text="\n\n".join(texts)[:MAX_TEXT], images=tuple(images))
+
+
+def _call_text(call: ToolCall) -> str:
+    arguments = call.raw_arguments if call.arguments is None else msgspec.json.encode(call.arguments).decode()
+    return f"{call.name} {arguments}"
+
+
 def call_of(key: str, role: str, reply: Reply[Any], seconds: float | None = None) -> CallSummary:
     """Describe a model call."""
     text = reply.text or ("" if reply.value is None else msgspec.json.encode(reply.value).decode())
@@ -421,6 +452,7 @@ def call_of(key: str, role: str, reply: Reply[Any], seconds: float | None = None
         reasoning=reply.reasoning[:MAX_TEXT],
         usage=reply.usage,
         failure=reply.failure,
+        prompt=reply.prompt,
         sampled=None if reply.tokens is None else len(reply.tokens.sampled),
         seconds=seconds,
     )

@@ -245,7 +245,7 @@ class EpisodeRun(JournalRun[TaskResult]):
         return Observation(()) if outcome is None else outcome.observation
 
     def call(self, seed: str, key: str) -> CallDetail:
-        """Return a model call."""
+        """Return a model call with its prompt."""
         page = self._page(self.stored(seed))
         calls = [
             *page.other,
@@ -253,7 +253,7 @@ class EpisodeRun(JournalRun[TaskResult]):
         ]
         for call in calls:
             if call.key == key:
-                return CallDetail(call=call, missing="prompts of episodes are not built again")
+                return self.with_prompt(call)
         raise KeyError(key)
 
     def results(self, seed: str) -> SeedResults:

@@ -1,15 +1,15 @@
 """Synthesis runs: trees from the entries of their seeds' pages."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentflow._typeguards import is_object
 from agentflow.growth import ActionRecord, VerdictRecord, with_observations
-from agentflow.inspection._prompts import PlanPrompts
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
@@ -52,6 +52,12 @@ from agentflow.trajectory import (
 )
 
 _MOST_ASKS = 16
+_OF_NODES: Final = frozenset({"act", "plan", "node", "level", "diverged", "facts", "search"})
+"""First parts of the keys of entries that are shown with nodes, or are no calls of models."""
+_ROLES: Final = {
+    "plan": "planner", "node": "verifier", "translate": "reader", "read": "reader", "recall": "reader", "attempt": "agent",
+}  # fmt: skip
+"""Roles by the first part of the key; the others are the generator's."""
 
 
 class _SeedEnd(Struct, frozen=True):
@@ -175,18 +181,12 @@ class TreeRun(JournalRun[SeedResult]):
             parts = parts_of(self._observation(stored, spot))
             return replace(detail, parts=parts, verdict=Verdict.NEW.value)
         record = self._records(stored, [spot])[spot]
+        facts = self._journal.entries(self._run, stored.seed.index, f"facts/{name}/")
+        extracted = [call for key in sorted(facts) if (call := _call(key, facts[key])) is not None]
         verdict, reason = self._verdicts.on(stored, [spot]).get(spot, ("", ""))
         body = self._journal.bodies(self._run, stored.seed.index, [f"node/{spot}"]).get(f"node/{spot}")
         chosen = self._plans(stored, parent_of(spot))
-        asked: list[CallSummary] = []
-        if body is not None:
-            judged = msgspec.json.decode(body, type=VerdictRecord)
-            said = msgspec.json.encode({"verdict": judged.verdict, "reason": judged.reason}).decode()
-            asked.append(
-                CallSummary(
-                    key=f"node/{spot}", role="verifier", text=said, usage=judged.usage, failure=judged.failure
-                )
-            )
+        asked = [] if body is None else [_verdict_call(f"node/{spot}", body)]
         action = record.action
         return replace(
             detail,
@@ -202,7 +202,7 @@ class TreeRun(JournalRun[SeedResult]):
             trouble=record.outcome.trouble,
             isolation=record.isolation.value,
             diverged=bool(self._journal.existing(self._run, stored.seed.index, [f"diverged/{spot}"])),
-            calls=(*chosen, *asked, *own),
+            calls=(*chosen, *asked, *extracted, *own),
         )
 
     def _observation(self, stored: StoredSeed, spot: str) -> Observation:
@@ -211,24 +211,20 @@ class TreeRun(JournalRun[SeedResult]):
         return self._records(stored, [spot])[spot].outcome.observation
 
     def call(self, seed: str, key: str) -> CallDetail:
-        """Return a model call with its prompt, which is built again if the call chose the first actions at a node."""
-        stored = self.stored(seed)
-        spot = self.spot_of(key)
-        calls = () if spot is None else self.node(seed, spot).calls
-        found = next((each for each in calls if each.key == key), None)
-        if spot is None or found is None:
+        """Return a model call with its prompt."""
+        found = self._journal.bodies(self._run, self.stored(seed).seed.index, [key])
+        call = _call(key, found[key])
+        if call is None:
             raise KeyError(key)
-        start = self.start
-        if start is None:
-            return CallDetail(
-                call=found, missing="the run was made by a version that did not store its tools"
-            )
-        if found.role != "planner" or not key.endswith("/0"):
-            return CallDetail(call=found, missing="only prompts of first plans are built again")
-        path = list(accumulate(spot.split("-"), "{}-{}".format)) if spot else []
-        prompts = PlanPrompts(self.settings, start)
-        records, verdicts = self._records(stored, path), self._verdicts.on(stored, path)
-        return CallDetail(call=found, prompt=prompts.plan(stored.seed, path, records, verdicts))
+        return self.with_prompt(call)
+
+    def _question_calls(self, stored: StoredSeed) -> list[CallSummary]:
+        """Return the calls that belong to no node, such as those for questions, with the beginnings of their answers."""
+        keys = self._journal.keys_below(self._run, stored.seed.index, "")
+        own = [key for key in keys if key.partition("/")[0] not in _OF_NODES]
+        bodies = self._journal.bodies(self._run, stored.seed.index, own)
+        calls = (_call(key, bodies[key]) for key in sorted(bodies))
+        return [replace(call, text=short(call.text)) for call in calls if call is not None]
 
     def results(self, seed: str) -> SeedResults:
         """Return the pairs or tasks of a seed."""
@@ -274,7 +270,7 @@ class TreeRun(JournalRun[SeedResult]):
         for role, more in (result.tree.usage if result.tree else {}).items():
             used[role] = used.get(role, Usage()) + more
         return replace(
-            shown, answers=(*pairs, *tasks), rejected=tuple(rejected), usage=used,
+            shown, answers=(*pairs, *tasks), rejected=tuple(rejected), calls=tuple(self._question_calls(stored)), usage=used,
             failure=None if not result.failure else Failure("crashed", result.failure),
         )  # fmt: skip
 
@@ -371,6 +367,32 @@ class TreeRun(JournalRun[SeedResult]):
         bodies = self._journal.bodies(self._run, stored.seed.index, keys)
         replies = {key: msgspec.json.decode(bodies[key], type=Reply[Plan]) for key in keys if key in bodies}
         return [call_of(key, "planner", reply) for key, reply in replies.items()]
+
+
+def _call(key: str, body: bytes) -> CallSummary | None:
+    """Return the model call that an entry records, or `None` if it is something else."""
+    kind = key.partition("/")[0]
+    if kind == "node":
+        return _verdict_call(key, body)
+    record: object = msgspec.json.decode(body)
+    seconds = None
+    if is_object(record) and isinstance(record.get("seconds"), float):
+        seconds, record = record["seconds"], record["value"]
+    if not is_object(record) or not {"value", "usage"} <= record.keys():
+        return None
+    return call_of(key, _ROLES.get(kind, "generator"), msgspec.convert(record, Reply[Any]), seconds)
+
+
+def _verdict_call(key: str, body: bytes) -> CallSummary:
+    judged = msgspec.json.decode(body, type=VerdictRecord)
+    return CallSummary(
+        key=key,
+        role=_ROLES["node"],
+        text=msgspec.json.encode({"verdict": judged.verdict, "reason": judged.reason}).decode(),
+        usage=judged.usage,
+        failure=judged.failure,
+        prompt=judged.prompt,
+    )
 
 
 def _windows() -> Iterator[tuple[int, int]]:

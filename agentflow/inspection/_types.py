@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from agentflow.trajectory import Failure, Region, Usage
+from agentflow.trajectory import Blob, Failure, Region, Usage
 
 
 class RunKind(StrEnum):
@@ -203,6 +203,8 @@ class CallSummary(Struct, frozen=True, kw_only=True):
     """Tokens."""
     failure: Failure | None = None
     """Reason for a missing answer."""
+    prompt: str = ""
+    """Hash of the last message of its prompt; empty if it is not stored in the journal."""
     sampled: int | None = None
     """Number of exactly known sampled tokens; `None`: the engine does not report them."""
     seconds: float | None = None
@@ -216,8 +218,8 @@ class ShownMessage(Struct, frozen=True, kw_only=True):
     """`system`, `user`, `assistant` or `tool`."""
     text: str
     """Content; tool calls as JSON."""
-    images: tuple[str, ...] = ()
-    """SHA-256 of its images."""
+    images: tuple[Blob, ...] = ()
+    """Its images."""
 
 
 class CallDetail(Struct, frozen=True, kw_only=True):
@@ -226,7 +228,7 @@ class CallDetail(Struct, frozen=True, kw_only=True):
     call: CallSummary
     """The call."""
     prompt: tuple[ShownMessage, ...] = ()
-    """Messages that the model read, built again from the journal; empty if they can't be."""
+    """Messages that the model read; empty if they are unknown."""
     missing: str = ""
     """Reason that there is no prompt, in one line."""
 
@@ -312,6 +314,8 @@ class SeedResults(Struct, frozen=True, kw_only=True):
     """Accepted pairs or tasks, or the answer."""
     rejected: tuple[tuple[str, str], ...] = ()
     """Rejected questions, each with the first reason."""
+    calls: tuple[CallSummary, ...] = ()
+    """Model calls that wrote and checked questions or tasks, with the beginnings of their answers."""
     ending: str = ""
     """Reason for the end of an episode's turns."""
     failure: Failure | None = None

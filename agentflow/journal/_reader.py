@@ -1,5 +1,6 @@
 """Reading a journal without changing it: no migration, no lock that a writer waits for, no file beside a finished one."""
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -329,6 +330,16 @@ class JournalReader:
         if (data := self.read(lambda connection: connection.scalar(wanted))) is None:
             raise KeyError(hash)
         return data
+
+    def text(self, run: int, hash: str) -> bytes:
+        """Return the bytes with a SHA-256 that were stored compressed.
+
+        :raises KeyError: if the run has none.
+        """
+        try:
+            return zlib.decompress(self.blob(run, hash))
+        except zlib.error:
+            raise KeyError(hash) from None
 
     def news(self, run: int, cursor: str, watched: int | None = None) -> JournalNews:
         """Return what was committed since a cursor; an empty one means from now on.

@@ -1,7 +1,9 @@
 """One run in the journal: seeds, pages, harvests, blobs and usage."""
 
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select, update
@@ -17,11 +19,16 @@ from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, SeedTaken
 from agentflow.trajectory import Blob, Seed, Usage
 
+if TYPE_CHECKING:
+    import asyncio
+
 RUN_PAGE = -1
 """Number under which a run has a page of its own, beside those of its seeds."""
 FAILURES = "failures/"
 """Beginning of the keys under which its processes store their failures there."""
 _CHUNK = 16
+_COMPRESSION: Final = 1
+"""Level: a higher one takes longer and saves a tenth."""
 _END = (
     update(seeds)
     .where(
@@ -280,14 +287,26 @@ class Run:
     async def put_blob(self, data: bytes, mime: str) -> Blob:
         """Store bytes; equal bytes are stored once."""
         blob = Blob.of(data, mime)
+        await (await self.begin_blobs({blob.hash: data}))
+        return blob
+
+    async def begin_blobs(
+        self, found: Mapping[str, bytes], texts: Mapping[str, bytes] = {}
+    ) -> "asyncio.Future[None]":
+        """Queue bytes under their SHA-256; the returned future is done once they are on disk.
+
+        :param texts: bytes that are compressed, for `JournalReader.text`.
+        :raises RunStopped: if the journal is closed; from the future, if they can't be written.
+        """
 
         def keep(connection: Connection) -> None:
-            known = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == blob.hash)
-            if connection.scalar(known) is None:
-                put(connection, blobs, {"run": self._number, "hash": blob.hash, "data": data})
+            for hash, data in (*found.items(), *texts.items()):
+                known = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == hash)
+                if connection.scalar(known) is None:
+                    stored = zlib.compress(data, _COMPRESSION) if hash in texts else data
+                    put(connection, blobs, {"run": self._number, "hash": hash, "data": stored})
 
-        await self._inbox.change(keep)
-        return blob
+        return await self._inbox.begin_change(keep)
 
     async def blob(self, hash: str) -> bytes:
         """Return the bytes with a SHA-256.

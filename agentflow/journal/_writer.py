@@ -83,9 +83,18 @@ class Inbox:
 
         :raises RunStopped: if it can't be done.
         """
+        return await (await self.begin_change(make, durable=durable))
+
+    async def begin_change(
+        self, make: Callable[[Connection], T], *, durable: bool = False
+    ) -> "asyncio.Future[T]":
+        """Queue another change; the returned future has its result once it is on disk.
+
+        :raises RunStopped: if the queue is closed; from the future, if it can't be done.
+        """
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         await self._send(_Change(make, durable, answer))
-        return await answer
+        return answer
 
     async def take(self) -> Sequence[_Job]:
         """Return everything that waits, up to a bound; the unfinished batch first, until it is done.

@@ -145,6 +145,8 @@ class Completion(Struct, Generic[T], frozen=True, kw_only=True):
     """Tokens of earlier answers to the same call that were not usable."""
     reasoning: str = ""
     """The model's reasoning before the answer, where the endpoint returns it; never part of `text` or `value`."""
+    prompt: str = ""
+    """Hash under which the run stores the prompt; empty: it does not."""
 
 
 class Model(Protocol):
@@ -223,6 +225,7 @@ async def reply_of(
             usage=Usage(failure.answers, failure.prompt_tokens, failure.completion_tokens),
             tokens=failure.answer_tokens[-1] if failure.answer_tokens else None,
             unusable=failure.answer_tokens[:-1],
+            prompt=failure.prompt,
         )
     return Reply(
         value=read(completion),
@@ -231,4 +234,5 @@ async def reply_of(
         unusable=completion.unusable,
         text=text(completion),
         reasoning=completion.reasoning,
+        prompt=completion.prompt,
     )

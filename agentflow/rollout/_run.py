@@ -11,7 +11,7 @@ import msgspec
 from agentflow.actors import ChildSpec, Restart
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, WorkPostponed, error_line
 from agentflow.journal import NewSeed, Page, Run
-from agentflow.models import Call, Completion, Model, OpenModel
+from agentflow.models import Call, Completion, Model
 from agentflow.rollout._config import AGENT, JUDGE, RolloutConfig
 from agentflow.rollout._files import ResultLines, write_files
 from agentflow.rollout._progress import RolloutProgress, RolloutStatus
@@ -147,7 +147,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         if self.config.evaluate_results:
             self._make_metric(assignment, models.get(JUDGE))
 
-    def _make_metric(self, assignment: Assignment, judge: OpenModel | None) -> Metric:
+    def _make_metric(self, assignment: Assignment, judge: Model | None) -> Metric:
         options = assignment.options
         if needs_judge(assignment.metric, assignment.options):
             # A judge has a sampling temperature of its own.
@@ -197,7 +197,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         return await open_supervised(self._supervisor, "task verifiers", opens)
 
     async def _make_solver(
-        self, run: Run, models: dict[str, OpenModel], verifiers: TaskVerifiers, *, abstain: bool
+        self, run: Run, models: dict[str, Model], verifiers: TaskVerifiers, *, abstain: bool
     ) -> "Solver":
         team = await self._open_team(run, models) if self.config.agent == "team" else None
         settings = self.config.episode.model_copy(update={"abstain": abstain})
@@ -235,7 +235,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
 
         return verified
 
-    async def _open_team(self, run: Run, models: dict[str, OpenModel]) -> Team:
+    async def _open_team(self, run: Run, models: dict[str, Model]) -> Team:
         team = Team(
             analyst=models["analyst"],
             planner=models["planner"],

@@ -36,6 +36,7 @@ from agentflow.runs._throughput import ThroughputMeter
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from agentflow.runs._prompts import read_prompt
     from agentflow.runs._run import SupervisedRun, check_models, run_in_place, run_sync, traced_run
     from agentflow.runs._run_records import RUN_MODELS, RUN_START, RunModels, RunStart
     from agentflow.runs._screen import (
@@ -116,6 +117,7 @@ __all__ = [
     "prices_as_of",
     "prices_of",
     "progress_table",
+    "read_prompt",
     "render_config",
     "report_disk_errors",
     "report_table",
@@ -138,6 +140,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._run": ["SupervisedRun", "check_models", "run_in_place", "run_sync", "traced_run"],
+        "._prompts": ["read_prompt"],
         "._run_records": ["RUN_MODELS", "RUN_START", "RunModels", "RunStart"],
         "._screen": [
             "Printable",

@@ -151,6 +151,8 @@ class RunConfig(Settings):
     """Address of a collector of traces and metrics (OTLP over HTTP); `true`: the one of the `OTEL_*` variables, or this machine's;
     `None`: the one of the variables, if they name one; `false`: none."""
 
+    save_prompts: bool = True
+    """Store the prompt of each model call in the journal, for the live view; each message is stored once."""
     journal: str | None = None
     """URL of the journal, `sqlite:///…` or `postgresql://…`; `None`: a file in `output_dir`."""
     run_name: str = Field(default="run", min_length=1)
@@ -287,7 +289,8 @@ _ANSWER_KEYS: Final = (
 """Settings that decide a model's answers."""
 _NOT_CONTENT: Final = frozenset({
     *RoleModel.model_fields, "imports", "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
-    "max_sandboxes", "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "tracing",
+    "max_sandboxes", "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "save_prompts",
+    "tracing",
 })  # fmt: skip
 
 

@@ -19,11 +19,12 @@ from anyio.to_thread import run_sync as run_in_thread
 from agentflow.actors import ChildInfo, ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
 from agentflow.journal import NewSeed, Run, open_journal, this_process
-from agentflow.models import Accounts, ModelSettings, OpenModel, Statistics, make_model
+from agentflow.models import Accounts, Model, ModelSettings, OpenModel, Statistics, make_model
 from agentflow.runs._config import RunConfig
 from agentflow.runs._directory import Resume, RunDirectory, write_report_page
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
+from agentflow.runs._prompts import PromptStore, PromptStoringModel
 from agentflow.runs._run_records import RUN_MODELS, RUN_START, models_of, start_of
 from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, RunShutdown, SeedScheduler
 from agentflow.runs._supervised_resources import open_accounts, open_models, open_supervised, start_child
@@ -249,13 +250,16 @@ class SupervisedRun(Generic[C, P]):
         self.nothing_to_do = not (counts.waiting or counts.leased)
         return run
 
-    async def _open_models(self, run: Run, models: Mapping[str, ModelSettings]) -> dict[str, OpenModel]:
-        """Open the models of all roles with the budgets of the run."""
+    async def _open_models(self, run: Run, models: Mapping[str, ModelSettings]) -> dict[str, Model]:
+        """Open the models of all roles with the budgets of the run; their prompts are stored if the settings want it."""
         await run.keep(RUN_MODELS, models_of(models))
         accounts = self._progress.accounts = await open_accounts(run, self.config, models)
         opened = await open_models(self._supervisor, models, accounts)
         self._progress.models = list(dict.fromkeys(opened.values()))
-        return opened
+        if not self.config.save_prompts:
+            return {**opened}
+        prompts = PromptStore(run)
+        return {role: PromptStoringModel(model, prompts) for role, model in opened.items()}
 
     async def _schedule(self, run: Run, worker: SeedWorker, *, concurrency: int) -> None:
         """Work on all seeds; returns when none is left or the run was stopped."""

@@ -34,6 +34,8 @@ class Reply(Struct, Generic[T_co], frozen=True):
     """The answer as the model wrote it; empty if it equals our own encoding."""
     reasoning: str = ""
     """The model's reasoning before the answer; empty if the endpoint returns none."""
+    prompt: str = ""
+    """Hash of the last message of its prompt among the blobs of the run; empty if it is not stored."""
 
     @property
     def mark(self) -> str:

@@ -188,33 +188,33 @@
   };
 
   const purpose = ({ key, role }, spot) => {
+    if (spot === undefined || key.startsWith("facts/")) return `${role}, ${key.split("/")[0]}`;
     if (key.startsWith(`plan/${app.parentOf(spot) || "root"}/`) && spot !== "") return `${role} chose this action`;
     return key.startsWith(`plan/${spot || "root"}/`) ? `${role} chose the next actions` : key === `node/${spot}` ? `${role} judged this node` : role;
   };
 
-  const calls = (run, seed, node, at, address) =>
-    node.calls.map((call) => {
+  // Calls of a node, or of the results of a seed
+  const calls = (run, seed, shown, at, address) =>
+    shown.calls.map((call) => {
       const usage = call.usage ?? {};
       const info = [call.key, usage.prompt_tokens || usage.completion_tokens ? `${count(usage.prompt_tokens)} prompt and ${count(usage.completion_tokens)} sampled tokens` : "", call.seconds !== null && call.seconds !== undefined ? app.span(call.seconds) : "", call.failure ? call.failure.kind : ""];
       const body = el("div.body");
-      const box = el("details.block", { data: { name: `call ${call.key}` } }, el("summary", el("span", `Model call: ${purpose(call, node.spot)}`), el("span.info.grow.cut.mono", info.filter(Boolean).join(" · "))), body);
+      const box = el("details.block", { data: { name: `call ${call.key}` } }, el("summary", el("span", `Model call: ${purpose(call, shown.spot)}`), el("span.info.grow.cut.mono", info.filter(Boolean).join(" · "))), body);
       let isLoaded = false;
       box.addEventListener("toggle", async () => {
         if (box.open && at.call !== call.key) (at.call = call.key), app.replace(address());
         else if (!box.open && at.call === call.key) (at.call = ""), app.replace(address());
         if (!box.open || isLoaded) return;
         isLoaded = true;
-        fill(body, call.failure ? el("p", chip("error", call.failure.kind), " ", call.failure.message) : null,
-          call.reasoning ? [el("h2.small", "Reasoning"), app.longText(call.reasoning, { tag: "div.words" })] : null,
-          call.text ? [el("h2.small", "Answer"), app.longText(pretty(call.text))] : null);
-        const prompt = el("div");
-        add(body, prompt);
         try {
-          const detail = await app.load(app.seedPath(run, seed, "call", { key: call.key }));
-          fill(prompt, el("h2.small", { style: { margin: ".4rem 0" } }, detail.prompt?.length ? "Prompt" : `No prompt: ${detail.missing}`), el("div.cites", (detail.prompt ?? []).map((message) => el("div.message", el("div.who", message.role), app.longText(message.text, { tag: "div.words" }),
-            message.images?.length ? el("p.faint", app.plural(message.images.length, "image")) : null))));
+          const detail = await app.load(app.seedPath(run, seed, "call", { key: call.key })), whole = detail.call;
+          fill(body, whole.failure ? el("p", chip("error", whole.failure.kind), " ", whole.failure.message) : null,
+            whole.reasoning ? [el("h2.small", "Reasoning"), app.longText(whole.reasoning, { tag: "div.words" })] : null,
+            whole.text ? [el("h2.small", "Answer"), app.longText(pretty(whole.text))] : null,
+            el("h2.small", { style: { margin: ".4rem 0" } }, detail.prompt?.length ? "Prompt" : `No prompt: ${detail.missing}`), el("div.cites", (detail.prompt ?? []).map((message) => el("div.message", el("div.who", message.role), app.longText(message.text, { tag: "div.words" }),
+            (message.images ?? []).map(({ hash, mime }, at) => picture(run, { blob: hash, mime }, [], at + 1))))));
         } catch (error) {
-          fill(prompt, el("p.faint", error.message));
+          fill(body, el("p.faint", error.message));
         }
       });
       if (at.call === call.key) box.open = true;
@@ -231,7 +231,7 @@
   };
 
   // Results of a seed: pairs, tasks or the answer
-  app.resultView = (run, seed, results, choose) => {
+  app.resultView = (run, seed, results, at, { choose, address }) => {
     if (!results) return el("p.none", "The results of this seed can't be read.");
     const usage = app.usage(results.usage);
     const figures = [["state", results.state.replace("_", " ")], results.seconds ? ["duration", app.span(results.seconds)] : null, usage.calls ? ["model calls", count(usage.calls)] : null,
@@ -250,6 +250,7 @@
     return el("div.measure", el("h1", { style: { "overflow-wrap": "anywhere" } }, app.longText(results.text, { tag: "span.words" })), app.figures(figures),
       results.failure ? el("div.problem", { style: { margin: "0" } }, `${results.failure.kind}: ${results.failure.message}`) : null, results.ending ? el("p.soft", `Ended: ${results.ending}`) : null,
       answers.length ? answers.map(pair) : el("p.none", results.state === "done" ? "This seed gave nothing." : "No results yet: the seed is unfinished."),
-      rejected.length ? block("Rejected questions", count(rejected.length), el("dl.cites", rejected.map(([question, reason]) => el("div", el("dt", question), el("dd.faint", reason)))), { open: false }) : null);
+      rejected.length ? block("Rejected questions", count(rejected.length), el("dl.cites", rejected.map(([question, reason]) => el("div", el("dt", question), el("dd.faint", reason)))), { open: false }) : null,
+      results.calls?.length ? block("Model calls for these results", count(results.calls.length), el("div.body", calls(run, seed, results, at, address)), { open: results.calls.some((call) => call.key === at.call) }) : null);
   };
 }

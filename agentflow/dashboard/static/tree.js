@@ -278,7 +278,7 @@
     const draw = async (isSame = false) => {
       const own = ++turn, top = view.scrollTop;
       try {
-        const made = at.tab === "tokens" ? await app.tokenView(run, seed, at) : at.tab === "results" ? app.resultView(run, seed, state.results, (spot) => (pickTab("node"), choose(spot))) : await app.nodeView(outline, at, { choose, results: state.results, address });
+        const made = at.tab === "tokens" ? await app.tokenView(run, seed, at) : at.tab === "results" ? app.resultView(run, seed, state.results, at, { choose: (spot) => (pickTab("node"), choose(spot)), address }) : await app.nodeView(outline, at, { choose, results: state.results, address });
         if (own !== turn) return;
         if (isSame && made.signature && made.signature === state.drawn) return;
         state.drawn = made.signature ?? null;

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.async_api import Browser, Page, ViewportSize, async_playwright
+from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 from agentflow.dashboard import ServedView
 from agentflow.growth import ActionRecord, LevelRecord
@@ -31,6 +31,8 @@ from agentflow.trajectory import (
 AXE = Path(__file__).parents[2] / "node/node_modules/axe-core/axe.min.js"
 FIRST = "article[aria-label='Seed']"
 """The page of a seed, once it is drawn."""
+_GUARD_MS = 60_000
+"""Guard against hanging: a busy machine draws slowly."""
 
 
 @asynccontextmanager
@@ -41,6 +43,7 @@ async def open_chromium() -> AsyncGenerator[Browser]:
     program = next((each for each in found if each), None)
     if program is None:
         pytest.fail("chromium is missing; `make test` installs it")
+    expect.set_options(timeout=_GUARD_MS)
     async with async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=program, chromium_sandbox=False)
         try:
@@ -58,6 +61,7 @@ async def open_page(
     context = await browser.new_context(viewport=size, color_scheme="dark" if dark else "light")
     errors: list[str] = []
     try:
+        context.set_default_timeout(_GUARD_MS)
         page = await context.new_page()
         page.on("pageerror", lambda error: errors.append(error.stack or str(error)))
         await page.goto(view.link(path))

@@ -6,13 +6,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-import agentflow.team._planner as planner
-from agentflow.inspection import RunKind, RunReader, ShownMessage, WorkState, open_runs
-from agentflow.inspection._prompts import shown_messages
+from agentflow.inspection import RunKind, RunReader, WorkState, open_runs
 from agentflow.learner import Batch, Group
 from agentflow.learner._rollout_store import RolloutStore
-from agentflow.models import Message
-from agentflow.trajectory import PlanRequest
 from tests.agentflow.inspection._journals import digests
 from tests.agentflow.learner.test_token_page import samples, write_run
 from tests.agentflow.rollout import _rollouts as rollouts
@@ -20,31 +16,10 @@ from tests.agentflow.synthesis import _runs as syntheses
 
 
 @pytest.fixture(scope="module")
-def prompts() -> dict[str, tuple[ShownMessage, ...]]:
-    """Return the prompts of first plans that the planner's model read, by the path of their node."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def synthesis(tmp_path_factory: pytest.TempPathFactory, prompts: dict[str, tuple[ShownMessage, ...]]) -> Path:
+def synthesis(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a finished synthesis."""
     folder = tmp_path_factory.mktemp("inspected") / "synthesis"
-    real = planner.plan_messages
-
-    def spy(request: PlanRequest, *rest: object) -> tuple[Message, ...]:
-        messages = real(request, *rest)  # pyright: ignore[reportArgumentType]
-        if not request.taken and not request.refused:
-            prompts.setdefault(
-                f"{request.seed} {[step.action.canonical for step in request.path]}", shown_messages(messages)
-            )
-        return messages
-
-    config = syntheses.config_for(
-        folder, number_of_seed=1, seed_description="Lights & shores", sampling_tips="Search first."
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "plan_messages", spy)
-        anyio.run(syntheses.run_to_the_end, config)
+    anyio.run(syntheses.run_to_the_end, syntheses.config_for(folder, number_of_seed=1))
     return folder
 
 
@@ -88,23 +63,6 @@ def test_the_tree_of_a_synthesis_is_that_of_its_files(synthesis: Path) -> None:
     }
     assert cited and all(quote == shown for (_, quote), shown in cited.items())
     assert digests(synthesis) == before
-
-
-@pytest.mark.promise("inspection:trees")
-def test_the_prompts_of_first_plans_are_those_that_the_model_read(
-    synthesis: Path, prompts: dict[str, tuple[ShownMessage, ...]]
-) -> None:
-    reader = first_run(synthesis)
-    (seed,) = reader.seeds()
-    skeleton = reader.skeleton(seed.id)
-    shown = [
-        reader.call(seed.id, call.key).prompt
-        for spot in skeleton.spots
-        for call in reader.node(seed.id, spot).calls
-        if call.key == f"plan/{spot or 'root'}/0"
-    ]
-    assert len(shown) > 3 and all(shown)
-    assert {str(messages) for messages in shown} == {str(messages) for messages in prompts.values()}
 
 
 @pytest.mark.promise("inspection:episodes", "inspection:tools")

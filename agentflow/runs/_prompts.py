@@ -1,0 +1,131 @@
+"""Prompts of model calls, in the blob store of a run.
+
+Each message is a blob that refers to the message before it, so a prompt that extends another one adds only its new
+messages. A reply has the hash of the last message of its prompt.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentflow.errors import ModelFailure
+from agentflow.journal import Run
+from agentflow.models import Call, Completion, ImagePart, Message, Model, ModelWrapper, Part, ToolReply
+from agentflow.trajectory import Blob
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+_REMEMBERED: Final = 8_192
+
+
+class StoredMessage(Struct, frozen=True):
+    """A message of a prompt as it is stored."""
+
+    before: str
+    """Hash of the message before it; empty: it is the first."""
+    message: Message
+    """The message; the data of an image is the hash of its blob."""
+
+
+class _StoredPrompt(NamedTuple):
+    """A prompt on its way to the disk."""
+
+    hash: str
+    written: "asyncio.Future[None] | None"
+    """Done once it is on disk; `None`: it is already."""
+
+
+class PromptStore:
+    """Stores prompts of a run. Messages that were stored lately are not written again."""
+
+    def __init__(self, run: Run) -> None:
+        """Store nothing yet."""
+        self._run = run
+        self._known: dict[str, None] = {}
+
+    async def begin(self, messages: Sequence[Message]) -> _StoredPrompt:
+        """Queue the messages that are not stored yet."""
+        hash = ""
+        images: dict[str, bytes] = {}
+        texts: dict[str, bytes] = {}
+        for message in messages:
+            text = msgspec.json.encode(StoredMessage(hash, _without_images(message, images)))
+            hash = sha256(text).hexdigest()
+            if hash not in self._known:
+                texts[hash] = text
+        if not texts:
+            return _StoredPrompt(hash, None)
+        written = await self._run.begin_blobs(images, texts)
+        written.add_done_callback(lambda done: self._remember(texts) if _succeeded(done) else None)
+        return _StoredPrompt(hash, written)
+
+    def _remember(self, hashes: Iterable[str]) -> None:
+        """Remember messages that are on disk; the oldest are forgotten."""
+        self._known |= dict.fromkeys(hashes)
+        while len(self._known) > _REMEMBERED:
+            del self._known[next(iter(self._known))]
+
+
+def _succeeded(done: "asyncio.Future[None]") -> bool:
+    return not done.cancelled() and done.exception() is None
+
+
+def _without_images(message: Message, blobs: dict[str, bytes]) -> Message:
+    """Replace the data of images by their hashes, and add the data to the blobs."""
+
+    def stored(part: Part) -> Part:
+        if isinstance(part, ImagePart):
+            hash = Blob.of(part.data, part.mime).hash
+            blobs[hash] = part.data
+            return ImagePart(hash.encode(), part.mime)
+        if isinstance(part, ToolReply):
+            return replace(part, parts=tuple(map(stored, part.parts)))
+        return part
+
+    return replace(message, parts=tuple(map(stored, message.parts)))
+
+
+class PromptStoringModel(ModelWrapper):
+    """Model whose prompts are stored while it answers."""
+
+    def __init__(self, model: Model, prompts: PromptStore) -> None:
+        super().__init__(model)
+        self._prompts = prompts
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        """Answer one call."""
+        hash, written = await self._prompts.begin(call.messages)
+        try:
+            completion = await self._model.complete(call)
+        except ModelFailure as failure:
+            failure.prompt = hash
+            if written is not None:
+                await written
+            raise
+        if written is not None:
+            await written
+        return replace(completion, prompt=hash)
+
+
+def read_prompt(read: Callable[[str], bytes], hash: str) -> list[Message]:
+    """Return the messages of a stored prompt; the data of an image is the hash of its blob.
+
+    See docs/journal.md.
+
+    :param read: returns the text with a hash (`JournalReader.text`).
+    :param hash: hash of the last message.
+    :raises KeyError: if a message is missing.
+    """
+    messages: list[Message] = []
+    while hash:
+        stored = msgspec.json.decode(read(hash), type=StoredMessage)
+        messages.append(stored.message)
+        hash = stored.before
+    return messages[::-1]
