@@ -14,7 +14,17 @@ from msgspec.structs import replace
 
 from agentflow.errors import ModelFailure
 from agentflow.journal import Run
-from agentflow.models import Call, Completion, ImagePart, Message, Model, ModelWrapper, Part, ToolReply
+from agentflow.models import (
+    Call,
+    Completion,
+    ImagePart,
+    Message,
+    Model,
+    ModelWrapper,
+    Part,
+    TextPart,
+    ToolReply,
+)
 from agentflow.trajectory import Blob
 
 if TYPE_CHECKING:
@@ -89,6 +99,8 @@ def _without_images(message: Message, blobs: dict[str, bytes]) -> Message:
             return replace(part, parts=tuple(map(stored, part.parts)))
         return part
 
+    if all(isinstance(part, TextPart) for part in message.parts):
+        return message
     return replace(message, parts=tuple(map(stored, message.parts)))
 
 
