@@ -17,6 +17,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.inspection import (
     MAX_TEXT,
     CallDetail,
+    CallSummary,
     NodeDetail,
     RunSummary,
     SeedResults,
@@ -156,10 +157,11 @@ class _Bundle:
                 begins = range(len(part.text), part.chars, MAX_TEXT)
                 asked = {"spot": spot, "part": str(place)}
                 texts += (api_path(*of_seed, "text", **asked, **{"from": str(begin)}) for begin in begins)
-        results = self._read(api_path(*of_seed, "results"), SeedResults)
-        calls.update(api_path(*of_seed, "call", key=call.key) for call in results.calls)
+        others = self._read(api_path(*of_seed, "calls"), list[CallSummary])
+        calls.update(api_path(*of_seed, "call", key=call.key) for call in others)
         parents = {spot.rpartition("-")[0] for spot in spots if spot}
         yield from sorted(calls)
+        yield api_path(*of_seed, "calls")
         yield from (api_path(*of_seed, "children", spot=spot) for spot in sorted(parents))
         yield from (api_path(*of_seed, "node", spot=spot) for spot in spots)
         yield api_path(*of_seed, "results")

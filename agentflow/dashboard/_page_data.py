@@ -224,6 +224,7 @@ _OF_SEED: Final[dict[str, Callable[[RunReader, str, Query], object]]] = {
     "children": lambda run, seed, given: run.children(seed, _spot(given.get("spot", ""))),
     "node": lambda run, seed, given: _bounded(run.node(seed, _spot(given.get("spot", "")))),
     "call": lambda run, seed, given: _bounded(run.call(seed, given.get("key", ""))),
+    "calls": lambda run, seed, _: _bounded(run.calls(seed)),
     "results": lambda run, seed, _: _bounded(run.results(seed)),
     "text": _text,
     "tokens": lambda run, seed, _: run.tokens(seed),

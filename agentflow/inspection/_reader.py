@@ -124,6 +124,11 @@ class RunReader(ABC):
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a model call with its prompt."""
 
+    def calls(self, seed: str) -> list[CallSummary]:
+        """Return the calls of a seed that belong to no node, with the beginnings of their answers."""
+        del seed
+        return []
+
     @abstractmethod
     def results(self, seed: str) -> SeedResults:
         """Return the results of a seed."""

@@ -218,11 +218,12 @@ class TreeRun(JournalRun[SeedResult]):
             raise KeyError(key)
         return self.with_prompt(call)
 
-    def _question_calls(self, stored: StoredSeed) -> list[CallSummary]:
-        """Return the calls that belong to no node, such as those for questions, with the beginnings of their answers."""
-        keys = self._journal.keys_below(self._run, stored.seed.index, "")
+    def calls(self, seed: str) -> list[CallSummary]:
+        """Return the calls that belong to no node: those that wrote and checked questions or tasks."""
+        number = self.stored(seed).seed.index
+        keys = self._journal.keys_below(self._run, number, "")
         own = [key for key in keys if key.partition("/")[0] not in _OF_NODES]
-        bodies = self._journal.bodies(self._run, stored.seed.index, own)
+        bodies = self._journal.bodies(self._run, number, own)
         calls = (_call(key, bodies[key]) for key in sorted(bodies))
         return [replace(call, text=short(call.text)) for call in calls if call is not None]
 
@@ -270,7 +271,7 @@ class TreeRun(JournalRun[SeedResult]):
         for role, more in (result.tree.usage if result.tree else {}).items():
             used[role] = used.get(role, Usage()) + more
         return replace(
-            shown, answers=(*pairs, *tasks), rejected=tuple(rejected), calls=tuple(self._question_calls(stored)), usage=used,
+            shown, answers=(*pairs, *tasks), rejected=tuple(rejected), usage=used,
             failure=None if not result.failure else Failure("crashed", result.failure),
         )  # fmt: skip
 

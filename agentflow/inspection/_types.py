@@ -314,8 +314,6 @@ class SeedResults(Struct, frozen=True, kw_only=True):
     """Accepted pairs or tasks, or the answer."""
     rejected: tuple[tuple[str, str], ...] = ()
     """Rejected questions, each with the first reason."""
-    calls: tuple[CallSummary, ...] = ()
-    """Model calls that wrote and checked questions or tasks, with the beginnings of their answers."""
     ending: str = ""
     """Reason for the end of an episode's turns."""
     failure: Failure | None = None

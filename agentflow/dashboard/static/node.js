@@ -230,6 +230,21 @@
     }
   };
 
+  const questionCalls = (run, seed, results, at, address) => {
+    const body = el("div.body"), box = el("details.block", { data: { name: "calls" } }, el("summary", "Model calls for these results"), body);
+    box.addEventListener("toggle", async () => {
+      if (!box.open || body.firstChild) return;
+      try {
+        const found = await app.load(app.seedPath(run, seed, "calls"));
+        fill(body, found.length ? calls(run, seed, { calls: found }, at, address) : el("p.faint", "They are with the nodes."));
+      } catch (error) {
+        fill(body, el("p.faint", error.message));
+      }
+    });
+    box.open = Boolean(at.call);
+    return box;
+  };
+
   // Results of a seed: pairs, tasks or the answer
   app.resultView = (run, seed, results, at, { choose, address }) => {
     if (!results) return el("p.none", "The results of this seed can't be read.");
@@ -251,6 +266,6 @@
       results.failure ? el("div.problem", { style: { margin: "0" } }, `${results.failure.kind}: ${results.failure.message}`) : null, results.ending ? el("p.soft", `Ended: ${results.ending}`) : null,
       answers.length ? answers.map(pair) : el("p.none", results.state === "done" ? "This seed gave nothing." : "No results yet: the seed is unfinished."),
       rejected.length ? block("Rejected questions", count(rejected.length), el("dl.cites", rejected.map(([question, reason]) => el("div", el("dt", question), el("dd.faint", reason)))), { open: false }) : null,
-      results.calls?.length ? block("Model calls for these results", count(results.calls.length), el("div.body", calls(run, seed, results, at, address)), { open: results.calls.some((call) => call.key === at.call) }) : null);
+questionCalls(run, seed, results, at, address));
   };
 }

@@ -84,7 +84,11 @@ async def shown_text(page: Page, address: str) -> str:
     await expect(panel).not_to_contain_text("Loading")
     if address.endswith(("tab=seeds", "tab=tasks")):
         await expect(panel.locator(".rows .row").first).to_be_attached()
-    await panel.evaluate("(panel) => panel.querySelectorAll('details').forEach((one) => (one.open = true))")
+    unfold = "(panel) => panel.querySelectorAll('details').forEach((one) => (one.open = true))"
+    await panel.evaluate(unfold)
+    if await panel.locator("details[data-name='calls']").count():
+        await expect(panel.locator("details[data-name='calls'] .body > *").first).to_be_attached()
+        await panel.evaluate(unfold)
     calls = panel.locator("details[data-name^='call ']")
     await expect(calls.locator("h2", has_text=LOADED)).to_have_count(await calls.count())
     return await panel.inner_text()

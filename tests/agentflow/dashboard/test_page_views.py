@@ -254,6 +254,27 @@ async def test_the_page_exports_a_run_and_says_where(chromium: Browser, rollouts
             await expect(dialog.get_by_role("status")).not_to_contain_text("trl-sft")
 
 
+@pytest.mark.promise("view:page:prompts")
+async def test_model_calls_of_nodes_and_of_results_show_their_prompts(
+    chromium: Browser, finished: Path
+) -> None:
+    with open_runs(finished) as runs:
+        reader = runs.run(ids(runs)["run"])
+        seed = reader.seeds()[0].id
+        of_seed = f"/r/{reader.id}/s/{quote(seed, safe='')}"
+        at_node = reader.node(seed, "0").calls[0].key
+        of_question = next(call.key for call in reader.calls(seed) if call.key.startswith("word/"))
+        places = {f"{of_seed}?spot=0&call={quote(at_node)}": at_node}
+        places[f"{of_seed}?tab=results&call={quote(of_question)}"] = of_question
+        async with open_view(runs) as view:
+            for path, key in places.items():
+                asked = reader.call(seed, key).prompt
+                async with open_page(chromium, view, path) as page:
+                    messages = page.locator(f"details[data-name='call {key}'] .message")
+                    await expect(messages).to_have_count(len(asked))
+                    await expect(messages.last).to_contain_text(asked[-1].text.split("\n")[0])
+
+
 @pytest.mark.promise("view:page:search")
 async def test_search_filters_and_the_list_of_seeds_lead_to_nodes(chromium: Browser, finished: Path) -> None:
     with open_runs(finished) as runs:

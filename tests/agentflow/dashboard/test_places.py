@@ -38,6 +38,7 @@ def answers(runs: RunCollection) -> Iterator[tuple[str, Any]]:
             yield spot, node
             yield f"{spot} children", load(*of_seed, "children", spot=spot)
             yield from ((call["key"], load(*of_seed, "call", key=call["key"])) for call in node["calls"])
+        yield "calls", load(*of_seed, "calls")
         yield "results", load(*of_seed, "results")
         yield "tokens", load(*of_seed, "tokens")
     yield "tools", load("tools")

@@ -68,7 +68,7 @@ def shown(reader: RunReader) -> Asked:
     for seed in reader.seeds():
         nodes = [reader.node(seed.id, spot) for spot in reader.skeleton(seed.id).spots]
         calls: dict[str, CallSummary] = {}
-        for call in (*(call for node in nodes for call in node.calls), *reader.results(seed.id).calls):
+        for call in (*(call for node in nodes for call in node.calls), *reader.calls(seed.id)):
             calls[call.key] = call
         for key, call in calls.items():
             detail = reader.call(seed.id, key)
