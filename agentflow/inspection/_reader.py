@@ -289,7 +289,7 @@ class JournalRun(RunReader, Generic[R]):
         if not call.prompt:
             return CallDetail(call=call, missing="it was not stored; see the setting save_prompts")
         try:
-            messages = read_prompt(lambda hash: self._journal.text(self._run, hash), call.prompt)
+            messages = read_prompt(lambda hash: self._journal.json(self._run, hash), call.prompt)
         except (KeyError, ValueError):
             return CallDetail(call=call, missing="the journal has not all of it")
         return CallDetail(call=call, prompt=tuple(map(shown_message, messages)))

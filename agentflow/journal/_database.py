@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from agentflow.actors import Backoff, Clock
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.extras import missing_extra
-from agentflow.journal._backend import DatabaseBackend, DatabaseFailure, EntryRow, root_of
+from agentflow.journal._backend import BlobRow, DatabaseBackend, DatabaseFailure, EntryRow, root_of
 from agentflow.journal._sqlite import Sqlite
 from agentflow.telemetry import get_logger
 
@@ -82,12 +82,12 @@ class JournalDatabase:
         """
         return await self._persist(lambda: self.backend.write(change, durable=durable))
 
-    async def insert(self, rows: Sequence[EntryRow]) -> int:
-        """Write the new entries; return their number.
+    async def insert(self, rows: Sequence[EntryRow], blobs: Sequence[BlobRow] = ()) -> int:
+        """Write the new entries, and blobs in the same transaction; return the number of entries.
 
         :raises RunStopped: if the database can't be written.
         """
-        return await self._persist(lambda: self.backend.insert(rows))
+        return await self._persist(lambda: self.backend.insert(rows, blobs))
 
     async def close(self) -> None:
         """Close all connections. Later calls fail."""

@@ -10,7 +10,7 @@ from sqlalchemy import URL, Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from agentflow.journal._backend import DatabaseFailure, EntryRow, root_of
+from agentflow.journal._backend import BlobRow, DatabaseFailure, EntryRow, root_of
 
 T = TypeVar("T")
 
@@ -24,6 +24,14 @@ _INSERT = """
     JOIN agentflow_seeds AS seeds
         ON seeds.run = entry.run AND seeds.number = entry.seed AND seeds.claims = entry.claims
     FOR SHARE OF seeds
+    ON CONFLICT DO NOTHING
+"""
+# In one order, so that two processes with the same blobs do not wait for each other in a circle.
+_INSERT_BLOBS = """
+    INSERT INTO agentflow_blobs (run, hash, data)
+    SELECT blob.run, blob.hash, blob.data
+    FROM unnest($1::int[], $2::text[], $3::bytea[]) AS blob (run, hash, data)
+    ORDER BY blob.run, blob.hash
     ON CONFLICT DO NOTHING
 """
 _SCHEMA_LOCK = 0x6166_6A6F_7572_6E61
@@ -76,12 +84,15 @@ class Postgres:
             raise
         return result
 
-    async def insert(self, rows: Sequence[EntryRow]) -> int:
-        """Send all rows in one statement, each column as an array."""
-        columns = tuple(list(column) for column in zip(*rows, strict=True))
-        return await self.write(
-            lambda connection: connection.exec_driver_sql(_INSERT, columns).rowcount, durable=True
-        )
+    async def insert(self, rows: Sequence[EntryRow], blobs: Sequence[BlobRow]) -> int:
+        """Send all rows of a table in one statement, each column as an array."""
+
+        def write(connection: Connection) -> int:
+            if blobs:
+                connection.exec_driver_sql(_INSERT_BLOBS, _columns([blob.stored for blob in blobs]))
+            return connection.exec_driver_sql(_INSERT, _columns(rows)).rowcount
+
+        return await self.write(write, durable=True)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -111,6 +122,10 @@ class Postgres:
                 await connection.close()
             except (SQLAlchemyError, OSError):
                 await connection.invalidate()
+
+
+def _columns(rows: Sequence[tuple[object, ...]]) -> tuple[list[object], ...]:
+    return tuple(list(column) for column in zip(*rows, strict=True))
 
 
 def _server_time(connection: Connection) -> float:

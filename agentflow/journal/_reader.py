@@ -1,6 +1,5 @@
 """Reading a journal without changing it: no migration, no lock that a writer waits for, no file beside a finished one."""
 
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Text, case, cast, func, select
 
 from agentflow.errors import ConfigurationError
-from agentflow.journal._backend import root_of
+from agentflow.journal._backend import root_of, unpacked_json
 from agentflow.journal._database import backend_for
 from agentflow.journal._leases import Counts, count, has_died
 from agentflow.journal._news import JournalNews, read_news
@@ -331,15 +330,13 @@ class JournalReader:
             raise KeyError(hash)
         return data
 
-    def text(self, run: int, hash: str) -> bytes:
-        """Return the bytes with a SHA-256 that were stored compressed.
+    def json(self, run: int, hash: str) -> bytes:
+        """Return the JSON object with a SHA-256.
 
         :raises KeyError: if the run has none.
+        :raises ValueError: if these bytes are something else.
         """
-        try:
-            return zlib.decompress(self.blob(run, hash))
-        except zlib.error:
-            raise KeyError(hash) from None
+        return unpacked_json(self.blob(run, hash))
 
     def news(self, run: int, cursor: str, watched: int | None = None) -> JournalNews:
         """Return what was committed since a cursor; an empty one means from now on.

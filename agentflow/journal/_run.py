@@ -1,35 +1,27 @@
 """One run in the journal: seeds, pages, harvests, blobs and usage."""
 
-import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import Lock
-from typing import TYPE_CHECKING, Final
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select, update
 
 from agentflow.errors import RunStopped
 from agentflow.journal import _leases
-from agentflow.journal._backend import EntryRow
+from agentflow.journal._backend import BlobRow, EntryRow
 from agentflow.journal._database import JournalDatabase
 from agentflow.journal._leases import Counts
 from agentflow.journal._page import Page, Writing
-from agentflow.journal._schema import blobs, entries, harvests, put, put_all_new, seeds, usage
+from agentflow.journal._schema import blobs, entries, harvests, put, seeds, usage
 from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, SeedTaken
 from agentflow.trajectory import Blob, Seed, Usage
-
-if TYPE_CHECKING:
-    import asyncio
 
 RUN_PAGE = -1
 """Number under which a run has a page of its own, beside those of its seeds."""
 FAILURES = "failures/"
 """Beginning of the keys under which its processes store their failures there."""
 _CHUNK = 16
-_COMPRESSION: Final = 1
-"""Level: a higher one takes longer and saves a tenth."""
 _END = (
     update(seeds)
     .where(
@@ -39,38 +31,6 @@ _END = (
     )
     .values(done=True, owner=None, until=None)
 )
-
-
-class _BlobBatch:
-    """Blobs of one transaction: all that were queued before it began."""
-
-    def __init__(self, run: int) -> None:
-        self.written: asyncio.Future[None] | None = None
-        """Done once they are on disk; `None`: they are not queued yet."""
-        self._run = run
-        self._found: dict[str, bytes] = {}
-        self._texts: dict[str, bytes] = {}
-        self._begun = False
-        self._lock = Lock()
-
-    def add(self, found: Mapping[str, bytes], texts: Mapping[str, bytes]) -> bool:
-        """Add blobs, unless the transaction has begun; return whether they were added."""
-        with self._lock:
-            if not self._begun:
-                self._found |= found
-                self._texts |= texts
-            return not self._begun
-
-    def write(self, connection: Connection) -> None:
-        """Write those that the run does not have."""
-        with self._lock:
-            self._begun = True
-        stored = self._found | {hash: zlib.compress(text, _COMPRESSION) for hash, text in self._texts.items()}
-        put_all_new(
-            connection,
-            blobs,
-            [{"run": self._run, "hash": hash, "data": data} for hash, data in stored.items()],
-        )
 
 
 class Run:
@@ -104,7 +64,6 @@ class Run:
         self._pages: dict[int, Page] = {}
         self._used_before: Mapping[str, Usage] | None = None
         self._saved_failures: Mapping[str, int] = {}
-        self._blobs: _BlobBatch | None = None
 
     async def add_seeds(
         self, seeds: Sequence[NewSeed], origin: str = "start", *, further: bool = False
@@ -321,23 +280,21 @@ class Run:
     async def put_blob(self, data: bytes, mime: str) -> Blob:
         """Store bytes; equal bytes are stored once."""
         blob = Blob.of(data, mime)
-        await (await self.begin_blobs({blob.hash: data}))
+
+        def keep(connection: Connection) -> None:
+            known = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == blob.hash)
+            if connection.scalar(known) is None:
+                put(connection, blobs, {"run": self._number, "hash": blob.hash, "data": data})
+
+        await self._inbox.change(keep)
         return blob
 
-    async def begin_blobs(
-        self, found: Mapping[str, bytes], texts: Mapping[str, bytes] = {}
-    ) -> "asyncio.Future[None]":
-        """Queue bytes under their SHA-256; the returned future is done once they are on disk.
+    def attach_blobs(self, found: Mapping[str, bytes], *, json: bool) -> None:
+        """Add bytes under their SHA-256 to the transaction of the next entry: one that names them is never without them.
 
-        :param texts: bytes that are compressed, for `JournalReader.text`.
-        :raises RunStopped: if the journal is closed; from the future, if they can't be written.
+        :param json: they are JSON objects, for `JournalReader.json`.
         """
-        batch = self._blobs
-        if batch is None or batch.written is None or not batch.add(found, texts):
-            batch = self._blobs = _BlobBatch(self._number)
-            batch.add(found, texts)
-            batch.written = await self._inbox.begin_change(batch.write)
-        return batch.written
+        self._inbox.attached += [BlobRow(self._number, hash, data, json) for hash, data in found.items()]
 
     async def blob(self, hash: str) -> bytes:
         """Return the bytes with a SHA-256.

@@ -100,11 +100,6 @@ def put(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
     connection.execute(_put(connection.dialect.name, table, tuple(row)), row)
 
 
-def put_all_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert those of the rows whose primary key is new."""
-    connection.execute(_insert(connection.dialect.name, table).on_conflict_do_nothing(), rows)
-
-
 def put_new(connection: Connection, table: Table, row: dict[str, Any], *, unique: str) -> None:
     """Insert a row unless one has the same value in that column."""
     insert = _insert(connection.dialect.name, table).values(row)

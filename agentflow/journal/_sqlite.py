@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentflow.journal._backend import DatabaseFailure, EntryRow, root_of
+from agentflow.journal._backend import BlobRow, DatabaseFailure, EntryRow, root_of
 
 T = TypeVar("T")
 
@@ -75,9 +75,9 @@ class Sqlite:
 
         return await self._writer.do(transact)
 
-    async def insert(self, rows: Sequence[EntryRow]) -> int:
-        """Write entries on the driver's connection with a statement that is compiled once."""
-        return await self._writer.do(lambda connection: _insert_all(connection, rows))
+    async def insert(self, rows: Sequence[EntryRow], blobs: Sequence[BlobRow]) -> int:
+        """Write entries and blobs on the driver's connection with a statement that is compiled once."""
+        return await self._writer.do(lambda connection: _insert_all(connection, rows, blobs))
 
     async def close(self) -> None:
         """Close both connections after their current work.
@@ -178,11 +178,14 @@ def _driver(connection: Connection, *, durable: bool) -> sqlite3.Connection:
     return driver
 
 
-def _insert_all(connection: Connection, rows: Sequence[EntryRow]) -> int:
+def _insert_all(connection: Connection, rows: Sequence[EntryRow], blobs: Sequence[BlobRow]) -> int:
     driver = _driver(connection, durable=False)
-    if len(rows) <= _MANY:
+    if len(rows) <= _MANY and not blobs:
         return _insert_some(driver, rows)
     driver.execute("BEGIN IMMEDIATE")
+    for start in range(0, len(blobs), _MANY):
+        some = blobs[start : start + _MANY]
+        driver.execute(_insert_blobs(len(some)), [value for blob in some for value in blob.stored])
     written = sum(_insert_some(driver, rows[start : start + _MANY]) for start in range(0, len(rows), _MANY))
     driver.execute("COMMIT")
     return written
@@ -192,6 +195,12 @@ def _insert_some(driver: sqlite3.Connection, rows: Sequence[EntryRow]) -> int:
     # One statement for all rows: `executemany` would release and reacquire the interpreter lock at every row, and a busy
     # event loop makes each of these wait.
     return driver.execute(_insert(len(rows)), [value for row in rows for value in row]).rowcount
+
+
+@cache
+def _insert_blobs(rows: int) -> str:
+    places = ", ".join(["(?, ?, ?)"] * rows)
+    return f"INSERT OR IGNORE INTO agentflow_blobs (run, hash, data) VALUES {places}"
 
 
 @cache

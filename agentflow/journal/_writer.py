@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 
 from agentflow.actors import Channel, ChannelClosed, ChannelEnded, Context, WouldBlock
 from agentflow.errors import AgentFlowError, RunStopped, StopCause
-from agentflow.journal._backend import EntryRow
+from agentflow.journal._backend import BlobRow, EntryRow
 from agentflow.journal._database import JournalDatabase
 from agentflow.journal._schema import entries, seeds
 
@@ -68,6 +68,8 @@ class Inbox:
         self._sender = channel.sender()
         self._receiver = channel.receiver()
         self._taken: list[_Job] = []
+        self.attached: list[BlobRow] = []
+        """Blobs for the transaction of the next entries."""
 
     async def begin(self, row: EntryRow) -> "asyncio.Future[None]":
         """Queue an entry; the returned future is done once the entry is on disk. It is written even if nobody waits for it.
@@ -83,18 +85,9 @@ class Inbox:
 
         :raises RunStopped: if it can't be done.
         """
-        return await (await self.begin_change(make, durable=durable))
-
-    async def begin_change(
-        self, make: Callable[[Connection], T], *, durable: bool = False
-    ) -> "asyncio.Future[T]":
-        """Queue another change; the returned future has its result once it is on disk.
-
-        :raises RunStopped: if the queue is closed; from the future, if it can't be done.
-        """
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         await self._send(_Change(make, durable, answer))
-        return answer
+        return await answer
 
     async def take(self) -> Sequence[_Job]:
         """Return everything that waits, up to a bound; the unfinished batch first, until it is done.
@@ -162,7 +155,9 @@ class Writer:
 
     async def _write(self, batch: Sequence[_Entry]) -> None:
         try:
-            written = await self._database.insert([entry.row for entry in batch])
+            blobs = tuple(self._inbox.attached)
+            written = await self._database.insert([entry.row for entry in batch], blobs)
+            del self._inbox.attached[: len(blobs)]
             if written < len(batch):
                 await self._look_at(batch)
         except RunStopped as stop:

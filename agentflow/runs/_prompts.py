@@ -4,9 +4,9 @@ Each message is a blob that refers to the message before it, so a prompt that ex
 messages. A reply has the hash of the last message of its prompt.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -27,9 +27,6 @@ from agentflow.models import (
 )
 from agentflow.trajectory import Blob
 
-if TYPE_CHECKING:
-    import asyncio
-
 T = TypeVar("T")
 
 _REMEMBERED: Final = 8_192
@@ -44,14 +41,6 @@ class StoredMessage(Struct, frozen=True):
     """The message; the data of an image is the hash of its blob."""
 
 
-class _StoredPrompt(NamedTuple):
-    """A prompt on its way to the disk."""
-
-    hash: str
-    written: "asyncio.Future[None] | None"
-    """Done once it is on disk; `None`: it is already."""
-
-
 class PromptStore:
     """Stores prompts of a run. Messages that were stored lately are not written again."""
 
@@ -60,8 +49,8 @@ class PromptStore:
         self._run = run
         self._known: dict[str, None] = {}
 
-    async def begin(self, messages: Sequence[Message]) -> _StoredPrompt:
-        """Queue the messages that are not stored yet."""
+    def add(self, messages: Sequence[Message]) -> str:
+        """Store the messages that are new with the next entry of the journal, and return the hash of the last message."""
         hash = ""
         images: dict[str, bytes] = {}
         texts: dict[str, bytes] = {}
@@ -70,21 +59,13 @@ class PromptStore:
             hash = sha256(text).hexdigest()
             if hash not in self._known:
                 texts[hash] = text
-        if not texts:
-            return _StoredPrompt(hash, None)
-        written = await self._run.begin_blobs(images, texts)
-        written.add_done_callback(lambda done: self._remember(texts) if _succeeded(done) else None)
-        return _StoredPrompt(hash, written)
-
-    def _remember(self, hashes: Iterable[str]) -> None:
-        """Remember messages that are on disk; the oldest are forgotten."""
-        self._known |= dict.fromkeys(hashes)
-        while len(self._known) > _REMEMBERED:
-            del self._known[next(iter(self._known))]
-
-
-def _succeeded(done: "asyncio.Future[None]") -> bool:
-    return not done.cancelled() and done.exception() is None
+        if texts:
+            self._run.attach_blobs(images, json=False)
+            self._run.attach_blobs(texts, json=True)
+            self._known |= dict.fromkeys(texts)
+            while len(self._known) > _REMEMBERED:
+                del self._known[next(iter(self._known))]
+        return hash
 
 
 def _without_images(message: Message, blobs: dict[str, bytes]) -> Message:
@@ -105,7 +86,7 @@ def _without_images(message: Message, blobs: dict[str, bytes]) -> Message:
 
 
 class PromptStoringModel(ModelWrapper):
-    """Model whose prompts are stored while it answers."""
+    """Model whose prompts are stored with its answers."""
 
     def __init__(self, model: Model, prompts: PromptStore) -> None:
         super().__init__(model)
@@ -113,17 +94,13 @@ class PromptStoringModel(ModelWrapper):
 
     async def complete(self, call: Call[T]) -> Completion[T]:
         """Answer one call."""
-        hash, written = await self._prompts.begin(call.messages)
+        prompt = self._prompts.add(call.messages)
         try:
             completion = await self._model.complete(call)
         except ModelFailure as failure:
-            failure.prompt = hash
-            if written is not None:
-                await written
+            failure.prompt = prompt
             raise
-        if written is not None:
-            await written
-        return replace(completion, prompt=hash)
+        return replace(completion, prompt=prompt)
 
 
 def read_prompt(read: Callable[[str], bytes], hash: str) -> list[Message]:
@@ -131,9 +108,10 @@ def read_prompt(read: Callable[[str], bytes], hash: str) -> list[Message]:
 
     See docs/journal.md.
 
-    :param read: returns the text with a hash (`JournalReader.text`).
+    :param read: returns the JSON with a hash (`JournalReader.json`).
     :param hash: hash of the last message.
     :raises KeyError: if a message is missing.
+    :raises ValueError: if one is damaged.
     """
     messages: list[Message] = []
     while hash:

@@ -110,8 +110,9 @@ async def test_prompts_are_not_stored_where_the_settings_do_not_want_them(
 
 
 IMAGE = b"\x89PNG of a harbour"
+LONG = "Look around. " * 1000
 TALK = (
-    Message("system", (TextPart("Look."),)),
+    Message("system", (TextPart(LONG),)),
     Message("user", (TextPart("What is it?"), ImagePart(IMAGE))),
     Message("assistant", (ToolCall("c1", "vm_screenshot", {"wait": 1}),)),
     Message("user", (ToolReply("c1", "vm_screenshot", (TextPart("done"), ImagePart(IMAGE))),)),
@@ -147,7 +148,7 @@ async def test_a_failed_call_keeps_its_prompt_with_images_and_results_of_tools(
     prompt = reader.call("a", "plan/root/0").prompt
     image = Blob.of(IMAGE, "image/png")
     assert [(each.role, each.text, each.images) for each in prompt] == [
-        ("system", "Look.", ()),
+        ("system", LONG, ()),
         ("user", "What is it?", (image,)),
         ("assistant", 'vm_screenshot {"wait":1}', ()),
         ("user", "result of c1\n\ndone", (image,)),
@@ -160,18 +161,22 @@ async def test_a_failed_call_keeps_its_prompt_with_images_and_results_of_tools(
 
 
 @pytest.mark.promise("inspection:prompts")
-async def test_a_message_is_stored_once_however_many_prompts_begin_with_it(tmp_path: Path) -> None:
-    async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
+async def test_a_message_is_stored_once_however_many_prompts_begin_with_it(
+    url: str, only_run: OnlyRun
+) -> None:
+    async with open_journal(url) as journal:
         run = await journal.open_run("run", SETTINGS)
+        await run.add_seeds([NewSeed("Explore", {}, "a")])
+        (seed,) = await run.claim(this_process(), 1)
+        page = await run.open_page(seed)
         store = PromptStore(run)
-        written: list[str] = []
-        for end in (1, 2, 3, 4, 4):
-            hash, done = await store.begin(TALK[:end])
-            if done is not None:
-                await done
-            written.append(hash)
-        assert len(set(written)) == 4
-        fresh, done = await PromptStore(run).begin(TALK)
-        assert done is not None
-        await done
-        assert fresh == written[-1]
+        hashes = [store.add(TALK[:end]) for end in (1, 2, 3, 4, 4)]
+        await page.note("plan/root/0", Reply[Plan](prompt=hashes[-1]))
+        # Another process does not know what is stored.
+        assert PromptStore(run).add(TALK) == hashes[-1]
+        await page.note("plan/root/1", Reply[Plan](prompt=hashes[1]))
+        await page.settle()
+    assert len(set(hashes)) == len(TALK)
+    reader = only_run(url.removeprefix("sqlite:///") if url.startswith("sqlite") else url)
+    assert len(reader.call("a", "plan/root/0").prompt) == len(TALK)
+    assert reader.call("a", "plan/root/1").prompt == reader.call("a", "plan/root/0").prompt[:2]

@@ -12,7 +12,7 @@ from msgspec import Struct
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import NewSeed, Run, open_journal
-from agentflow.journal._backend import EntryRow
+from agentflow.journal._backend import BlobRow, EntryRow
 from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.journal._schema import migrate
 from agentflow.journal._writer import Inbox, Writer
@@ -34,10 +34,10 @@ class WatchedDatabase(JournalDatabase):
         self.batches: list[int] = []
         self.crashes = 0
 
-    async def insert(self, rows: Sequence[EntryRow]) -> int:
+    async def insert(self, rows: Sequence[EntryRow], blobs: Sequence[BlobRow] = ()) -> int:
         """Write them, or crash before or after."""
         self.batches.append(len(rows))
-        written = 0 if self.crashes % 2 else await super().insert(rows)
+        written = 0 if self.crashes % 2 else await super().insert(rows, blobs)
         if self.crashes:
             self.crashes -= 1
             raise ZeroDivisionError
