@@ -17,14 +17,23 @@ def run_bundle(given: argparse.Namespace) -> int:
     """
     with open_runs(given.place) as runs:
         summary = write_bundle(
-            PageData(runs), Path(given.output), seeds=given.seeds, blobs=not given.no_blobs
+            PageData(runs),
+            Path(given.output),
+            seeds=given.seeds,
+            blobs=not given.no_blobs,
+            prompts=not given.no_prompts,
         )
     if given.json:
         print_json(summary)
         return Exit.DONE
     line = (
-        f"{summary.runs} runs with {summary.seeds} seeds and {summary.nodes} nodes in {summary.folder} "
+        f"{_count(summary.runs, 'run')} with {_count(summary.seeds, 'seed')} and {_count(summary.nodes, 'node')} "
+        f"in {summary.folder} "
         f"({summary.bytes / 1e6:.1f} MB); open {Path(summary.folder) / 'index.html'}"
     )
     sys.stdout.write(f"{printable(line)}\n")
     return Exit.DONE
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -254,6 +254,7 @@ def _describe_bundle(parser: argparse.ArgumentParser) -> None:
     what = "ids of the seeds to include (default: all)"
     parser.add_argument("--seeds", nargs="+", default=[], metavar="ID", help=what)
     parser.add_argument("--no-blobs", action="store_true", help="leave images out")
+    parser.add_argument("--no-prompts", action="store_true", help="leave prompts of model calls out")
     parser.add_argument("--json", action="store_true", help="print the contents as JSON")
 
 

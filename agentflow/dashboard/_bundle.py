@@ -50,7 +50,7 @@ class BundleSummary(Struct, frozen=True, kw_only=True):
 
 
 def write_bundle(
-    data: PageData, folder: Path, *, seeds: Collection[str] = (), blobs: bool = True
+    data: PageData, folder: Path, *, seeds: Collection[str] = (), blobs: bool = True, prompts: bool = True
 ) -> BundleSummary:
     """Write the page and the data of all runs into a folder; `index.html` opens by a double click. See docs/view.md.
 
@@ -58,13 +58,14 @@ def write_bundle(
 
     :param seeds: ids of the seeds to include; none: all.
     :param blobs: include images.
+    :param prompts: include prompts of model calls, which are most of it.
     :raises ConfigurationError: if the folder holds something else, can't be written, or a seed is unknown.
     """
     _check(folder)
     draft = folder.with_name(f".{folder.name}-{uuid4().hex[:8]}")
     try:
         make_private_folder(draft)
-        bundle = _Bundle(data, draft, frozenset(seeds), blobs)
+        bundle = _Bundle(data, draft, frozenset(seeds), blobs, prompts)
         bundle.write()
         _replace(folder, draft)
     except OSError as error:
@@ -97,11 +98,14 @@ def _replace(folder: Path, draft: Path) -> None:
 class _Bundle:
     """One bundle in the making."""
 
-    def __init__(self, data: PageData, folder: Path, seeds: frozenset[str], blobs: bool) -> None:
+    def __init__(
+        self, data: PageData, folder: Path, seeds: frozenset[str], blobs: bool, prompts: bool
+    ) -> None:
         self._data = data
         self._folder = folder
         self._wanted = seeds
         self._with_blobs = blobs
+        self._with_prompts = prompts
         self._chunks = _Chunks(folder / "data")
         self._images: set[str] = set()
         self.counts = {"runs": 0, "seeds": 0, "nodes": 0, "images": 0}
@@ -177,12 +181,20 @@ class _Bundle:
                 body = msgspec.json.encode(_shared_seed(msgspec.json.decode(body, type=SeedSummary)))
             elif path.endswith("/results"):
                 body = msgspec.json.encode(_shared_results(msgspec.json.decode(body, type=SeedResults)))
+            elif "/call?" in path:
+                body = self._shared_call(path.split("/")[1], body)
             self._chunks.add(path, body)
-            if "/call?" in path:
-                run = path.split("/")[1]
-                for message in msgspec.json.decode(body, type=CallDetail).prompt:
-                    for image in message.images:
-                        self._add_image(run, image.hash)
+
+    def _shared_call(self, run: str, body: bytes) -> bytes:
+        """Return a call with its prompt, whose images are added, or without it."""
+        detail = msgspec.json.decode(body, type=CallDetail)
+        if not self._with_prompts:
+            detail = structs.replace(detail, prompt=(), missing=detail.missing or "this bundle has none")
+            return msgspec.json.encode(detail)
+        for message in detail.prompt:
+            for image in message.images:
+                self._add_image(run, image.hash)
+        return body
 
     def _all_seeds(self, run: str) -> Iterator[SeedSummary]:
         last = ""

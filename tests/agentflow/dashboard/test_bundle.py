@@ -91,6 +91,18 @@ def test_a_bundle_can_be_of_some_seeds_and_never_replaces_other_files(finished: 
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
 
 
+@pytest.mark.promise("view:bundle")
+def test_a_bundle_can_leave_prompts_out(finished: Path, tmp_path: Path) -> None:
+    with open_runs(finished) as runs:
+        whole = write_bundle(PageData(runs), tmp_path / "whole")
+        lean = write_bundle(PageData(runs), tmp_path / "lean", prompts=False)
+    assert lean.bytes < whole.bytes
+    details = [found for path, found in bundled(tmp_path / "lean").items() if "/call?" in path]
+    assert details
+    assert {(len(each["prompt"]), each["missing"]) for each in details} == {(0, "this bundle has none")}
+    assert all(each["call"]["text"] for each in details)
+
+
 @pytest.mark.promise("view:report")
 def test_every_run_ends_with_a_report_of_one_file(finished: Path) -> None:
     page = (finished / REPORT_PAGE).read_text(encoding="utf-8")
