@@ -266,6 +266,6 @@
       results.failure ? el("div.problem", { style: { margin: "0" } }, `${results.failure.kind}: ${results.failure.message}`) : null, results.ending ? el("p.soft", `Ended: ${results.ending}`) : null,
       answers.length ? answers.map(pair) : el("p.none", results.state === "done" ? "This seed gave nothing." : "No results yet: the seed is unfinished."),
       rejected.length ? block("Rejected questions", count(rejected.length), el("dl.cites", rejected.map(([question, reason]) => el("div", el("dt", question), el("dd.faint", reason)))), { open: false }) : null,
-questionCalls(run, seed, results, at, address));
+      questionCalls(run, seed, results, at, address));
   };
 }
