@@ -26,9 +26,11 @@ from agentflow.models import (
 from agentflow.models._make import OfflineModel
 from agentflow.runs._prompts import PromptStore, PromptStoringModel
 from agentflow.trajectory import Blob, Plan, Reply
+from tests.agentflow.cli._programs import running
 from tests.agentflow.inspection._journals import SETTINGS, OnlyRun
 from tests.agentflow.rollout import _rollouts as rollouts
 from tests.agentflow.synthesis import _runs as syntheses
+from tests.system._supervised import endpoint
 
 Asked = Counter[tuple[str, str]]
 """Number of calls by role and prompt."""
@@ -107,6 +109,19 @@ async def test_prompts_are_not_stored_where_the_settings_do_not_want_them(
     (call, *_) = reader.node(seed.id, "0").calls
     detail = reader.call(seed.id, call.key)
     assert (detail.prompt, detail.missing) == ((), "it was not stored; see the setting save_prompts")
+
+
+@pytest.mark.promise("inspection:prompts")
+def test_every_recorded_call_of_a_killed_run_has_its_prompt(tmp_path: Path, only_run: OnlyRun) -> None:
+    small = ("max_depth=3", "number_of_seed=2", f"output_dir={tmp_path / 'out'}")
+    with (
+        endpoint(hold_after=12) as at,
+        running("agentflow.supervisor", *at.words, *small, cwd=tmp_path) as process,
+    ):
+        at.wait_for(calls=13)
+        process.kill()
+        process.wait()
+    assert shown(only_run(tmp_path / "out")).total() >= 3
 
 
 IMAGE = b"\x89PNG of a harbour"
