@@ -12,7 +12,7 @@ from agentflow.journal._backend import BlobRow, EntryRow
 from agentflow.journal._database import JournalDatabase
 from agentflow.journal._leases import Counts
 from agentflow.journal._page import Page, Writing
-from agentflow.journal._schema import blobs, entries, harvests, put, seeds, usage
+from agentflow.journal._schema import blobs, entries, harvests, put, reserve_slot, seeds, usage
 from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, SeedTaken
 from agentflow.trajectory import Blob, Seed, Usage
@@ -288,6 +288,19 @@ class Run:
 
         await self._inbox.change(keep)
         return blob
+
+    async def reserve(self, name: str, interval: float) -> float:
+        """Reserve the next free slot of a rate limit, which all runs of the database share; return the seconds until it.
+
+        :param name: name of the limit.
+        :param interval: seconds between two slots.
+        """
+
+        def take(connection: Connection) -> float:
+            now = self._database.backend.now(connection)
+            return max(0.0, reserve_slot(connection, name, now, interval) - now)
+
+        return await self._inbox.change(take)
 
     def attach_blobs(self, found: Mapping[str, bytes], *, json: bool) -> None:
         """Add bytes under their SHA-256 to the transaction of the next entry: one that names them is never without them.

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    case,
     select,
     text,
     update,
@@ -95,6 +96,15 @@ usage = Table(
 """Usage of each process, by role."""
 
 
+rates = Table(
+    "agentflow_rates",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("free", Double, nullable=False),
+)
+"""Rate limits, with the time of the next free slot."""
+
+
 def put(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
     """Insert a row, or replace the one with its primary key."""
     connection.execute(_put(connection.dialect.name, table, tuple(row)), row)
@@ -104,6 +114,15 @@ def put_new(connection: Connection, table: Table, row: dict[str, Any], *, unique
     """Insert a row unless one has the same value in that column."""
     insert = _insert(connection.dialect.name, table).values(row)
     connection.execute(insert.on_conflict_do_nothing(index_elements=[unique]))
+
+
+def reserve_slot(connection: Connection, name: str, now: float, interval: float) -> float:
+    """Reserve the next free slot of a rate limit and return its time."""
+    insert = _insert(connection.dialect.name, rates).values(name=name, free=now + interval)
+    later = case((rates.c.free > now, rates.c.free), else_=now) + interval
+    statement = insert.on_conflict_do_update(index_elements=[rates.c.name], set_={"free": later})
+    free: float = connection.execute(statement.returning(rates.c.free)).scalar_one()
+    return free - interval
 
 
 @cache
@@ -168,7 +187,14 @@ def _index_of_news(connection: Connection) -> None:
         connection.execute(text("CREATE INDEX agentflow_news ON agentflow_entries (run, seed, ordinal)"))
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _index_of_news)
+def _rate_limits(connection: Connection) -> None:
+    """Create the rate limits, which all runs of the database share."""
+    connection.execute(
+        text("CREATE TABLE agentflow_rates (name TEXT PRIMARY KEY, free DOUBLE PRECISION NOT NULL)")
+    )
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _index_of_news, _rate_limits)
 """All migrations, in order. A released migration never changes."""
 
 

@@ -30,6 +30,7 @@ from agentflow.models._protocol import (
     reply_of,
 )
 from agentflow.models._providers import PROVIDERS, is_loopback
+from agentflow.models._rate_limits import RateLimiter
 from agentflow.models._settings import (
     RENAMED_MODEL_KEYS,
     ApiName,
@@ -63,6 +64,7 @@ __all__ = [
     "ParsedAnswer",
     "Part",
     "Prices",
+    "RateLimiter",
     "RejectionMemory",
     "SampledAnswer",
     "Sampling",

@@ -41,6 +41,8 @@ class Accounts:
         self._by_model: dict[str, Usage] = {}
         self.total = sum(self._by_role.values(), Usage())
         """Usage of all roles."""
+        self._tokens_elsewhere = 0
+        self._cost_elsewhere = 0.0
         self._clock = clock
         self._began = clock()
 
@@ -50,6 +52,15 @@ class Accounts:
         self._by_model[model] = self._by_model.get(model, Usage()) + usage
         self.total += usage
         self.cost += cost
+
+    def share(self, by_role: Mapping[str, Usage], cost: float) -> None:
+        """Count the usage of other processes towards the budgets.
+
+        :param by_role: usage of all processes, this one included.
+        :param cost: its cost.
+        """
+        self._tokens_elsewhere = max(0, _tokens(sum(by_role.values(), Usage())) - _tokens(self.total))
+        self._cost_elsewhere = max(0.0, cost - self.cost)
 
     @property
     def by_role(self) -> dict[str, Usage]:
@@ -66,13 +77,18 @@ class Accounts:
 
         :raises RunStopped: if one is used up.
         """
-        tokens = self.total.prompt_tokens + self.total.completion_tokens
+        tokens = _tokens(self.total) + self._tokens_elsewhere
+        cost = self.cost + self._cost_elsewhere
         if self.max_tokens is not None and tokens >= self.max_tokens:
             self._stop(f"the budget of {self.max_tokens:,} tokens is used up ({tokens:,})")
-        if self.max_cost is not None and self.cost >= self.max_cost:
-            self._stop(f"the budget of {self.max_cost:g} is spent ({self.cost:.4g})")
+        if self.max_cost is not None and cost >= self.max_cost:
+            self._stop(f"the budget of {self.max_cost:g} is spent ({cost:.4g})")
         if self.max_seconds is not None and self._clock() - self._began >= self.max_seconds:
             self._stop(f"the budget of {self.max_seconds:g} seconds is used up")
 
     def _stop(self, reason: str) -> None:
         raise RunStopped(StopCause.BUDGET, f"{reason}; raise it and run the same command to resume")
+
+
+def _tokens(used: Usage) -> int:
+    return used.prompt_tokens + used.completion_tokens

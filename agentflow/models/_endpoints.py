@@ -15,6 +15,7 @@ from agentflow.models._answer_format import AnswerFormat
 from agentflow.models._apis import EncodedRequest, LiteLlmApi
 from agentflow.models._exact_tokens import TokenHistory
 from agentflow.models._providers import ModelAddress
+from agentflow.models._rate_limits import LocalRateLimiter, RateLimiter
 from agentflow.models._request_error import RequestError
 from agentflow.models._retries import ConcurrencyLimiter
 from agentflow.models._transport import HttpTransport, LiteLlmTransport
@@ -137,7 +138,11 @@ class RejectionMemory:
 class Endpoint:
     """One endpoint, open while any of its models is."""
 
-    def __init__(self, address: ModelAddress, most: int, clock: Clock, memory: RejectionMemory) -> None:
+    def __init__(
+        self, address: ModelAddress, most: int, clock: Clock, memory: RejectionMemory, rates: RateLimiter
+    ) -> None:
+        self.rates = rates
+        """Slots under the rate limits of its models."""
         self.url = address.url
         """Address, for messages."""
         self.limiter = ConcurrencyLimiter(most, clock=clock)
@@ -190,8 +195,18 @@ def _transport_to(address: ModelAddress, most: int) -> HttpTransport | LiteLlmTr
 class ModelEndpoints:
     """The endpoints of one program. See docs/models.md."""
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, memory: RejectionMemory | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock = SYSTEM_CLOCK,
+        memory: RejectionMemory | None = None,
+        rates: RateLimiter | None = None,
+    ) -> None:
+        """Know none yet.
+
+        :param rates: slots under rate limits that other processes share; by default this process has its own.
+        """
         self._clock = clock
+        self._rates = rates or LocalRateLimiter(clock)
         self._memory = memory or RejectionMemory()
         self._known: dict[tuple[str, str, str, int], Endpoint] = {}
 
@@ -199,5 +214,5 @@ class ModelEndpoints:
         """Return the endpoint at an address; equal address, key and limit give the same object."""
         place = (address.url, address.api.name, address.key, most)
         if place not in self._known:
-            self._known[place] = Endpoint(address, most, self._clock, self._memory)
+            self._known[place] = Endpoint(address, most, self._clock, self._memory, self._rates)
         return self._known[place]

@@ -135,18 +135,21 @@ class Retrier:
         seconds: float,
         clock: Clock = SYSTEM_CLOCK,
         random: Random | None = None,
+        pace: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Set the bounds.
 
         :param most: maximum number of requests per call.
         :param seconds: time for one call, from its first request on.
         :param random: source of the jitter of pauses.
+        :param pace: waits for the slot of a request, under a rate limit.
         """
         self._limiter = limiter
         self._most = most
         self._seconds = seconds
         self._clock = clock
         self._random = random or Random()
+        self._pace = pace
         self.made = 0
         """Requests made so far, over all calls."""
 
@@ -159,7 +162,7 @@ class Retrier:
         deadline: float | None = None
         attempt = 0
         while True:
-            permit = await self._limiter.acquire(ticket)
+            permit = await self._permit(ticket)
             now = self._clock.now()
             deadline = now + self._seconds if deadline is None else deadline
             attempt += 1
@@ -172,6 +175,17 @@ class Retrier:
                     raise
             if pause:
                 await self._clock.sleep(pause)
+
+    async def _permit(self, ticket: int) -> Permit:
+        """Wait for a permit and a slot; the time for a call does not begin before its first slot."""
+        permit = await self._limiter.acquire(ticket)
+        if self._pace is not None:
+            try:
+                await self._pace()
+            except BaseException:
+                self._limiter.release(permit)
+                raise
+        return permit
 
     async def _one(self, once: Callable[[float], Awaitable[T]], permit: Permit, seconds: float) -> T:
         good = overloaded = False

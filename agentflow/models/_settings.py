@@ -71,6 +71,8 @@ class ModelSettings(Section):
     """Further fields of each request body."""
     max_concurrency: int = Field(default=256, ge=1)
     """Maximum number of concurrent requests; the limiter goes lower when the endpoint reports overload."""
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """Rate limit of the key for this model, kept by all who share it; `None`: no limit is known."""
     call_seconds: float = Field(default=120.0, gt=0)
     """Time for one call in seconds, over all attempts, from its first request on."""
     max_attempts: int = Field(default=4, ge=1, le=10)

@@ -52,6 +52,8 @@ class RoleModel(Section):
     """Additional fields of each request."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Maximum number of concurrent calls."""
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """Rate limit of the key for this model."""
     call_seconds: float | None = Field(default=None, gt=0)
     """Time limit of a call, including retries."""
     max_attempts: int | None = Field(default=None, ge=1, le=10)
@@ -128,6 +130,8 @@ class RunConfig(Settings):
     """The model accepts images."""
     max_concurrency: int = Field(default=256, ge=1)
     """Maximum number of concurrent model calls; the actual number adapts to the endpoint."""
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """Rate limit of the key for this model, kept by all processes that share the journal; `None`: no limit is known."""
     call_seconds: float = Field(default=120, gt=0)
     """Time limit of a model call, including retries."""
     max_attempts: int = Field(default=4, ge=1, le=10)

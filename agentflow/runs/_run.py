@@ -27,7 +27,13 @@ from agentflow.runs._progress import Phase, RunProgress
 from agentflow.runs._prompts import PromptStore, PromptStoringModel
 from agentflow.runs._run_records import RUN_MODELS, RUN_START, models_of, start_of
 from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, RunShutdown, SeedScheduler
-from agentflow.runs._supervised_resources import open_accounts, open_models, open_supervised, start_child
+from agentflow.runs._supervised_resources import (
+    open_accounts,
+    open_models,
+    open_supervised,
+    share_accounts,
+    start_child,
+)
 from agentflow.runs._tools import ChosenTools, choose_tools, input_lines, sandbox_settings
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.telemetry import RunTrace, flush_tracing, get_logger, silent_spans, start_tracing
@@ -102,6 +108,7 @@ class SupervisedRun(Generic[C, P]):
         self._grace_seconds = grace_seconds
         self._with_page = True
         self._gate = PauseGate()
+        self._priced: Mapping[str, ModelSettings] = {}
         self._shutdown = RunShutdown()
         self._name = name
         self._agent = "team"
@@ -253,8 +260,9 @@ class SupervisedRun(Generic[C, P]):
     async def _open_models(self, run: Run, models: Mapping[str, ModelSettings]) -> dict[str, Model]:
         """Open the models of all roles with the budgets of the run; their prompts are stored if the settings want it."""
         await run.keep(RUN_MODELS, models_of(models))
+        self._priced = models
         accounts = self._progress.accounts = await open_accounts(run, self.config, models)
-        opened = await open_models(self._supervisor, models, accounts)
+        opened = await open_models(self._supervisor, models, accounts, run)
         self._progress.models = list(dict.fromkeys(opened.values()))
         if not self.config.save_prompts:
             return {**opened}
@@ -267,7 +275,7 @@ class SupervisedRun(Generic[C, P]):
         assert accounts is not None, "the models are open"
 
         async def save_usage() -> None:
-            await run.save_usage(accounts.by_role)
+            await share_accounts(run, accounts, self._priced)
             await run.save_failures(self._progress.failure_counts())
 
         def make() -> SeedScheduler:

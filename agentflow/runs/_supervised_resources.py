@@ -31,11 +31,13 @@ from agentflow.models import (
     ModelWrapper,
     OpenModel,
     Prices,
+    RateLimiter,
     Statistics,
     make_model,
 )
 from agentflow.runs._config import RunConfig
 from agentflow.sandbox import Sandbox, Tool
+from agentflow.trajectory import Usage
 
 T = TypeVar("T")
 
@@ -161,24 +163,39 @@ def prices_of(models: Mapping[str, ModelSettings]) -> dict[str, Prices]:
 async def open_accounts(run: Run, config: RunConfig, models: Mapping[str, ModelSettings]) -> Accounts:
     """Return the budgets of a run, with the usage of its earlier processes."""
     used = await run.load_usage()
-    prices = prices_of(models)
     return Accounts(
         max_tokens=config.max_total_tokens,
         max_cost=config.max_cost,
         max_seconds=config.max_seconds,
         already=used,
-        already_cost=sum(price.cost(used[role]) for role, price in prices.items() if role in used),
+        already_cost=_cost(used, models),
     )
 
 
+async def share_accounts(run: Run, accounts: Accounts, models: Mapping[str, ModelSettings]) -> None:
+    """Store the usage of this process, and count that of the others towards its budgets."""
+    await run.save_usage(accounts.by_role)
+    used = await run.load_usage()
+    accounts.share(used, _cost(used, models))
+
+
+def _cost(used: Mapping[str, Usage], models: Mapping[str, ModelSettings]) -> float:
+    return sum(price.cost(used[role]) for role, price in prices_of(models).items() if role in used)
+
+
 async def open_models(
-    supervisor: Supervisor, models: Mapping[str, ModelSettings], accounts: Accounts
+    supervisor: Supervisor,
+    models: Mapping[str, ModelSettings],
+    accounts: Accounts,
+    rates: RateLimiter | None = None,
 ) -> dict[str, OpenModel]:
     """Open an engine per role as children of the supervisor; roles with equal settings share one.
 
     A call that fails for the moment raises `WorkPostponed`.
+
+    :param rates: slots under rate limits that other processes share.
     """
-    endpoints = ModelEndpoints()
+    endpoints = ModelEndpoints(rates=rates)
 
     def make(settings: ModelSettings) -> OpenModel:
         return PostponingModel(make_model(settings, accounts, endpoints=endpoints), accounts)
