@@ -181,7 +181,8 @@ class ProcessRequests:
             # Dying processes count as dead: at idle priority they can take a while to go.
             if victims <= killed:
                 break
-            for pid in victims - killed:
+            # Parents first: one that saw its child die would go on until it is killed, too.
+            for pid in sorted(victims - killed, key=lambda pid: len(_processes.lineage(processes, pid))):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             killed |= victims

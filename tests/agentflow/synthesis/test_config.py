@@ -35,7 +35,7 @@ OTHERWISE: dict[str, object] = {
     "resource_init_configs": {"knowledge_base": {"top_k": 3}}, "sandbox_server_url": "http://127.0.0.1:1", "sandbox_token": "sesame",
     "sandbox_auto_start": False, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
     "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "api": "ollama", "temperature": 0.5,
-    "top_p": 0.4, "max_tokens": 99, "max_text_chars": 40, "seed": 11, "extra_body": {"top_k": 3}, "vision": False, "max_concurrency": 9,
+    "top_p": 0.4, "max_tokens": 99, "max_text_chars": 40, "seed": 11, "extra_body": {"top_k": 3}, "vision": False, "max_concurrency": 9, "requests_per_minute": 60.0,
     "call_seconds": 8.0, "max_attempts": 2, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
     "planner_model": {"temperature": 0.1}, "verifier_model": {"temperature": 0.2},
     "generator_model": {"temperature": 0.3}, "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0,
@@ -48,7 +48,7 @@ OTHERWISE: dict[str, object] = {
     "evidence_samples": 1, "search_alternatives": False, "require_seed": False, "reader_model": {"temperature": 0.4},
     "agent_model": {"temperature": 0.6}, "difficulty": {"attempts": 4, "window": [0.2, 0.8], "max_turns": 3},
     "check_answerability": False, "max_question_words": 30, "question_similarity": 0.5, "quotas": {"kind": 0.5, "relation": 1, "answer": 0.1}, "max_open_trees": 2,
-    "journal": "sqlite:///mine.db", "run_name": "mine", "tracing": False, "control": 8123,
+    "journal": "sqlite:///mine.db", "run_name": "mine", "save_prompts": False, "tracing": False, "control": 8123,
     "learner": {"policy": {"model": "mine"}},
 }  # fmt: skip
 """Every field with something that is not its default."""
@@ -361,8 +361,8 @@ def test_the_identity_has_only_settings_that_affect_the_content() -> None:
     before = SynthesisConfig(model_name="big", api_key=SecretStr("sk")).identity()
     outside = {
         "seeds_file", "output_dir", "imports", "number_of_seed", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
-        "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "call_seconds", "max_attempts", "structured",
-        "prices", "max_total_tokens", "max_cost", "max_seconds", "max_open_trees", "journal", "run_name", "tracing", "control", "learner",
+        "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "requests_per_minute", "call_seconds", "max_attempts", "structured",
+        "prices", "max_total_tokens", "max_cost", "max_seconds", "max_open_trees", "journal", "run_name", "save_prompts", "tracing", "control", "learner",
     }  # fmt: skip
     for name, value in OTHERWISE.items():
         after = SynthesisConfig.model_validate({"model_name": "big", "api_key": "sk", name: value}).identity()
