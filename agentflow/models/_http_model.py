@@ -37,7 +37,7 @@ from agentflow.models._protocol import (
     ToolSpec,
 )
 from agentflow.models._providers import ModelAddress, find_address
-from agentflow.models._rate_limits import RequestPacer
+from agentflow.models._rate_limits import ModelThrottle
 from agentflow.models._request_error import RequestError, names_response_format, undecodable, unusable
 from agentflow.models._retries import Retrier
 from agentflow.models._settings import ModelSettings
@@ -119,7 +119,7 @@ class HttpModel:
             seconds=settings.call_seconds,
             clock=clock,
             random=random,
-            pace=RequestPacer(endpoint.rates, address, settings.requests_per_minute, clock).wait,
+            throttle=ModelThrottle(endpoint.rates, address, settings.requests_per_minute, clock).wait,
         )
         known = endpoint.history(address.model)
         self._exact = ExactTokens(endpoint.url, known) if settings.tokens == "exact" else None

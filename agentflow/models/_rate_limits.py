@@ -38,7 +38,7 @@ class LocalRateLimiter:
         return slot - now
 
 
-class RequestPacer:
+class ModelThrottle:
     """Lets one request pass per slot of the limit of a model."""
 
     def __init__(

@@ -135,21 +135,21 @@ class Retrier:
         seconds: float,
         clock: Clock = SYSTEM_CLOCK,
         random: Random | None = None,
-        pace: Callable[[], Awaitable[None]] | None = None,
+        throttle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Set the bounds.
 
         :param most: maximum number of requests per call.
         :param seconds: time for one call, from its first request on.
         :param random: source of the jitter of pauses.
-        :param pace: waits for the slot of a request, under a rate limit.
+        :param throttle: waits for the slot of a request, under a rate limit.
         """
         self._limiter = limiter
         self._most = most
         self._seconds = seconds
         self._clock = clock
         self._random = random or Random()
-        self._pace = pace
+        self._throttle = throttle
         self.made = 0
         """Requests made so far, over all calls."""
 
@@ -179,9 +179,9 @@ class Retrier:
     async def _permit(self, ticket: int) -> Permit:
         """Wait for a permit and a slot; the time for a call does not begin before its first slot."""
         permit = await self._limiter.acquire(ticket)
-        if self._pace is not None:
+        if self._throttle is not None:
             try:
-                await self._pace()
+                await self._throttle()
             except BaseException:
                 self._limiter.release(permit)
                 raise

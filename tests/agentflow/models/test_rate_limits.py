@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from agentflow.errors import ModelFailureKind
 from agentflow.models import ModelSettings
 from agentflow.models._providers import find_address
-from agentflow.models._rate_limits import LocalRateLimiter, RequestPacer
+from agentflow.models._rate_limits import LocalRateLimiter, ModelThrottle
 from agentflow.models._request_error import RequestError
 from agentflow.models._retries import ConcurrencyLimiter, Retrier
 from agentflow.testing import VirtualClock
@@ -26,11 +26,11 @@ class ReservedNames:
         return 0.0
 
 
-def pacer(limiter: ReservedNames, per_minute: float | None = 60, **settings: object) -> RequestPacer:
-    """Return the pacer of a model."""
+def throttle(limiter: ReservedNames, per_minute: float | None = 60, **settings: object) -> ModelThrottle:
+    """Return the throttle of a model."""
     given = {"name": "painter", "base_url": "http://127.0.0.1:1/v1", **settings}
     address = find_address(ModelSettings.model_validate(given), {})
-    return RequestPacer(limiter, address, per_minute, HastyClock())
+    return ModelThrottle(limiter, address, per_minute, HastyClock())
 
 
 @pytest.mark.promise("models:rates")
@@ -46,11 +46,11 @@ async def test_slots_are_even_and_unused_time_is_not_caught_up_with() -> None:
 @pytest.mark.promise("models:rates")
 async def test_a_limit_belongs_to_a_key_and_a_model_and_is_named_without_the_key() -> None:
     limiter = ReservedNames()
-    await pacer(limiter).wait()
-    await pacer(limiter, api_key=SecretStr("sk-planted")).wait()
-    await pacer(limiter, name="sculptor").wait()
-    await pacer(limiter).wait()
-    await pacer(limiter, per_minute=None).wait()
+    await throttle(limiter).wait()
+    await throttle(limiter, api_key=SecretStr("sk-planted")).wait()
+    await throttle(limiter, name="sculptor").wait()
+    await throttle(limiter).wait()
+    await throttle(limiter, per_minute=None).wait()
     assert len(limiter.names) == 4
     assert len(set(limiter.names)) == 3
     assert not any("planted" in name for name in limiter.names)
@@ -61,8 +61,8 @@ async def test_every_attempt_waits_for_a_slot_and_the_time_of_a_call_begins_at_t
     clock = HastyClock()
     slots = LocalRateLimiter(clock)
     address = find_address(ModelSettings(name="painter", base_url="http://127.0.0.1:1/v1"), {})
-    wait = RequestPacer(slots, address, 60 / 0.97, clock).wait
-    retrier = Retrier(ConcurrencyLimiter(8, clock=clock), most=3, seconds=50, clock=clock, pace=wait)
+    wait = ModelThrottle(slots, address, 60 / 0.97, clock).wait
+    retrier = Retrier(ConcurrencyLimiter(8, clock=clock), most=3, seconds=50, clock=clock, throttle=wait)
     for _ in range(100):
         await wait()
     told: list[tuple[float, float]] = []
@@ -80,7 +80,7 @@ async def test_every_attempt_waits_for_a_slot_and_the_time_of_a_call_begins_at_t
 @pytest.mark.promise("models:rates")
 async def test_a_call_that_is_cancelled_while_it_waits_for_a_slot_gives_its_permit_back() -> None:
     limiter = ConcurrencyLimiter(1)
-    retrier = Retrier(limiter, most=1, seconds=10, pace=anyio.sleep_forever)
+    retrier = Retrier(limiter, most=1, seconds=10, throttle=anyio.sleep_forever)
     async with anyio.create_task_group() as tasks:
 
         async def answer(_: float) -> None:

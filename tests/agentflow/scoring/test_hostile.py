@@ -1,6 +1,8 @@
 """Texts that are written to take long, or to be run."""
 
+import gc
 import time
+from collections.abc import Generator
 
 import pytest
 
@@ -14,6 +16,15 @@ PIECES = [
 RULES = [name for name in metric_names() if not needs_judge(name)]
 
 
+@pytest.fixture
+def no_collections() -> Generator[None]:
+    """Collect no garbage: it would visit, on the test's time, everything that other tests left in this process."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
 @pytest.mark.promise("scoring:bounded")
 @pytest.mark.parametrize("metric", [*RULES, "extract_answer"])
 def test_every_rule_takes_bounded_time_for_any_text(metric: str) -> None:
