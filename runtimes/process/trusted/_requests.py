@@ -179,13 +179,13 @@ class ProcessRequests:
             processes = self._processes_of(sandbox)
             victims = _victims(processes, session, since, sandbox.session_pids)
             # Dying processes count as dead: at idle priority they can take a while to go.
-            if victims <= killed:
+            if victims.keys() <= killed:
                 break
             # Parents first: one that saw its child die would go on until it is killed, too.
-            for pid in sorted(victims - killed, key=lambda pid: len(_processes.lineage(processes, pid))):
+            for pid in sorted(victims.keys() - killed, key=victims.__getitem__):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            killed |= victims
+            killed |= victims.keys()
         self._reactor.reply(message)
         yield from ()
 
@@ -210,14 +210,14 @@ class ProcessRequests:
 
 def _victims(
     processes: dict[int, _processes.ProcessInfo], session: int, since: int, session_pids: set[int]
-) -> set[int]:
-    """Return the processes started since then that descend from the session, or from no session."""
-    victims: set[int] = set()
+) -> dict[int, int]:
+    """Return the processes started since then that descend from the session, or from no session, with their depths."""
+    victims: dict[int, int] = {}
     for pid, info in processes.items():
         if pid not in session_pids and info.started >= since and info.state not in "ZX":
             chain = _processes.lineage(processes, pid)
             if session in chain or not session_pids.intersection(chain):
-                victims.add(pid)
+                victims[pid] = len(chain)
     return victims
 
 
