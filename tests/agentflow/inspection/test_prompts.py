@@ -9,7 +9,6 @@ import pytest
 
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.inspection import CallSummary, RunReader, ShownMessage
-from agentflow.journal import NewSeed, open_journal, this_process
 from agentflow.models import (
     Accounts,
     Call,
@@ -27,7 +26,7 @@ from agentflow.models._make import OfflineModel
 from agentflow.runs._prompts import PromptStore, PromptStoringModel
 from agentflow.trajectory import Blob, Plan, Reply
 from tests.agentflow.cli._programs import running
-from tests.agentflow.inspection._journals import SETTINGS, OnlyRun
+from tests.agentflow.inspection._journals import OnlyRun, claimed
 from tests.agentflow.rollout import _rollouts as rollouts
 from tests.agentflow.synthesis import _runs as syntheses
 from tests.system._supervised import endpoint
@@ -145,10 +144,7 @@ class FailingModel(ModelWrapper):
 async def test_a_failed_call_keeps_its_prompt_with_images_and_results_of_tools(
     url: str, only_run: OnlyRun
 ) -> None:
-    async with open_journal(url) as journal:
-        run = await journal.open_run("run", SETTINGS)
-        await run.add_seeds([NewSeed("Explore", {}, "a")])
-        (seed,) = await run.claim(this_process(), 1)
+    async with claimed(url) as (_, run, (seed,)):
         page = await run.open_page(seed)
         offline = make_model(ModelSettings(name="offline"), Accounts())
         model = PromptStoringModel(FailingModel(offline), PromptStore(run))
@@ -179,10 +175,7 @@ async def test_a_failed_call_keeps_its_prompt_with_images_and_results_of_tools(
 async def test_a_message_is_stored_once_however_many_prompts_begin_with_it(
     url: str, only_run: OnlyRun
 ) -> None:
-    async with open_journal(url) as journal:
-        run = await journal.open_run("run", SETTINGS)
-        await run.add_seeds([NewSeed("Explore", {}, "a")])
-        (seed,) = await run.claim(this_process(), 1)
+    async with claimed(url) as (_, run, (seed,)):
         page = await run.open_page(seed)
         store = PromptStore(run)
         hashes = [store.add(TALK[:end]) for end in (1, 2, 3, 4, 4)]
