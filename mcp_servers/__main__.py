@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 
 import anyio
 
@@ -21,6 +22,7 @@ from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._access import made_token, token_path
 from mcp_servers.serving._client_profiles import ClientProfiles
+from mcp_servers.serving._server_names import UNIX
 from mcp_servers.serving._settings import NO_TOKEN, OWNER, ServerSettings, make_table, set_up_logging
 
 
@@ -33,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings(ServerSettings, options.config, _overrides(options))
         set_up_logging(settings.log_level)
         start_tracing(service="agentflow-tools")
-        anyio.run(serve, settings, _wants_http(options, settings))
+        # uvloop is an extra: 10 % less CPU if it is installed.
+        uvloop = {"use_uvloop": find_spec("uvloop") is not None}
+        anyio.run(serve, settings, _wants_http(options, settings), backend_options=uvloop)
     except BaseException as error:  # boundary: the user gets one line, whatever was raised
         # KeyboardInterrupt only before serving started; later, signals stop the server in order.
         report = exit_report(error)
@@ -53,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "words", nargs="*", metavar="BACKEND", help="a backend to serve besides the configured ones"
     )
-    parser.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP at this address")
+    parser.add_argument(
+        "--http", metavar="HOST:PORT", help="serve streamable HTTP at this address, or at unix:/path"
+    )
     parser.add_argument("--host", help="serve streamable HTTP on this address")
     parser.add_argument("--port", help="serve streamable HTTP on this port; 0: any free port")
     parser.add_argument("--workers", metavar="N", help="number of worker processes that share the port")
@@ -79,10 +85,12 @@ def _overrides(options: argparse.Namespace) -> list[str]:
     words += [f"backends={{{word}: {{}}}}" for word in options.words if "=" not in word]
     if options.no_structured_content:
         words.append("client_profiles={'*': {structured: false}}")
-    host, port = _address(options.http) if options.http else (None, None)
+    unix = options.http.removeprefix(UNIX) if options.http and options.http.startswith(UNIX) else None
+    host, port = _address(options.http) if options.http and unix is None else (None, None)
     for key, value in (
         ("host", options.host or host),
         ("port", options.port or port),
+        ("socket", unix),
         ("workers", options.workers),
         ("token", options.token),
         ("log_level", options.log_level),
@@ -100,7 +108,8 @@ def _address(text: str) -> tuple[str | None, str | None]:
 
 def _wants_http(options: argparse.Namespace, settings: ServerSettings) -> bool:
     named = (options.http, options.host, options.port)
-    return any(value is not None for value in named) or bool(settings.model_fields_set & {"host", "port"})
+    fields = {"host", "port", "socket"}
+    return any(value is not None for value in named) or bool(settings.model_fields_set & fields)
 
 
 async def serve(settings: ServerSettings, http: bool) -> None:
@@ -113,7 +122,7 @@ async def serve(settings: ServerSettings, http: bool) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(runtime.run)
         try:
-            table, warmup = make_table(settings, runtime, ToolTable)
+            table, warmup = make_table(settings, runtime)
             try:
                 if not http and settings.workers > 1:
                     raise ConfigurationError("workers need HTTP: add --http, or remove workers")
@@ -146,24 +155,26 @@ async def _serve_stdio(table: ToolTable, settings: ServerSettings) -> None:
 
 async def _serve_http(table: ToolTable, warmup: Sequence[str], settings: ServerSettings) -> None:
     # Both load the SDK, which invalid settings need not wait for.
-    from mcp_servers.serving._http import GuardedServer, HttpServer
-    from mcp_servers.serving._workers import WorkerProcesses
+    from mcp_servers.serving._http import HttpServer, listen, listen_unix, public_address
+    from mcp_servers.serving._workers import WorkerServer
 
     with ExitStack() as stack:
-        listener = HttpServer.listen(settings.host, settings.port)
+        path = settings.socket
+        listener = listen(settings.host, settings.port) if path is None else listen_unix(path)
         stack.enter_context(listener)
-        tokens = _tokens(settings, stack, listener.getsockname()[1])
-        options = settings.http_options(tokens)
-        server = (
-            HttpServer(table, options, listener)
-            if settings.workers == 1
-            else GuardedServer(WorkerProcesses(settings, [*table.backends]), options, listener)
-        )
+        _, port = public_address(listener, settings.http_options(None))
+        options = settings.http_options(_tokens(settings, stack, port))
+        server: HttpServer | WorkerServer
+        if settings.workers == 1:
+            server = HttpServer(table, options, listener)
+        else:
+            server = WorkerServer(settings, warmup, options, listener)
 
         def ready() -> None:
-            _say(f"serving {', '.join(settings.backends)} at {server.url}")
+            _say(f"serving {', '.join(settings.backends)} at {server.url if path is None else path}")
 
-        await _until_signal(lambda: server.serve(ready, warmup), server.stop)
+        serve = server.serve(ready, warmup) if isinstance(server, HttpServer) else server.serve(ready)
+        await _until_signal(lambda: serve, server.stop)
 
 
 def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, str] | None:

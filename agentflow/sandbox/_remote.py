@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, TypedDict
+from typing import TypedDict
 
 import anyio
 import httpx2
@@ -13,9 +13,7 @@ import mcp_types as types
 import msgspec
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from msgspec import Struct
 from pydantic import ValidationError
 
 from agentflow._typeguards import is_object
@@ -24,17 +22,16 @@ from agentflow.errors import ErrorKind, ToolFailure, unwrap_group
 from agentflow.sandbox._launch import ServerLauncher, local_token
 from agentflow.sandbox._names import Names
 from agentflow.sandbox._tool_host import ToolHost
-from mcp_servers import Image, ResourceLink, TextContent, Tool, ToolError, ToolResult
+from mcp_servers import Tool, ToolResult
 from mcp_servers.core import (
     CARD_KEY,
-    ERROR_KEY,
     TIMEOUT_KEY,
     UNUSABLE_KEY,
     Hints,
-    Part,
     ProgressSink,
     did_you_mean,
 )
+from mcp_servers.serving import SteadyTransport, failure_of, progress_relay, tool_result
 
 logger = logging.getLogger(__name__)
 
@@ -43,31 +40,6 @@ GRACE_SECONDS = 5.0
 
 RESOURCE_NOT_FOUND = -32002
 """Error code of servers with a handshake; newer ones use `INVALID_PARAMS`."""
-
-KEEPALIVE_SECONDS: Final = 2.0
-"""Seconds after which idle connections are dropped, before a server does: a call must not use a dying connection."""
-
-KIND_KEY: Final = "agentflow/kind"
-"""Key in an error's `data` for the `ErrorKind` of an error made here."""
-
-_REFUSALS: Final = {
-    401: ErrorKind.DENIED,
-    403: ErrorKind.DENIED,
-    413: ErrorKind.BAD_ARGUMENTS,
-    421: ErrorKind.DENIED,
-    429: ErrorKind.BUSY,
-    502: ErrorKind.UNAVAILABLE,
-    503: ErrorKind.UNAVAILABLE,
-}
-"""Kinds of the statuses with which a server refuses a request before any tool sees it."""
-
-_KINDS = {
-    types.REQUEST_TIMEOUT: ErrorKind.TIMEOUT,
-    types.CONNECTION_CLOSED: ErrorKind.UNAVAILABLE,
-    types.METHOD_NOT_FOUND: ErrorKind.UNAVAILABLE,
-    types.INVALID_PARAMS: ErrorKind.BAD_ARGUMENTS,
-}
-"""Kinds of failures for the protocol's error codes."""
 
 
 class RemoteToolHost(ToolHost):
@@ -132,17 +104,17 @@ class RemoteToolHost(ToolHost):
                 tool.name,
                 given,
                 read_timeout_seconds=None if timeout is None else timeout + GRACE_SECONDS,
-                progress_callback=None if progress is None else _relay(progress),
+                progress_callback=None if progress is None else progress_relay(progress),
                 meta=None if timeout is None else {TIMEOUT_KEY: timeout},
             )
         except ToolFailure as failure:
             return ToolResult.failed(failure)
         except MCPError as error:
-            return ToolResult.failed(_failure_of(error, tool.name)).without_secrets()
+            return ToolResult.failed(failure_of(error, tool.name)).without_secrets()
         except (RuntimeError, ValidationError) as error:
             message = f"{tool.name}: the server's answer can't be read: {' '.join(str(error).split())}"
             return ToolResult.failed(ToolFailure(ErrorKind.FAILED, message)).without_secrets()
-        return _tool_result(result).without_secrets()
+        return tool_result(result).without_secrets()
 
     async def read(self, uri: str) -> bytes:
         """Return the target of a result's link."""
@@ -152,7 +124,7 @@ class RemoteToolHost(ToolHost):
         except MCPError as error:
             if error.code in (types.INVALID_PARAMS, RESOURCE_NOT_FOUND):
                 raise ToolFailure(ErrorKind.NOT_FOUND, f"nothing is kept as {uri!r}, or no longer.") from None
-            raise _failure_of(error, self._url) from None
+            raise failure_of(error, self._url) from None
         content = found.contents[0]
         if isinstance(content, types.TextResourceContents):
             return content.text.encode()
@@ -180,7 +152,7 @@ class RemoteToolHost(ToolHost):
     def _explain(self, error: Exception) -> ToolFailure:
         error = unwrap_group(error)
         if isinstance(error, MCPError):
-            return _failure_of(error, self._url)
+            return failure_of(error, self._url)
         return ToolFailure(ErrorKind.UNAVAILABLE, f"{self._url}: {type(error).__name__}: {error}")
 
     @asynccontextmanager
@@ -214,13 +186,6 @@ def _check_json(tool: str, arguments: Mapping[str, object]) -> None:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: no JSON can say this: {error}") from None
 
 
-def _relay(sink: ProgressSink) -> ProgressFnT:
-    async def report(progress: float, total: float | None, message: str | None) -> None:
-        sink(progress, total, message)
-
-    return report
-
-
 async def _list_tools(client: Client) -> list[types.Tool]:
     page = await client.list_tools()
     tools = page.tools
@@ -228,58 +193,6 @@ async def _list_tools(client: Client) -> list[types.Tool]:
         page = await client.list_tools(cursor=page.next_cursor)
         tools += page.tools
     return tools
-
-
-class _FailureDetail(Struct):
-    """Failure of one of our own servers, beside the text of its result."""
-
-    kind: ErrorKind
-    message: str
-    data: dict[str, object] = {}
-
-
-def _tool_result(result: types.CallToolResult) -> ToolResult:
-    """Return the result of a call."""
-    data: dict[str, object] = result.structured_content or {}
-    if not result.is_error:
-        return ToolResult(True, data, None, _parts(result.content, skip=_texts_of_data(result, data)))
-    detail = (result.meta or {}).get(ERROR_KEY)
-    if isinstance(detail, dict):
-        failure = msgspec.convert(detail, _FailureDetail)
-        parts = _parts(result.content, skip=2 if failure.data else 1)
-        return ToolResult(False, failure.data, ToolError(failure.kind, failure.message), parts)
-    # An external server: treat all of its content as text.
-    message = " ".join(block.text for block in result.content if isinstance(block, types.TextContent))
-    return ToolResult(False, data, ToolError(ErrorKind.FAILED, message or "the call failed."))
-
-
-def _texts_of_data(result: types.CallToolResult, data: dict[str, object]) -> int:
-    """Count the leading blocks that only repeat the data."""
-    if data:
-        return 1
-    empty = result.structured_content is not None and len(result.content) == 1
-    return int(empty and isinstance(result.content[0], types.TextContent) and result.content[0].text == "{}")
-
-
-def _parts(content: list[types.ContentBlock], *, skip: int) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    for block in content[skip:]:
-        if isinstance(block, types.TextContent):
-            parts.append(TextContent(block.text))
-        elif isinstance(block, types.ImageContent):
-            parts.append(Image(base64.b64decode(block.data), block.mime_type))
-        elif isinstance(block, types.ResourceLink):
-            parts.append(ResourceLink(block.uri, block.name, block.mime_type or "", block.size or 0))
-    return tuple(parts)
-
-
-def _failure_of(error: MCPError, where: str) -> ToolFailure:
-    """Return the failure that a protocol error means."""
-    if is_object(error.data) and KIND_KEY in error.data:
-        kind = ErrorKind(error.data[KIND_KEY])
-    else:
-        kind = _KINDS.get(error.code, ErrorKind.FAILED)
-    return ToolFailure(kind, f"{where}: {error.message}")
 
 
 def _tool_of(listed: types.Tool) -> Tool:
@@ -327,58 +240,4 @@ def _hints(given: types.ToolAnnotations) -> Hints:
         destructive=given.destructive_hint is not False,
         idempotent=bool(given.idempotent_hint),
         open_world=given.open_world_hint is not False,
-    )
-
-
-class SteadyTransport(httpx2.AsyncHTTPTransport):
-    """Answers in place of a failed server.
-
-    The protocol's client ends, with all calls in flight, when a request raises; with this transport it receives an error for
-    that request and continues. Nothing is sent twice: the caller must find out whether the call has run.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            limits=httpx2.Limits(
-                max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_SECONDS
-            )
-        )
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, once."""
-        try:
-            response = await super().handle_async_request(request)
-            refusal = _REFUSALS.get(response.status_code)
-            if refusal or response.headers.get("content-type", "").startswith("application/json"):
-                await response.aread()
-        except (httpx2.ConnectError, httpx2.ConnectTimeout):
-            return _failure(ErrorKind.UNAVAILABLE, "no server answers.")
-        except httpx2.TransportError as error:
-            lost = f"the connection was lost ({type(error).__name__}); the call may have run or not."
-            return _failure(ErrorKind.UNAVAILABLE, lost)
-        return _failure(refusal, _reason(response)) if refusal else response
-
-
-class _RefusalError(Struct):
-    message: str
-
-
-class _Refusal(Struct):
-    error: _RefusalError
-
-
-def _reason(response: httpx2.Response) -> str:
-    """Return the reason of a server's refusal."""
-    try:
-        refusal = msgspec.json.decode(response.content, type=_Refusal)
-        return f"the server refuses: {refusal.error.message}"
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return f"the server refuses with status {response.status_code}."
-
-
-def _failure(kind: ErrorKind, message: str) -> httpx2.Response:
-    error = types.ErrorData(code=types.CONNECTION_CLOSED, message=message, data={KIND_KEY: kind})
-    body = types.JSONRPCError(jsonrpc="2.0", id=None, error=error)
-    return httpx2.Response(
-        503, headers={"content-type": "application/json"}, content=body.model_dump_json(by_alias=True)
     )

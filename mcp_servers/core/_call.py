@@ -20,6 +20,9 @@ because some clients validate that against the output schema even when the call 
 TIMEOUT_KEY: Final = "agentflow/timeout"
 """Key in the `_meta` of a request that holds the call's time limit in seconds."""
 
+KIND_KEY: Final = "agentflow/kind"
+"""Key in the `data` of a protocol error that holds the `ErrorKind` of the call."""
+
 _RESERVE_SHARE = 8
 _MAX_RESERVE_SECONDS = 0.5
 

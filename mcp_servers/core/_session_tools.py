@@ -147,15 +147,19 @@ class SessionTools(Backend):
     @tool(read_only=True, verb="list", title="List sessions")
     async def list_sessions(self, context: CallContext) -> SessionList:
         """List your live sessions, with their live backends and how long they have been idle."""
-        summaries = [
-            SessionSummary(
-                session=session.handle,
-                parent=session.parent,
-                backends=[*session.live],
-                running=session.gate.running,
-                age_seconds=self._sessions.age_seconds(session),
-                idle_seconds=self._sessions.idle_seconds(session),
-            )
-            for session in self._sessions.list(context.principal)
-        ]
-        return SessionList(sessions=summaries)
+        return SessionList(sessions=session_summaries(self._sessions, context.principal))
+
+
+def session_summaries(sessions: Sessions, principal: str) -> list[SessionSummary]:
+    """Return the live sessions of a principal, oldest first."""
+    return [
+        SessionSummary(
+            session=session.handle,
+            parent=session.parent,
+            backends=[*session.live],
+            running=session.gate.running,
+            age_seconds=sessions.age_seconds(session),
+            idle_seconds=sessions.idle_seconds(session),
+        )
+        for session in sessions.list(principal)
+    ]

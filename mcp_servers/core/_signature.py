@@ -152,14 +152,19 @@ def _result(hints: Mapping[str, typing.Any]) -> tuple[dict[str, object], Dump]:
     return schema, lambda value: as_object(adapter.dump_python(value, mode="json"))
 
 
-def with_required_session(schema: Mapping[str, object]) -> dict[str, object]:
-    """Return the input schema of a stateful tool with a required `session`."""
+def with_required_session(
+    schema: Mapping[str, object], annotations: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the input schema of a stateful tool with a required `session`.
+
+    :param annotations: further members of the schema of `session`.
+    """
     properties, required = schema.get("properties", {}), schema.get("required", [])
     assert is_mapping(properties)
     assert is_list(required)
     return {
         **schema,
-        "properties": {**properties, SESSION_ARGUMENT: REQUIRED_SESSION_SCHEMA},
+        "properties": {**properties, SESSION_ARGUMENT: {**REQUIRED_SESSION_SCHEMA, **annotations}},
         "required": [*required, SESSION_ARGUMENT],
     }
 

@@ -6,17 +6,31 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mcp_servers.serving._access import HttpOptions, Origins, is_loopback, token_path
+    from mcp_servers.serving._client import SteadyTransport, failure_of, progress_relay, tool_result
     from mcp_servers.serving._http import HttpServer
     from mcp_servers.serving._protocol import McpAdapter
     from mcp_servers.serving._stdio import serve_stdio
 
-__all__ = ["HttpOptions", "HttpServer", "McpAdapter", "Origins", "is_loopback", "serve_stdio", "token_path"]
+__all__ = [
+    "HttpOptions",
+    "HttpServer",
+    "McpAdapter",
+    "Origins",
+    "SteadyTransport",
+    "failure_of",
+    "is_loopback",
+    "progress_relay",
+    "serve_stdio",
+    "token_path",
+    "tool_result",
+]
 
 # Most of them load the MCP SDK.
 __getattr__ = lazy_exports(
     __name__,
     {
         "._access": ["HttpOptions", "Origins", "is_loopback", "token_path"],
+        "._client": ["SteadyTransport", "failure_of", "progress_relay", "tool_result"],
         "._http": ["HttpServer"],
         "._protocol": ["McpAdapter"],
         "._stdio": ["serve_stdio"],

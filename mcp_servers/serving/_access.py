@@ -1,13 +1,17 @@
 """Access to a server over HTTP: its options, tokens, hosts, origins and rate limits."""
 
+import fcntl
 import hashlib
 import hmac
+import mmap
 import os
 import secrets
+import struct
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +38,8 @@ class HttpOptions:
     """Address to listen on."""
     port: int = 18890
     """Port to listen on; 0: any free port."""
+    name: str | None = None
+    """Name of the server among several, which requests are routed by."""
     tokens: Mapping[str, str] | None = None
     """Bearer token of each principal; `None`: no token needed, which only a loopback address allows."""
     scopes: Mapping[str, Sequence[str]] = field(default_factory=dict[str, "Sequence[str]"])
@@ -48,6 +54,8 @@ class HttpOptions:
     """Forms of results by client name."""
     requests_per_minute: float | None = None
     """Maximum requests per minute of one principal."""
+    rate_file: Path | None = None
+    """File in which servers on one machine share that limit."""
     body_bytes: int = 16 * MIB
     """Maximum request size."""
     max_concurrent_calls: int = 256
@@ -134,24 +142,86 @@ class Origins:
 
 
 class RateLimit:
-    """Token bucket per principal: `per_minute` requests on average, with bursts of the same size."""
+    """Limit per principal: `per_minute` requests on average, with bursts of the same size."""
 
-    def __init__(self, per_minute: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Set the rate."""
-        self._per_minute = per_minute
+    def __init__(
+        self,
+        per_minute: float,
+        principals: Iterable[str] = (),
+        *,
+        file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Set the rate.
+
+        :param principals: all principals, for a shared file.
+        :param file: file in which the servers of a machine share the limit.
+        :raises ConfigurationError: if it can't be used.
+        """
+        self._interval = 60 / per_minute
         self._clock = clock
-        self._buckets: dict[str, tuple[float, float]] = {}
+        self._shared = None if file is None else _SharedTimes(file, sorted(principals))
+        # When the requests admitted so far would end, if they had come at the rate.
+        self._times: MutableMapping[str, float] = {} if self._shared is None else self._shared
 
     def wait(self, principal: str) -> float:
         """Return the seconds to wait before the next request; 0 means that the request is admitted and counted."""
-        now = self._clock()
-        left, then = self._buckets.get(principal, (self._per_minute, now))
-        left = min(self._per_minute, left + (now - then) * self._per_minute / 60)
-        if left < 1:
-            self._buckets[principal] = (left, now)
-            return (1 - left) * 60 / self._per_minute
-        self._buckets[principal] = (left - 1, now)
-        return 0.0
+        with nullcontext() if self._shared is None else self._shared.locked():
+            now = self._clock()
+            burst = max(60.0, self._interval)
+            then = max(now, self._times.get(principal, 0.0))
+            if then > now + burst + self._interval:
+                then = now  # a file from before the machine started
+            excess = then + self._interval - now - burst
+            # The sums of many intervals are not exact.
+            if excess > self._interval * 1e-6:
+                return excess
+            self._times[principal] = then + self._interval
+            return 0.0
+
+
+_TIME = struct.Struct("d")
+
+
+class _SharedTimes(MutableMapping[str, float]):
+    """A time for each principal, in a file that several processes map into their memory."""
+
+    def __init__(self, path: Path, principals: Sequence[str]) -> None:
+        self._places = {principal: place * _TIME.size for place, principal in enumerate(principals)}
+        size = max(1, len(principals)) * _TIME.size
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            weakref.finalize(self, os.close, self._file)
+            if os.fstat(self._file).st_size < size:
+                os.truncate(self._file, size)
+            self._memory = mmap.mmap(self._file, size)
+        except OSError as error:
+            raise ConfigurationError(f"rate_file: {path}: {error.strerror}") from None
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Exclude the other processes."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def __getitem__(self, principal: str) -> float:
+        (value,) = _TIME.unpack_from(self._memory, self._places[principal])
+        return float(value)
+
+    def __setitem__(self, principal: str, value: float) -> None:
+        _TIME.pack_into(self._memory, self._places[principal], value)
+
+    def __delitem__(self, principal: str) -> None:
+        self[principal] = 0.0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def token_path(port: int, environment: Mapping[str, str] = os.environ) -> Path:

@@ -65,6 +65,10 @@ class Connections:
 
         return LimitedConnection
 
+    def limited(self, connection: asyncio.Protocol) -> asyncio.Protocol:
+        """Return the protocol of a connection that is one of these."""
+        return _Connection(self, connection)
+
     @contextmanager
     def answering(self, peer: Peer | None) -> Generator[Callable[[], None]]:
         """Enter when the headers of a request are complete; call the yielded function if its token is valid."""

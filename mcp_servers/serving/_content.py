@@ -50,6 +50,13 @@ def resource_contents(resource: Resource) -> types.TextResourceContents | types.
     return types.BlobResourceContents(uri=resource.uri, mime_type=resource.mime, blob=blob)
 
 
+def kept_resource(uri: str, content: types.TextResourceContents | types.BlobResourceContents) -> Resource:
+    """Convert the contents of a resource of another server back."""
+    text = isinstance(content, types.TextResourceContents)
+    data = content.text.encode() if text else base64.b64decode(content.blob)
+    return Resource(uri, uri.rpartition("/")[2], content.mime_type or "", data)
+
+
 def _part(part: Part) -> types.ContentBlock:
     if isinstance(part, TextContent):
         return types.TextContent(text=sound_text(part.text))

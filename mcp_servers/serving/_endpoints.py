@@ -5,16 +5,18 @@ from functools import cache
 from typing import Any
 
 import anyio
+import msgspec
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 from mcp.server import Server
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentflow.telemetry import observe_queue
-from mcp_servers.core._session_tools import SESSIONS
+from mcp_servers.core._call import ResourceLink
+from mcp_servers.core._session_tools import SESSIONS, session_summaries
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._access import HttpOptions, Scopes
 from mcp_servers.serving._client_profiles import ClientProfiles
@@ -22,16 +24,30 @@ from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._metrics import Metrics, own_usage
 from mcp_servers.serving._post_response import PostResponse
 from mcp_servers.serving._protocol import McpAdapter, RequestContext
+from mcp_servers.serving._proxy import SESSIONS_HEADER
 from mcp_servers.serving._request_bodies import RequestIds
+from mcp_servers.serving._server_names import split_connection
 
 PRINCIPAL = "agentflow.principal"
 """Key of the principal in a request's ASGI scope."""
 
 CONNECTION = b"mcp-session-id"
-"""Header with the id of a handshake-era connection. With several workers the client's id ends in the number of its worker."""
+"""Header with the id of a handshake-era connection. That of a named server ends in its name."""
+
+SESSIONS_PATH = "/sessions"
+"""The live sessions of a client in this server alone; needs a token."""
 
 EXPIRY_SECONDS = 5.0
 """Interval between checks for idle sessions."""
+
+
+class SessionsReport(msgspec.Struct):
+    """The sessions of a client in one server."""
+
+    sessions: list[dict[str, object]]
+    """The live sessions."""
+    resources: list[ResourceLink]
+    """Links to their resources."""
 
 
 class TableEndpoints:
@@ -94,6 +110,12 @@ class TableEndpoints:
         sessions = {"agentflow_sessions": ("Live sessions.", len(self._table.sessions))}
         return self._metrics.render({**sessions, **own_usage()})
 
+    def sessions_report(self, principal: str) -> bytes:
+        """Return the sessions of a principal in this server, and links to their resources, as JSON."""
+        summaries = session_summaries(self._table.sessions, principal)
+        sessions = [one.model_dump(mode="json") for one in summaries]
+        return msgspec.json.encode(SessionsReport(sessions, [*self._table.sessions.links(principal)]))
+
     async def _run(
         self, manager: StreamableHTTPSessionManager, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED
     ) -> None:
@@ -104,8 +126,12 @@ class TableEndpoints:
     def _answering(self, application: ASGIApp) -> ASGIApp:
         """Answer POST requests with JSON instead of events where possible, and refuse reused request ids."""
         ids = RequestIds(CONNECTION, self._options.body_bytes)
+        name = self._options.name
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if name is not None:
+                scope, send = self._routed(scope, send, name)
+
             async def plainly(scope: Scope, receive: Receive, send: Send) -> None:
                 await PostResponse(send).run(application, scope, receive)
 
@@ -115,6 +141,26 @@ class TableEndpoints:
                 await application(scope, receive, send)
 
         return answer
+
+    def _routed(self, scope: Scope, send: Send, name: str) -> tuple[Scope, Send]:
+        """Name this server in the ids of connections, and report its load with each answer."""
+        headers = [
+            (key, _own_id(value, name) if key == CONNECTION else value) for key, value in scope["headers"]
+        ]
+        principal: str = scope[PRINCIPAL]
+
+        async def send_routed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                full = b"; full" if self._table.sessions.full(principal) else b""
+                load = (SESSIONS_HEADER, b"%d%s" % (len(self._table.sessions), full))
+                named = [
+                    (key, value + b"-" + name.encode() if key.lower() == CONNECTION else value)
+                    for key, value in message["headers"]
+                ]
+                message = {**message, "headers": [*named, load]}
+            await send(message)
+
+        return {**scope, "headers": headers}, send_routed
 
     def _manager(self, adapter: McpAdapter) -> StreamableHTTPSessionManager:
         server = adapter.server()
@@ -142,6 +188,7 @@ class TableEndpoints:
                 scopes=scopes,
                 metrics=self._metrics,
                 profiles=profiles,
+                routed=self._options.name is not None,
             )
 
         alone = {f"/{name}/mcp": adapter(name) for name in self._table.backends if name != SESSIONS}
@@ -151,6 +198,12 @@ class TableEndpoints:
         while True:
             await anyio.sleep(EXPIRY_SECONDS)
             await self._table.sessions.expire()
+
+
+def _own_id(connection: bytes, name: str) -> bytes:
+    """Return the SDK's id of a connection of this server; that of another server is unknown to the SDK."""
+    own, server = split_connection(connection.decode("latin-1"))
+    return own.encode("latin-1") if server == name else connection
 
 
 async def respond(

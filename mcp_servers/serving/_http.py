@@ -1,16 +1,17 @@
-"""MCP over streamable HTTP: a guarded port in front of one tool table or of several worker processes."""
+"""MCP over streamable HTTP: a guarded port in front of a tool table."""
 
+import errno
 import json
 import math
 import socket
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import anyio
 import uvicorn
-from anyio.abc import TaskStatus
 from mcp.server import Server
 from mcp_types import INVALID_REQUEST
 from starlette.middleware.cors import CORSMiddleware
@@ -21,7 +22,7 @@ from mcp_servers.core._shares import Shares
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, RateLimit, Scopes
 from mcp_servers.serving._connections import Connections, max_connections
-from mcp_servers.serving._endpoints import CONNECTION, TableEndpoints, admit, respond
+from mcp_servers.serving._endpoints import CONNECTION, SESSIONS_PATH, TableEndpoints, admit, respond
 from mcp_servers.serving._protocol import STRUCTURED
 from mcp_servers.serving._request_bodies import (
     LARGE_BYTES,
@@ -30,9 +31,6 @@ from mcp_servers.serving._request_bodies import (
     RequestBodies,
     body_size,
 )
-
-if TYPE_CHECKING:
-    from mcp_servers.serving._workers import WorkerProcesses
 
 HEALTH = "/health"
 """Liveness; needs no token."""
@@ -51,29 +49,31 @@ ACCEPTED_AT_ONCE = 4
 WAITING_CONNECTIONS = 2048
 """Connections that wait to be accepted."""
 
+IDLE_SECONDS = 5
+"""Time after which an idle connection is closed."""
+PROXIED_SECONDS = 86_400
+"""The same for connections of a proxy."""
+
 CLOSE_SECONDS = 5.0
 """Time for the web server to close its connections after the last answer."""
-
-
-HttpApplication: TypeAlias = "TableEndpoints | WorkerProcesses"
-"""The application behind a guarded port."""
 
 
 class Guard:
     """ASGI application that checks host, origin, token and rate, in that order, and then calls the endpoint of the path."""
 
     def __init__(
-        self, application: HttpApplication, options: HttpOptions, port: int, connections: Connections
+        self, application: TableEndpoints, options: HttpOptions, port: int, connections: Connections
     ) -> None:
         """Guard an application that listens on this port. Without tokens every client is the principal `local`."""
         self._application = application
         self._origins = Origins(options.host, port, options.allowed_origins, options.allowed_hosts)
         self._tokens = None if options.tokens is None else BearerTokens(options.tokens)
         rate = options.requests_per_minute
-        self._rate = None if rate is None else RateLimit(rate)
+        clients = options.clients()
+        principals = options.tokens or (LOCAL,)
+        self._rate = None if rate is None else RateLimit(rate, principals, file=options.rate_file)
         self._scopes = Scopes(options.scopes)
         self._connections = connections
-        clients = options.clients()
         self._requests = Shares(connections.limit, dict.fromkeys(clients))
         self._bodies = RequestBodies(options.body_bytes, clients)
         self.waiting_for: Sequence[str] = ()
@@ -113,7 +113,7 @@ class Guard:
             return await self._say_ready(send)
         principal = LOCAL if self._tokens is None else self._tokens.principal(headers.get(b"authorization"))
         endpoint = self._application.by_path.get(path)
-        if endpoint is None and path != METRICS:
+        if endpoint is None and path not in (METRICS, SESSIONS_PATH):
             # Before the token is checked: clients look for OAuth metadata without one, and 404 tells them that there is none.
             known = f"; available: {', '.join(self._application.by_path)}" if principal else ""
             return await self._refuse(send, 404, f"unknown endpoint{known}")
@@ -123,6 +123,8 @@ class Guard:
             challenge = [(b"www-authenticate", b"Bearer"), *close]
             return await self._refuse(send, 401, "a valid bearer token is required", challenge)
         identified()
+        if path == SESSIONS_PATH:
+            return await respond(send, 200, self._application.sessions_report(principal))
         if endpoint is None:
             text = await self._application.metrics_text()
             return await respond(send, 200, text.encode(), b"text/plain; version=0.0.4")
@@ -195,73 +197,119 @@ async def _answer(
     await respond(send, status, json.dumps(body).encode(), headers=headers)
 
 
-class GuardedServer:
-    """An HTTP server with access control in front of an application."""
+def listen(host: str, port: int) -> socket.socket:
+    """Create a listening socket.
+
+    :raises ConfigurationError: if the address is not available.
+    """
+    with ExitStack() as stack:
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, kind, protocol, _, address = addresses[0]
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(WAITING_CONNECTIONS)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigurationError(f"cannot listen on {host}:{port}: {reason}") from None
+        stack.pop_all()
+    return listener
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """Create a listening Unix socket, which only this user can connect to; one that a dead server left is replaced.
+
+    :raises ConfigurationError: if the path is not available.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if path.is_socket() and probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink()
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(WAITING_CONNECTIONS)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(f"cannot listen on {path}: {error.strerror or error}") from None
+    return listener
+
+
+def public_address(listener: socket.socket, options: HttpOptions) -> tuple[str, int]:
+    """Return host and port for clients; behind a Unix socket those of the options."""
+    if listener.family == socket.AF_UNIX:
+        return options.host, options.port
+    host, port, *_ = listener.getsockname()
+    return host, port
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the URL of all backends together."""
+    return f"http://[{host}]:{port}/mcp" if ":" in host else f"http://{host}:{port}/mcp"
+
+
+class HttpServer:
+    """HTTP server for a started tool table. See docs/mcp-servers.md."""
 
     def __init__(
-        self, application: HttpApplication, options: HttpOptions, listener: socket.socket | None = None
+        self,
+        table: ToolTable,
+        options: HttpOptions | None = None,
+        listener: socket.socket | None = None,
+        *,
+        extend: Callable[[Server[Any]], object] = lambda _: None,
     ) -> None:
         """Prepare to serve.
 
-        :param listener: a listening socket; by default one is created from the options.
+        :param listener: a listening socket; by default one is created from the options. For a Unix socket the options
+            hold the address that clients use.
+        :param extend: adds handlers to each endpoint's MCP server.
         :raises ConfigurationError: if the options would admit unauthorized clients, or the address is not available.
         """
+        options = options or HttpOptions()
         options.check()
-        self._application = application
+        self._application = TableEndpoints(table, options, extend)
         self._options = options
-        self._socket = listener or self.listen(options.host, options.port)
+        self._socket = listener or listen(options.host, options.port)
         self._stop = anyio.Event()
         self._warming = anyio.CancelScope()
         self._failure: AgentFlowError | None = None
-        self.host, self.port = self._socket.getsockname()[:2]
-
-    @staticmethod
-    def listen(host: str, port: int) -> socket.socket:
-        """Create a listening socket.
-
-        :raises ConfigurationError: if the address is not available.
-        """
-        with ExitStack() as stack:
-            try:
-                addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                family, kind, protocol, _, address = addresses[0]
-                listener = stack.enter_context(socket.socket(family, kind, protocol))
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(address)
-                listener.listen(WAITING_CONNECTIONS)
-            except OSError as error:
-                reason = error.strerror or error
-                raise ConfigurationError(f"cannot listen on {host}:{port}: {reason}") from None
-            stack.pop_all()
-        return listener
+        self.host, self.port = public_address(self._socket, options)
 
     @property
     def url(self) -> str:
         """URL of all backends together."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/mcp"
+        return url_of(self.host, self.port)
 
     def stop(self) -> None:
         """Refuse new requests, let running ones finish for `grace_seconds`, end every session."""
         self._stop.set()
         self._warming.cancel()
 
-    async def serve(self, ready: Callable[[], object] = lambda: None, warmup: Sequence[str] = ()) -> None:
+    async def serve(
+        self,
+        ready: Callable[[], object] = lambda: None,
+        warmup: Sequence[str] = (),
+        *,
+        waiting: Callable[[Sequence[str]], object] = lambda _: None,
+    ) -> None:
         """Serve until `stop`.
 
         :param ready: is called when requests are answered and the backends in `warmup` are warm.
         :param warmup: backends to warm up, one after the other; calls to others are already answered meanwhile.
-        :raises AgentFlowError: if a backend cannot be warmed up, or the application fails.
+        :param waiting: is called with the backends that are not ready yet, whenever they change.
+        :raises AgentFlowError: if a backend cannot be warmed up.
         """
         connections = Connections(max_connections())
         guard = Guard(self._application, self._options, self.port, connections)
-        server = _Server(self._with_cors(guard), connections)
+        server = _Server(self._with_cors(guard), connections, proxied=self._socket.family == socket.AF_UNIX)
         async with anyio.create_task_group() as group:
-            await group.start(self._run)
+            await group.start(self._application.run)
             group.start_soon(server.serve, [self._socket])
             group.start_soon(connections.watch)
             await server.begun.wait()
-            await self._warm(guard, warmup)
+            await self._warm(guard, warmup, waiting)
             if self._failure is None:
                 if not self._stop.is_set():
                     ready()
@@ -279,22 +327,18 @@ class GuardedServer:
         if self._failure is not None:
             raise self._failure
 
-    async def _run(self, *, task_status: TaskStatus[None]) -> None:
-        try:
-            await self._application.run(task_status=task_status)
-        except AgentFlowError as error:
-            self._failure = error
-            self.stop()
-
-    async def _warm(self, guard: Guard, backends: Sequence[str]) -> None:
+    async def _warm(
+        self, guard: Guard, backends: Sequence[str], waiting: Callable[[Sequence[str]], object]
+    ) -> None:
         """Warm the backends up, unless the server is stopped meanwhile."""
 
-        def waiting(names: Sequence[str]) -> None:
+        def changed(names: Sequence[str]) -> None:
             guard.waiting_for = names
+            waiting(names)
 
         with self._warming:
             try:
-                await self._application.warm(backends, waiting)
+                await self._application.warm(backends, changed)
             except AgentFlowError as error:
                 self._failure = error
 
@@ -311,35 +355,16 @@ class GuardedServer:
         )
 
 
-class HttpServer(GuardedServer):
-    """HTTP server for a started tool table. See docs/mcp-servers.md."""
-
-    def __init__(
-        self,
-        table: ToolTable,
-        options: HttpOptions | None = None,
-        listener: socket.socket | None = None,
-        *,
-        extend: Callable[[Server[Any]], object] = lambda _: None,
-    ) -> None:
-        """Prepare to serve.
-
-        :param listener: a listening socket; by default one is created from the options.
-        :param extend: adds handlers to each endpoint's MCP server.
-        :raises ConfigurationError: if the options would admit unauthorized clients, or the address is not available.
-        """
-        options = options or HttpOptions()
-        super().__init__(TableEndpoints(table, options, extend), options, listener)
-
-
 class _Server(uvicorn.Server):
     """Web server that leaves signals to the program and signals its end."""
 
-    def __init__(self, app: ASGIApp, connections: Connections) -> None:
+    def __init__(self, app: ASGIApp, connections: Connections, *, proxied: bool) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=connections.protocol(),
+                # A proxy limits the time of its clients, and none of its connections may end while it sends a request.
+                http="h11" if proxied else connections.protocol(),
+                timeout_keep_alive=PROXIED_SECONDS if proxied else IDLE_SECONDS,
                 ws="none",
                 # The address of a client in its requests is that of its connection.
                 proxy_headers=False,

@@ -10,6 +10,7 @@ import mcp_types as types
 from mcp.server import Server, ServerRequestContext
 from mcp.server.caching import CacheHint
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import X_MCP_HEADER_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from agentflow import __version__
@@ -18,7 +19,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import TIMEOUT_KEY, ProgressSink, ToolResult
 from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.core._sessions import DefaultSession
-from mcp_servers.core._signature import with_required_session
+from mcp_servers.core._signature import SESSION_ARGUMENT, with_required_session
 from mcp_servers.core._table import ToolTable
 from mcp_servers.core._tool import CARD_KEY, UNUSABLE_KEY, Tool
 from mcp_servers.serving._access import Scopes
@@ -27,6 +28,7 @@ from mcp_servers.serving._content import RANGE_TEMPLATE, ResourceRange, call_res
 from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._metrics import Metrics
 from mcp_servers.serving._post_response import POST_RESPONSE, PostResponse
+from mcp_servers.serving._proxy import SESSION_HEADER
 
 RequestContext: TypeAlias = ServerRequestContext[Any, Any]
 """The SDK's context of a request."""
@@ -60,6 +62,7 @@ class McpAdapter:
         scopes: Scopes | None = None,
         metrics: Metrics | None = None,
         profiles: ClientProfiles | None = None,
+        routed: bool = False,
     ) -> None:
         """Create the adapter.
 
@@ -71,8 +74,10 @@ class McpAdapter:
         :param scopes: backends that each principal may use.
         :param metrics: counts the calls.
         :param profiles: forms of results by client.
+        :param routed: clients name the session of a call in a header, too, for a router.
         """
         self._table = table
+        self._routed = routed
         self._principal = principal
         self._default = default
         self._limiters = limiters
@@ -94,8 +99,9 @@ class McpAdapter:
         """Return the SDK's server for any transport."""
 
         def schema_of(name: str) -> dict[str, object] | None:
-            tool = self._tools.get(name)
-            return None if tool is None else tool.input_schema
+            # Without the header the call is still passed on to the right server; `_check_header` refuses a wrong one.
+            tool = None if self._routed else self._tools.get(name)
+            return {} if tool is None else tool.input_schema
 
         return Server(
             self._name,
@@ -159,7 +165,9 @@ class McpAdapter:
         if self._edition != (edition := self._table.edition):
             self._edition = edition
             self._known = {
-                tool.name: tool if self._default or not tool.stateful else _with_required_session(tool)
+                tool.name: tool
+                if self._default or not tool.stateful
+                else _with_required_session(tool, in_header=self._routed)
                 for tool in self._table.tools
                 if self._backend is None or tool.backend in (self._backend, SESSIONS)
             }
@@ -301,6 +309,7 @@ class McpAdapter:
             if tool is None:
                 raise self._table.unknown(params.name, self._mine(principal))
             self._check_scope(principal, tool, params.arguments or {})
+            _check_header(context, params.arguments or {})
             limiter = None if self._limiters is None or tool.interjects else self._limiters(tool.backend)
             async with nullcontext() if limiter is None else limiter.slot(principal):
                 result = await self._table.call(
@@ -325,14 +334,23 @@ class McpAdapter:
         return f"{self._description} State lives in sessions. {own} session_fork copies a session with all its state."
 
 
+def _check_header(context: RequestContext, arguments: Mapping[str, object]) -> None:
+    """Refuse a call whose header names another session than its arguments."""
+    header = None if context.request is None else context.request.headers.get(SESSION_HEADER.decode())
+    if header is not None and header != arguments.get(SESSION_ARGUMENT):
+        message = "the header Mcp-Param-Session and the argument `session` must be equal."
+        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
+
+
 def _timeout(meta: types.RequestParamsMeta | None) -> float | None:
     """Return the request's timeout in seconds; `None` if absent or invalid."""
     seconds: object = (meta or {}).get(TIMEOUT_KEY)
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
 
-def _with_required_session(tool: Tool) -> Tool:
-    return replace(tool, input_schema=with_required_session(tool.input_schema))
+def _with_required_session(tool: Tool, *, in_header: bool) -> Tool:
+    schema = with_required_session(tool.input_schema, {X_MCP_HEADER_KEY: "Session"} if in_header else {})
+    return replace(tool, input_schema=schema)
 
 
 def _listed(tool: Tool) -> types.Tool:

@@ -1,10 +1,11 @@
 """Server settings from a file, the environment and the command line, and the tool table that they describe."""
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import re
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Self, TypeVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -21,6 +22,7 @@ from mcp_servers.core._shares import ClientQuota
 from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._access import HttpOptions
 from mcp_servers.serving._client_profiles import ClientProfile
+from mcp_servers.serving._server_names import NAME_PATTERN, UNIX, PeerAddress, handles_of
 from runtimes import MIB, InstanceSpec, Limits, NetworkAccess
 
 NO_TOKEN = "none"
@@ -119,8 +121,16 @@ class ServerSettings(Settings):
     """Address to listen on."""
     port: int = Field(default=18890, ge=0, le=65535)
     """Port to listen on; 0: any free port."""
+    socket: Path | None = None
+    """Unix socket to listen on, instead of host and port."""
     workers: int = Field(default=1, ge=1, le=256)
     """Number of processes that share the port; each session lives in one of them."""
+    name: str | None = Field(default=None, pattern=rf"^{NAME_PATTERN}$")
+    """Name of this server among several behind a balancer; its session handles end in it."""
+    peers: dict[Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")], str] = Field(
+        default_factory=dict[str, str]
+    )
+    """The other servers behind that balancer: name -> `http://host:port` or `unix:/path`. They have the same tokens."""
     token: SecretStr | None = None
     """Bearer token; `none`: no token, on a loopback address only; by default one is generated."""
     tokens: dict[str, Annotated[SecretStr, Field(min_length=1)] | ClientSettings] = Field(
@@ -136,6 +146,8 @@ class ServerSettings(Settings):
     """Forms of results by the name that a client program sends (`my-agent*`, `*`)."""
     rate_limit: PositiveFloat | None = None
     """Maximum requests per minute of one client."""
+    rate_file: Path | None = None
+    """File in which several servers on this machine share `rate_limit`."""
     grace_seconds: float = Field(default=10.0, ge=0)
     """Time for running calls to finish when the server stops."""
     log_level: Level = Level.INFO
@@ -175,11 +187,42 @@ class ServerSettings(Settings):
                     raise ValueError(f"tokens: {name}: backend {backend!r} is not served: add it to backends")
         return self
 
+    @model_validator(mode="after")
+    def _peers_are_others(self) -> Self:
+        if self.peers and self.name is None:
+            raise ValueError("name: peers reach this server by its name: set name")
+        if self.workers > 1 and self.name is not None and not re.fullmatch("[a-z][a-z0-9]*", self.name):
+            raise ValueError(
+                f"name: {self.name!r} is that of a worker: start with a letter, without a hyphen"
+            )
+        if self.name in self.peers:
+            raise ValueError(f"peers: {self.name!r} is this server itself: name only the others")
+        for name, address in self.peers.items():
+            if not re.fullmatch(r"https?://[^/]+/?|unix:/.+", address):
+                raise ValueError(f"peers: {name}: {address!r} is neither http://host:port nor unix:/path")
+        return self
+
     def client_tokens(self) -> dict[str, str]:
         """Return the token of each client."""
         return {
             name: (client.token if isinstance(client, ClientSettings) else client).get_secret_value()
             for name, client in self.tokens.items()
+        }
+
+    def principal_tokens(self) -> dict[str, str]:
+        """Return the token of each principal, without a generated one."""
+        own = None if self.token is None else self.token.get_secret_value()
+        return {**self.client_tokens(), **({} if own in (None, NO_TOKEN) else {OWNER: own})}
+
+    def peer_addresses(self) -> dict[str, PeerAddress]:
+        """Return the address of each peer."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        own = f"http://{host}:{self.port}"
+        return {
+            name: PeerAddress(own, address.removeprefix(UNIX))
+            if address.startswith(UNIX)
+            else PeerAddress(address.rstrip("/"))
+            for name, address in self.peers.items()
         }
 
     def scopes(self) -> dict[str, list[str]]:
@@ -217,7 +260,9 @@ class ServerSettings(Settings):
             profiles=self.client_profiles,
             allowed_origins=tuple(self.allowed_origins),
             allowed_hosts=tuple(self.allowed_hosts),
+            name=self.name,
             requests_per_minute=self.rate_limit,
+            rate_file=self.rate_file,
             body_bytes=self.calls.body_bytes,
             max_concurrent_calls=self.calls.max_concurrent,
             max_waiting_calls=self.calls.max_waiting,
@@ -235,19 +280,9 @@ class ServerSettings(Settings):
         )
 
 
-T = TypeVar("T", bound=ToolTable)
-
-
-def make_table(
-    settings: ServerSettings,
-    runtime: RuntimeHost,
-    kind: type[T],
-    handles: Callable[[], str] = new_handle,
-    quotas: Mapping[str, ClientQuota] | None = None,
-) -> tuple[T, list[str]]:
+def make_table(settings: ServerSettings, runtime: RuntimeHost) -> tuple[ToolTable, list[str]]:
     """Return the tool table that the settings describe, and the names of the backends to warm up before it is ready.
 
-    :param quotas: clients among whom the sessions are divided; by default those of the settings.
     :raises ConfigurationError: if the settings are invalid.
     """
     names = list(settings.backends)
@@ -260,6 +295,12 @@ def make_table(
     given_settings = settings.backend_settings()
     for name, backend in backends.items():
         backend.check(given_settings.get(name, {}))
+    kind = ToolTable
+    if settings.name is not None:
+        # Loads the SDK, which a single server need not wait for.
+        from mcp_servers.serving._peers import JoinedTable
+
+        kind = partial(JoinedTable, settings.name, settings.peer_addresses(), settings.principal_tokens())
     table = kind(
         backends.values(),
         runtime=runtime.get,
@@ -267,10 +308,8 @@ def make_table(
         settings={
             backend.name: given_settings[name] for name, backend in backends.items() if name in given_settings
         },
-        limits=settings.table_limits()
-        if quotas is None
-        else replace(settings.table_limits(), clients=quotas),
-        handles=handles,
+        limits=settings.table_limits(),
+        handles=new_handle if settings.name is None else handles_of(settings.name),
         archive=settings.sessions.files_kept(),
     )
     # Backends that discover their tools are warmed up before any client lists tools.

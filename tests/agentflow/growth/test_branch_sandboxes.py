@@ -15,6 +15,7 @@ from agentflow.sandbox import Backend, Sandbox, SandboxSettings, Session, tool
 from agentflow.trajectory import Action, ActionOutcome, Isolation, PlanRequest, Proposal, Tree, Verdict
 from mcp_servers import Output
 from tests.agentflow.growth._functions import SEED, Act, JudgeBy, PlanBy, fresh_page, stateful_plan
+from tests.mcp_servers._balancer import TOKEN, Balanced, balanced
 
 SMALL = GrowthSettings(max_depth=3, branching_factor=2, depth_threshold=2)
 
@@ -190,6 +191,44 @@ async def test_killing_the_sandboxes_during_a_replay_does_not_change_the_tree(at
     executor = KillOnce(at, "all")
     assert await grown(executor, kept) == whole
     assert executor.times == 0
+
+
+class KillServer(Act):
+    """Kills the server of the n-th action after it."""
+
+    def __init__(self, both: Balanced, at: int) -> None:
+        super().__init__()
+        self.at = at
+        self.killed = ""
+        self._begun = False
+        self._both = both
+
+    async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
+        outcome = await super().act(sandbox, action)
+        if len(self.acted) > self.at and not self._begun:
+            self._begun = True
+            info = (await sandbox.list_sessions())[0]
+            self.killed = info.session.rpartition("-")[2]
+            self._both.running[self.killed].process.kill()
+        return outcome
+
+
+@pytest.mark.promise("growth:killed")
+@pytest.mark.parametrize("at", [0, 4])
+async def test_killing_one_of_two_servers_behind_a_balancer_does_not_change_the_tree(at: int) -> None:
+    async with balanced("bash", "code") as both, Sandbox(both.url, token=TOKEN) as base:
+        executor = KillServer(both, at)
+        growing = Grower(
+            SMALL,
+            run="run",
+            planner=PlanBy(stateful_plan),
+            executor=executor,
+            verifier=JudgeBy(),
+            sandboxes=BranchSandboxes(base, await base.tools(["bash_run", "code_run"])),
+        )
+        tree = await growing.grow(SEED, fresh_page(None))
+    assert executor.killed in both.running
+    assert tree == await grown(Act())
 
 
 @pytest.mark.promise("growth:killed")

@@ -1,9 +1,12 @@
 """Tokens, hosts, origins, rates."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentflow.errors import ConfigurationError
 from mcp_servers.serving._access import BearerTokens, Origins, RateLimit, is_loopback
 from tests.mcp_servers._now import Now
 
@@ -72,3 +75,31 @@ def test_no_more_requests_pass_than_the_rate_allows(pauses: list[float], per_min
         now.seconds += pause
         passed += rate.wait("a") == 0.0
     assert passed <= per_minute * (1 + now.seconds / 60) + 1e-6
+
+
+@pytest.mark.promise("mcp:workers:rate")
+def test_servers_with_one_file_share_a_rate(tmp_path: Path) -> None:
+    now = Now()
+    file = tmp_path / "rates"
+    one, two = (RateLimit(60, ["b", "a"], file=file, clock=now) for _ in range(2))
+    assert [rate.wait("a") for rate in [one, two] * 30] == [0.0] * 60
+    assert one.wait("a") == two.wait("a") == pytest.approx(1.0)
+    assert two.wait("b") == 0.0
+    now.seconds = 1.0
+    assert sorted([one.wait("a"), two.wait("a")]) == [0.0, pytest.approx(1.0)]
+
+
+@pytest.mark.promise("mcp:workers:rate")
+def test_a_file_of_rates_from_before_a_reboot_delays_nobody(tmp_path: Path) -> None:
+    now = Now()
+    now.seconds = 1e6
+    file = tmp_path / "rates"
+    assert RateLimit(60, ["a"], file=file, clock=now).wait("a") == 0.0
+    now.seconds = 5.0
+    assert RateLimit(60, ["a"], file=file, clock=now).wait("a") == 0.0
+
+
+@pytest.mark.promise("mcp:workers:rate")
+def test_a_file_of_rates_that_can_t_be_opened_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^rate_file: .*: Is a directory$"):
+        RateLimit(60, ["a"], file=tmp_path)

@@ -11,6 +11,7 @@ from mcp import Client
 from agentflow.errors import ConfigurationError
 from mcp_servers import HttpOptions, HttpServer, ToolTable
 from mcp_servers.core import ERROR_KEY
+from mcp_servers.serving._http import listen
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._serving import connected, post, request, serving
 
@@ -342,7 +343,7 @@ def test_a_non_loopback_address_needs_a_token() -> None:
 
 
 async def test_an_address_in_use_is_reported_in_one_line(table: ToolTable) -> None:
-    with HttpServer.listen("127.0.0.1", 0) as taken:
+    with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=rf"cannot listen on 127\.0\.0\.1:{port}: "):
             HttpServer(table, HttpOptions(port=port))

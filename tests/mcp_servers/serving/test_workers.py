@@ -1,14 +1,13 @@
 """Several worker processes behind one port, each with its own sessions."""
 
 import os
-import socket
 import sys
 from base64 import b64decode
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import anyio
 import httpx2
@@ -17,15 +16,13 @@ import pytest
 from mcp import Client, MCPError
 from mcp_types import BlobResourceContents, CallToolResult, ResourceLink
 
-from agentflow.actors import Context
 from mcp_servers.core import ERROR_KEY
-from mcp_servers.serving._http import GuardedServer
+from mcp_servers.core._call import KIND_KEY
+from mcp_servers.serving._http import listen
 from mcp_servers.serving._metrics import Metrics, together
+from mcp_servers.serving._server_names import handles_of, server_of, split_connection
 from mcp_servers.serving._settings import ServerSettings
-from mcp_servers.serving._shared_table import handles_of, worker_of
-from mcp_servers.serving._worker_messages import Message, WarmingUp
-from mcp_servers.serving._worker_rpc import Frame, RpcConnection, RpcRequest
-from mcp_servers.serving._workers import WorkerProcesses
+from mcp_servers.serving._workers import WorkerServer
 from tests._processes import commands
 from tests.mcp_servers._counter import noise
 from tests.mcp_servers._program import COUNTER, program
@@ -63,19 +60,27 @@ async def crew(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[TwoWorkerSer
             "backends": {COUNTER: {}, BLOCKER: {}, "files": {}},
             "workers": 2,
             "port": 0,
-            "tokens": {"carol": {"token": TOKENS["carol"], "backends": ["files"]}},
+            "tokens": {**TOKENS, "carol": {"token": TOKENS["carol"], "backends": ["files"]}},
             "calls": {"body_bytes": 100_000},
         }
     )
-    names = ["counter", "blocker", "files"]
-    port = GuardedServer(WorkerProcesses(settings, names), settings.http_options(TOKENS))
-    ready = anyio.Event()
-    async with anyio.create_task_group() as group:
-        group.start_soon(port.serve, ready.set, names)
-        with anyio.fail_after(60):
-            await ready.wait()
-        yield TwoWorkerServer(port.url)
-        port.stop()
+    async with worker_server(settings, ["counter", "blocker", "files"]) as url:
+        yield TwoWorkerServer(url)
+
+
+@asynccontextmanager
+async def worker_server(settings: ServerSettings, names: Sequence[str]) -> AsyncGenerator[str]:
+    """Serve with workers; yield the URL."""
+    with listen(settings.host, settings.port) as listener:
+        options = settings.http_options(settings.principal_tokens())
+        server = WorkerServer(settings, names, options, listener)
+        ready = anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(server.serve, ready.set)
+            with anyio.fail_after(60):
+                await ready.wait()
+            yield server.url
+            server.stop()
 
 
 def data(result: CallToolResult) -> dict[str, Any]:
@@ -94,13 +99,12 @@ def failure(result: CallToolResult) -> tuple[str, str]:
 
 async def in_both(client: Client) -> list[str]:
     """Return the handles of two sessions in different workers; extra sessions are ended."""
-    found: dict[int, str] = {}
+    found: dict[str | None, str] = {}
     while len(found) < 2:
         handle = str(data(await client.call_tool("session_start", {}))["session"])
-        if found.setdefault(worker_of(handle), handle) != handle:
+        if found.setdefault(server_of(handle), handle) != handle:
             await client.call_tool("session_end", {"session": handle})
-    assert sorted(found) == [1, 2]
-    return [found[1], found[2]]
+    return [found["1"], found["2"]]
 
 
 async def end(client: Client, handles: list[str]) -> None:
@@ -121,7 +125,7 @@ async def test_a_session_lives_in_one_worker_and_is_reached_by_every_connection(
                 assert data(await one.call_tool("counter_add", {"session": handle})) == {"count": 1}
                 assert data(await other.call_tool("counter_add", {"session": handle})) == {"count": 2}
                 fork = data(await one.call_tool("session_fork", {"session": handle}))["session"]
-                assert worker_of(fork) == worker_of(handle)
+                assert server_of(fork) == server_of(handle)
                 assert data(await other.call_tool("counter_add", {"session": fork})) == {"count": 3}
                 assert data(await one.call_tool("counter_add", {"session": handle})) == {"count": 3}
                 handles = [*handles, fork]
@@ -279,13 +283,16 @@ async def test_a_backend_that_blocks_its_process_delays_only_that_worker(
 async def test_a_worker_that_dies_is_restarted_and_its_sessions_are_reported_as_gone(
     crew: TwoWorkerServer, number: int
 ) -> None:
-    told: list[tuple[str, str]] = []
+    told: list[MCPError] = []
 
     async def wait(client: Client, handle: str) -> None:
-        told.append(failure(await client.call_tool("counter_wait", {"session": handle})))
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool("counter_wait", {"session": handle})
+        told.append(caught.value)
 
     with anyio.fail_after(90):
         async with crew.client() as client, crew.client("legacy") as legacy:
+            await client.list_tools()
             handles = await in_both(client)
             mine, other = handles[number - 1], handles[2 - number]
             async with anyio.create_task_group() as group:
@@ -293,11 +300,10 @@ async def test_a_worker_that_dies_is_restarted_and_its_sessions_are_reported_as_
                 while not any(one["running"] for one in await _listed(client)):
                     continue
                 crew.kill(number)
-            kind, message = told[0]
-            assert kind == "session_not_found"
-            assert mine in message
-            assert "its worker process has ended" in message
-            assert "\n" not in message
+            assert told[0].data == {KIND_KEY: "session_not_found"}
+            assert mine in told[0].message
+            assert "its server process has ended" in told[0].message
+            assert "\n" not in told[0].message
             assert data(await client.call_tool("counter_add", {"session": other})) == {"count": 1}
             assert failure(await client.call_tool("counter_add", {"session": mine}))[0] == "session_not_found"
             # The handshake-era connection may have been in the dead worker: the client must open a new one.
@@ -309,7 +315,7 @@ async def test_a_worker_that_dies_is_restarted_and_its_sessions_are_reported_as_
 
 
 @pytest.mark.promise("mcp:workers:death")
-async def test_a_call_on_a_connection_of_a_lost_worker_says_if_its_session_is_lost(
+async def test_calls_on_a_connection_of_a_lost_worker_are_unavailable_and_say_what_is_lost_when_repeated(
     crew: TwoWorkerServer,
 ) -> None:
     answers: dict[int, httpx2.Response] = {}
@@ -333,63 +339,16 @@ async def test_a_call_on_a_connection_of_a_lost_worker_says_if_its_session_is_lo
                     continue
                 crew.kill(1)
             kinds = {
-                worker: answer.json()["result"]["_meta"][ERROR_KEY]["kind"]
-                for worker, answer in answers.items()
+                answer.status_code: answer.json()["error"]["data"][KIND_KEY] for answer in answers.values()
             }
-            assert kinds == {1: "session_not_found", 2: "unavailable"}
+            assert kinds == {502: "unavailable"}
             again = await http.post(crew.url, json=request("tools/list", None, LEGACY), headers=headers)
             assert again.status_code == 404, "the client must open a new connection"
+            again = [failure(await client.call_tool("counter_add", {"session": handles[0]}))[0]]
+            assert again == ["session_not_found"]
+            assert data(await client.call_tool("counter_add", {"session": handles[1]})) == {"count": 1}
             await end(client, await in_both(client))
             await end(client, handles)
-
-
-class Lingering:
-    """Replace a worker: report ready, and end slowly after closing the connection."""
-
-    made: ClassVar[list["Lingering"]] = []
-
-    def __init__(self, command: Sequence[str], *, stdin: int, ready: Callable[[], Awaitable[None]]) -> None:
-        self.leave = anyio.Event()
-        self._end = anyio.Event()
-        self._ready = ready
-        self._socket = socket.socket(fileno=os.dup(stdin))
-        self.made.append(self)
-
-    async def run(self, context: Context) -> None:
-        context.on_stop(self._end.set)
-        async with anyio.create_task_group() as group:
-            await group.start(RpcConnection(Frame[Message], self._answer).run, self._socket)
-            await self._ready()
-            context.ready()
-            await self.leave.wait()
-            group.cancel_scope.cancel()
-        await self._end.wait()
-
-    async def _answer(self, request: Message, reply: RpcRequest[Message]) -> None:
-        await reply.answer(WarmingUp([]))
-        await anyio.sleep_forever()
-
-
-@pytest.mark.promise("mcp:workers:death")
-async def test_a_disconnected_worker_gets_no_requests_while_it_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Lingering, "made", [])
-    monkeypatch.setattr("mcp_servers.serving._workers.Process", Lingering)
-    workers = WorkerProcesses(
-        ServerSettings.model_validate({"backends": {COUNTER: {}}, "workers": 2}), ["counter"]
-    )
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            await group.start(workers.run)
-            await workers.warm(["counter"], lambda _: None)
-            one, other = Lingering.made
-            one.leave.set()
-            while workers.worker(1) is not None:
-                await anyio.lowlevel.checkpoint()
-            assert workers.least_busy(starting="alice") is workers.worker(2)
-            other.leave.set()
-            workers.close()
 
 
 async def _listed(client: Client) -> list[dict[str, Any]]:
@@ -412,7 +371,6 @@ async def test_metrics_cover_every_worker(crew: TwoWorkerServer) -> None:
     for worker in (1, 2):
         assert f'agentflow_sessions{{worker="{worker}"}} 0' in text
         assert f'agentflow_calls_total{{worker="{worker}",tool="counter_add",outcome="ok"}}' in text
-    assert 'agentflow_refused_requests_total{worker="front",status="401"}' in text
     assert 'agentflow_workers{worker="front"} 2' in text
     assert text.count("# TYPE agentflow_calls_total counter") == 1
 
@@ -428,10 +386,26 @@ def test_samples_of_several_processes_are_grouped_by_family() -> None:
     assert lines[place:] == ["# HELP a An a.", "# TYPE a gauge", 'a{worker="1"} 1', 'a{worker="2"} 2']
 
 
-def test_a_handle_names_its_worker_and_nothing_else_does() -> None:
-    assert worker_of(handles_of(12)()) == 12
-    for other in ("session-abc", "session-abc-", "session-abc-x", "x-1", "", None, 7, ["session-abc-1"]):
-        assert worker_of(other) == 0
+@pytest.mark.promise("mcp:workers:sessions")
+@pytest.mark.parametrize("name", ["2", "a", "host7", "a-12"])
+def test_a_handle_names_its_server_and_nothing_else_does(name: str) -> None:
+    handle = handles_of(name)()
+    assert server_of(handle) == name
+    assert split_connection("0" * 32 + "-" + name) == ("0" * 32, name)
+    bare = handle.removesuffix(f"-{name}")
+    for other in (
+        bare,
+        f"{bare}-",
+        f"{bare}-A",
+        f"{bare}-a-b",
+        f"{bare}-{name}x-",
+        f"x{handle}",
+        "",
+        None,
+        7,
+        [handle],
+    ):
+        assert server_of(other) is None
 
 
 @pytest.mark.promise("mcp:workers:archive")
@@ -448,12 +422,12 @@ async def test_the_files_of_an_ended_session_can_be_reused_in_another_worker(tmp
                 write = {"session": first, "command": "echo kept > note"}
                 await client.call_tool("bash_run", write)
                 await end(client, [first, second])
-                workers: set[int] = set()
-                while workers != {1, 2}:
+                workers: set[str | None] = set()
+                while workers != {"1", "2"}:
                     began = data(await client.call_tool("session_start", {"files_of": first}))["session"]
                     seen = data(await client.call_tool("bash_run", {"session": began, "command": "cat note"}))
                     assert seen["stdout"] == "kept\n"
-                    workers.add(worker_of(began))
+                    workers.add(server_of(began))
             running.process.terminate()
             assert await running.process.wait() == 0
             _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(children, timeout=60))
