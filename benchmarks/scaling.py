@@ -260,7 +260,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.worker:
         url, schedules = given.worker
-        anyio.run(live_all, url, msgspec.json.decode(schedules, type=dict[str, Schedule]))
+        own = msgspec.json.decode(schedules, type=dict[str, Schedule])
+        # As runs do if the extra is installed.
+        anyio.run(live_all, url, own, backend_options={"use_uvloop": True})
         return 0
     with postgres_server(durable=True) as server:
         fastest = figures_of(server.new_database(), given, 0.0)
@@ -269,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{'':<34} {'fastest':>10} {given.rate:>8,.0f}/s")
     for name, figure in paced.items():
         print(f"{name.replace('_', ' '):<34} {fastest[name]:10,.1f} {figure:10,.1f}")
-    least = min(LEAST_PER_SECOND, given.rate * 0.9)
+    least = min(LEAST_PER_SECOND, given.rate / 1.1)
     limits = {
         f"at least {least:,.0f} entries per second": paced["entries_per_second"] >= least,
         f"95 % of claims in less than {MOST_CLAIM_MS:g} ms": paced["claim_p95_ms"] < MOST_CLAIM_MS,
