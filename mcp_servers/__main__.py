@@ -126,6 +126,8 @@ async def serve(settings: ServerSettings, http: bool) -> None:
             try:
                 if not http and settings.workers > 1:
                     raise ConfigurationError("workers need HTTP: add --http, or remove workers")
+                if (archive := settings.sessions.files_kept()) is not None:
+                    await archive.check()
                 if http:
                     await _serve_http(table, warmup, settings)
                 else:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+import psutil
+
 from agentflow.serving._server import kept_port
 
 __all__ = ["PostgresServer", "postgres_server"]
@@ -48,8 +50,21 @@ class PostgresServer:
         """Stop it; `immediate` acts like a power loss."""
         self._run("pg_ctl", "stop", "--wait", "--pgdata", str(self._folder / "data"), "--mode", mode)
 
-    def make(self) -> None:
-        """Create the cluster's files."""
+    def kill(self) -> None:
+        """Kill the server's first process with SIGKILL; return when the processes that served connections have ended."""
+        first = psutil.Process(
+            int((self._folder / "data/postmaster.pid").read_text(encoding="ascii").split()[0])
+        )
+        others = first.children(recursive=True)
+        first.kill()
+        # They end by themselves once they notice; a server does not start before.
+        psutil.wait_procs([first, *others], timeout=60)
+
+    def make(self, *, durable: bool = False) -> None:
+        """Create the cluster's files.
+
+        :param durable: commits wait for the disk, as by default in Postgres.
+        """
         self._run(
             *("initdb", "--pgdata", str(self._folder / "data"), "--username", _SERVER_USER),
             *("--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"),
@@ -58,8 +73,8 @@ class PostgresServer:
             "listen_addresses": "'127.0.0.1'",
             "port": self.port,
             "unix_socket_directories": f"'{self._folder}'",
-            "fsync": "off",
-            "max_connections": 200,
+            "fsync": "on" if durable else "off",
+            "max_connections": 400,
             "max_prepared_transactions": 10,
         }
         with (self._folder / "data/postgresql.conf").open("a", encoding="utf-8") as file:
@@ -85,8 +100,11 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server() -> Generator[PostgresServer]:
-    """Run a server; stop and remove it at the end."""
+def postgres_server(*, durable: bool = False) -> Generator[PostgresServer]:
+    """Run a server; stop and remove it at the end.
+
+    :param durable: commits wait for the disk.
+    """
     # Not one of pytest's folders: its socket needs a short path, and its user must be able to enter.
     folder = Path(tempfile.mkdtemp(prefix="agentflow-pg-"))
     try:
@@ -94,7 +112,7 @@ def postgres_server() -> Generator[PostgresServer]:
             shutil.chown(folder, pwd.getpwnam(_SERVER_USER).pw_uid, pwd.getpwnam(_SERVER_USER).pw_gid)
         with kept_port("127.0.0.1") as port:
             server = PostgresServer(_programs(), folder, port)
-            server.make()
+            server.make(durable=durable)
             server.start()
             try:
                 yield server

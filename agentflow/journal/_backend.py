@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 
 T = TypeVar("T")
 _PACKED_BYTES: Final = 4096
@@ -104,6 +104,10 @@ class DatabaseBackend(Protocol):
 
     def now(self, connection: Connection) -> float:
         """Return the time that all users of the database agree on."""
+        ...
+
+    def moment(self) -> float | ColumnElement[float]:
+        """Return that time as a part of a statement."""
         ...
 
     def trouble(self, error: BaseException) -> DatabaseFailure:

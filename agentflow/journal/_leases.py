@@ -5,11 +5,14 @@ import socket
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 
 from agentflow.journal._schema import seeds
+
+Moment: TypeAlias = float | ColumnElement[float]
+"""A time, or the expression with which the database reads its clock: it saves a round trip."""
 
 
 class Counts(NamedTuple):
@@ -37,7 +40,7 @@ def claim(
     run: int,
     owner: str,
     limit: int,
-    now: float,
+    now: Moment,
     seconds: float,
     without: Sequence[int] = (),
 ) -> list[Claimed]:
@@ -49,7 +52,7 @@ def claim(
         select(seeds.c.owner).where(seeds.c.run == run, seeds.c.owner.is_not(None)).distinct()
     )
     dead = [holder for holder in holders if holder is not None and has_died(holder)]
-    free = connection.scalars(
+    free = (
         select(seeds.c.number)
         .where(
             _open(run),
@@ -59,10 +62,12 @@ def claim(
         .order_by(seeds.c.number)
         .limit(limit)
         .with_for_update(skip_locked=True)
+        # Postgres evaluates it once, because it locks rows.
+        .cte("free")
     )
     taken = connection.execute(
         update(seeds)
-        .where(seeds.c.run == run, seeds.c.number.in_(free.all()))
+        .where(seeds.c.run == run, seeds.c.number.in_(select(free.c.number)))
         .values(owner=owner, until=now + seconds, claims=seeds.c.claims + 1)
         .returning(seeds.c.number, seeds.c.body, seeds.c.claims)
     )
@@ -70,7 +75,7 @@ def claim(
 
 
 def renew(
-    connection: Connection, run: int, owner: str, held: Sequence[int], now: float, seconds: float
+    connection: Connection, run: int, owner: str, held: Sequence[int], now: Moment, seconds: float
 ) -> None:
     """Extend an owner's leases on these seeds."""
     connection.execute(

@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 import anyio
+import asyncpg  # pyright: ignore[reportMissingTypeStubs] - it is typed, and does not say so
 from anyio.from_thread import start_blocking_portal
-from sqlalchemy import URL, Connection, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import URL, ColumnElement, Connection, Double, literal_column, select, text
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from agentflow.journal._backend import BlobRow, DatabaseFailure, EntryRow, root_of
@@ -15,6 +16,7 @@ from agentflow.journal._backend import BlobRow, DatabaseFailure, EntryRow, root_
 T = TypeVar("T")
 
 _READERS = 4
+_CLOCK = literal_column("extract(epoch FROM clock_timestamp())::float8", Double[float]())
 # The shared lock on the seed delays other claims until these entries are readable.
 _INSERT = """
     INSERT INTO agentflow_entries (run, seed, key, ordinal, body)
@@ -27,12 +29,15 @@ _INSERT = """
     ON CONFLICT DO NOTHING
 """
 # In one order, so that two processes with the same blobs do not wait for each other in a circle.
-_INSERT_BLOBS = """
-    INSERT INTO agentflow_blobs (run, hash, data)
-    SELECT blob.run, blob.hash, blob.data
-    FROM unnest($1::int[], $2::text[], $3::bytea[]) AS blob (run, hash, data)
-    ORDER BY blob.run, blob.hash
-    ON CONFLICT DO NOTHING
+_INSERT_WITH_BLOBS = f"""
+    WITH blobs AS (
+        INSERT INTO agentflow_blobs (run, hash, data)
+        SELECT blob.run, blob.hash, blob.data
+        FROM unnest($7::int[], $8::text[], $9::bytea[]) AS blob (run, hash, data)
+        ORDER BY blob.run, blob.hash
+        ON CONFLICT DO NOTHING
+    )
+    {_INSERT}
 """
 _SCHEMA_LOCK = 0x6166_6A6F_7572_6E61
 # SQLSTATE classes and codes: connections, lost races, a server that stops, starts or has no space.
@@ -85,14 +90,30 @@ class Postgres:
         return result
 
     async def insert(self, rows: Sequence[EntryRow], blobs: Sequence[BlobRow]) -> int:
-        """Send all rows of a table in one statement, each column as an array."""
+        """Send everything in one statement, each column as an array.
 
-        def write(connection: Connection) -> int:
-            if blobs:
-                connection.exec_driver_sql(_INSERT_BLOBS, _columns([blob.stored for blob in blobs]))
-            return connection.exec_driver_sql(_INSERT, _columns(rows)).rowcount
-
-        return await self.write(write, durable=True)
+        A statement by itself is a transaction: one round trip to the server instead of three.
+        """
+        connection = self._writing
+        if connection is None:
+            connection = self._writing = await self._engine.connect()
+        raw = await connection.get_raw_connection()
+        driver = raw.driver_connection
+        assert isinstance(driver, asyncpg.Connection)
+        statement = _INSERT_WITH_BLOBS if blobs else _INSERT
+        columns = (*_columns(rows), *(_columns([blob.stored for blob in blobs]) if blobs else ()))
+        try:
+            # The status is `INSERT 0 ROWS`.
+            status: str = await driver.execute(statement, *columns)  # pyright: ignore[reportUnknownMemberType] - arguments of any type
+            return int(status.rpartition(" ")[2])
+        except BaseException as error:
+            # The pool does not see the driver's errors, so it must not get the connection back.
+            self._writing = None
+            with anyio.CancelScope(shield=True):
+                await connection.invalidate()
+            if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
+                raise OperationalError("insert", None, error) from error
+            raise
 
     async def close(self) -> None:
         """Close all connections."""
@@ -106,6 +127,10 @@ class Postgres:
     def now(self, connection: Connection) -> float:
         """Return the server's time."""
         return _server_time(connection)
+
+    def moment(self) -> ColumnElement[float]:
+        """Return the server's clock."""
+        return _CLOCK
 
     def trouble(self, error: BaseException) -> DatabaseFailure:
         """Classify by SQLSTATE; an error without one is a failed or broken connection."""
@@ -129,7 +154,7 @@ def _columns(rows: Sequence[tuple[object, ...]]) -> tuple[list[object], ...]:
 
 
 def _server_time(connection: Connection) -> float:
-    found = connection.scalar(text("SELECT extract(epoch FROM clock_timestamp())::float8"))
+    found = connection.scalar(select(_CLOCK))
     return float(found or 0)
 
 

@@ -103,8 +103,7 @@ class Run:
         seconds, without = self._lease_seconds, tuple(self._postponed)
 
         def take(connection: Connection) -> list[_leases.Claimed]:
-            now = self._time(connection)
-            return _leases.claim(connection, self._number, owner, count, now, seconds, without)
+            return _leases.claim(connection, self._number, owner, count, self._time(), seconds, without)
 
         claimed = await self._inbox.change(take)
         found = [msgspec.json.decode(body, type=Seed) for body, _ in claimed]
@@ -117,8 +116,7 @@ class Run:
         held = list(self._claims)
 
         def extend(connection: Connection) -> None:
-            now = self._time(connection)
-            _leases.renew(connection, self._number, owner, held, now, self._lease_seconds)
+            _leases.renew(connection, self._number, owner, held, self._time(), self._lease_seconds)
 
         await self._inbox.change(extend)
 
@@ -320,8 +318,8 @@ class Run:
             raise KeyError(hash)
         return data
 
-    def _time(self, connection: Connection) -> float:
-        return self._database.backend.now(connection) if self._now is None else self._now()
+    def _time(self) -> _leases.Moment:
+        return self._database.backend.moment() if self._now is None else self._now()
 
     def _claims_of(self, connection: Connection, seed: Seed) -> int:
         found = connection.scalar(

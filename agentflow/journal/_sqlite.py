@@ -96,6 +96,10 @@ class Sqlite:
         """Return this machine's time: all users are on this machine."""
         return time.time()
 
+    def moment(self) -> float:
+        """Return this machine's time."""
+        return time.time()
+
     def trouble(self, error: BaseException) -> DatabaseFailure:
         """Classify by SQLite's error name."""
         name = str(getattr(root_of(error), "sqlite_errorname", ""))

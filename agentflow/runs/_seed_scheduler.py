@@ -14,7 +14,7 @@ from agentflow.errors import (
     WorkPostponed,
     unwrap_group,
 )
-from agentflow.journal import Run, SeedTaken
+from agentflow.journal import Counts, Run, SeedTaken
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
 from agentflow.telemetry import Operation, RunTrace, get_logger
@@ -125,12 +125,7 @@ class SeedScheduler:
 
     async def _work_through(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
-            while not await self._is_done():
-                free = self.concurrency - self.progress.active
-                if free > 0 and not self.gate.is_closed:
-                    for seed in await self.journal.claim(self.owner, free):
-                        self.progress.active += 1
-                        tasks.start_soon(self._finish, seed)
+            while await self._start_seeds(tasks) or not await self._is_done():
                 with anyio.move_on_after(POLL_SECONDS):
                     await self._changed.wait()
                 self._changed = anyio.Event()
@@ -138,21 +133,38 @@ class SeedScheduler:
             self.shutdown.request(stopped)
             await anyio.sleep_forever()
 
+    async def _start_seeds(self, tasks: anyio.abc.TaskGroup) -> int:
+        """Claim as many seeds as there are free places; return their number."""
+        free = self.concurrency - self.progress.active
+        if free <= 0 or self.gate.is_closed:
+            return 0
+        claimed = await self.journal.claim(self.owner, free)
+        for seed in claimed:
+            self.progress.active += 1
+            tasks.start_soon(self._finish, seed)
+        return len(claimed)
+
     async def _is_done(self) -> bool:
+        """Return whether no seed is left. Counting reads all seeds of the run, so it comes after a claim that found none."""
         if self.progress.active:
             return False
         postponed = await self.journal.postponed()
-        counts = await self.journal.counts()
-        self.progress.done, self.progress.seeds = counts.done, sum(counts)
+        counts = await self._count()
         left = counts.waiting + counts.leased - postponed
         if left <= 0 and self._recovered:
             self._recovered = False
             self.shutdown.postponed = None
             self.journal.retry_postponed()
+            self.wake()
             return False
         # No await in between: a caller that adds a seed after this learns that it is too late for this process.
         self.shutdown.no_more_claims = left <= 0
         return self.shutdown.no_more_claims
+
+    async def _count(self) -> Counts:
+        counts = await self.journal.counts()
+        self.progress.done, self.progress.seeds = counts.done, sum(counts)
+        return counts
 
     async def _finish(self, seed: Seed) -> None:
         with self.trace.seed(str(seed.index), seed.id, agent=self.agent) as operation:
@@ -200,6 +212,8 @@ class SeedScheduler:
             try:
                 await self.journal.renew(self.owner)
                 await self.save_usage()
+                # Other processes add and finish seeds.
+                await self._count()
             except RunStopped as stopped:
                 self.shutdown.request(stopped)
                 return

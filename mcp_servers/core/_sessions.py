@@ -186,7 +186,7 @@ class Sessions:
 
     async def _kept_files(self, handle: str, principal: str) -> IO[bytes]:
         if self._archive is None:
-            message = "this server keeps no files of ended sessions: set sessions.archive.folder."
+            message = "this server keeps no files of ended sessions: set sessions.archive.folder or sessions.archive.url."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
         files = await self._archive.find(handle, principal)
         if files is None:
@@ -365,8 +365,7 @@ class Sessions:
         instance = session.current_instance
         if instance is None:
             return
-        with anyio.move_on_after(self._limits.end_seconds):
-            await self._keep_files(session, instance)
+        await self._keep_files(session, instance)
         with anyio.move_on_after(self._limits.end_seconds) as scope:
             await instance.stop()
         if scope.cancelled_caught:
@@ -375,10 +374,13 @@ class Sessions:
     async def _keep_files(self, session: Session, instance: Instance) -> None:
         if self._archive is None or session.lost:
             return
-        try:
-            await self._archive.keep(session.handle, session.owner, instance)
-        except (RuntimeFailure, OSError):  # the session ends regardless
-            logger.exception("cannot keep the files of a session of %s", session.owner)
+        with anyio.move_on_after(self._limits.end_seconds + self._archive.upload_seconds) as scope:
+            try:
+                await self._archive.keep(session.handle, session.owner, instance)
+            except (RuntimeFailure, ToolFailure, OSError) as error:  # the session ends regardless
+                logger.error("cannot keep the files of a session of %s: %s", session.owner, error)
+        if scope.cancelled_caught:
+            logger.error("cannot keep the files of a session of %s: it took too long", session.owner)
 
     async def _clean(self, session: Session, backend: Backend) -> None:
         with anyio.move_on_after(self._limits.end_seconds):

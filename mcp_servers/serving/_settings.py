@@ -13,9 +13,10 @@ from pydantic_settings import SettingsConfigDict
 from agentflow.errors import ConfigurationError
 from agentflow.settings import Section, Settings
 from agentflow.telemetry import Level, configure_logging
-from mcp_servers.core._archive import Archive
+from mcp_servers.core._archive import Archive, ArchiveStorage, FolderStorage
 from mcp_servers.core._backend import BACKENDS, check_known, load_backend
 from mcp_servers.core._failures import did_you_mean
+from mcp_servers.core._object_storage import BucketStorage, split_bucket_url
 from mcp_servers.core._runtimes import RuntimeChoice, RuntimeHost
 from mcp_servers.core._sessions import TableLimits, new_handle
 from mcp_servers.core._shares import ClientQuota
@@ -37,10 +38,29 @@ class ArchiveSettings(Section):
 
     renamed: ClassVar[dict[str, str]] = {"most_bytes": "max_bytes"}
 
-    folder: Path
-    """The folder."""
+    folder: Path | None = None
+    """Folder; several servers may share it."""
+    url: str | None = None
+    """Instead of a folder, a bucket of an S3-compatible service: `s3://BUCKET/PREFIX` (extra `s3`)."""
     max_bytes: PositiveInt = 4096 * MIB
     """Maximum total size; the oldest archives are deleted first."""
+
+    @model_validator(mode="after")
+    def _one_storage(self) -> Self:
+        if (self.folder is None) == (self.url is None):
+            raise ValueError("set one of folder and url")
+        if self.url is not None:
+            split_bucket_url(self.url)
+        return self
+
+    def storage(self) -> ArchiveStorage:
+        """Return the storage.
+
+        :raises ConfigurationError: if the extra of a bucket is missing.
+        """
+        if self.folder is not None:
+            return FolderStorage(self.folder)
+        return BucketStorage(*split_bucket_url(self.url or ""))
 
 
 class SessionSettings(Section):
@@ -67,7 +87,7 @@ class SessionSettings(Section):
 
     def files_kept(self) -> Archive | None:
         """Return the archive for the files of ended sessions, if any."""
-        return None if self.archive is None else Archive(self.archive.folder, self.archive.max_bytes)
+        return None if self.archive is None else Archive(self.archive.storage(), self.archive.max_bytes)
 
     def spec(self) -> InstanceSpec:
         """Return the specification of every session's instance."""

@@ -222,3 +222,43 @@ def test_a_run_survives_ten_seconds_without_its_database(
         assert at.stats()["most_per_body"] == 1, "nothing was asked again"
     assert json.loads(out)["report"]["seeds"] == 6
     assert contents(tmp_path / "out") == undisturbed().files
+
+
+@pytest.mark.promise("system:faults:postgres")
+def test_a_run_survives_a_kill_of_its_database_and_does_nothing_twice(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = own_postgres.new_database()
+    with endpoint(hold_after=15) as at:
+        words = (*settings(tmp_path), *at.words)
+        with running(
+            PROGRAM, "--json", *words, f"journal={url}", cwd=tmp_path, python=sys.executable
+        ) as process:
+            at.wait_for(calls=16)
+            own_postgres.kill()
+            at.release()
+            follow(process, lambda line: "does not answer" in line["event"])
+            own_postgres.start()
+            status, out, err = finish(process)
+        assert status == 0, err
+        assert at.stats()["most_per_body"] == 1, "nothing was asked again"
+    assert json.loads(out)["report"]["seeds"] == 6
+    assert contents(tmp_path / "out") == undisturbed().files
+
+
+@pytest.mark.promise("system:faults:postgres")
+def test_a_run_that_is_killed_together_with_its_database_is_resumed_by_the_same_command(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = own_postgres.new_database()
+    with endpoint(hold_after=15) as at:
+        words = (*settings(tmp_path), *at.words, f"journal={url}")
+        with running(PROGRAM, "--json", *words, cwd=tmp_path, python=sys.executable) as process:
+            at.wait_for(calls=16)
+            own_postgres.kill()
+            process.kill()
+            process.wait()
+        at.release()
+        own_postgres.start()
+        supervise(tmp_path, *words)
+    assert contents(tmp_path / "out") == undisturbed().files
