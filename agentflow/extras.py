@@ -44,6 +44,7 @@ PURPOSES: Final[Mapping[str, str]] = {
     "math": "mathematical answers judged by more rules",
     "otel": "traces and metrics to a collector",
     "postgres": "a journal that many machines share",
+    "ray": "runs on the machines of a Ray cluster (290 MB)",
     "sql": "backend `sql`: DuckDB and Postgres besides SQLite",
     "train": "the learner: torch, transformers (gigabytes)",
     "uvloop": "a faster event loop",

@@ -46,6 +46,7 @@ def command_parser() -> argparse.ArgumentParser:
         ("synth", "grow seeds into question-answer pairs", _describe_synth),
         ("rollout", "work on tasks with the team or a single agent and score the answers", _describe_rollout),
         ("eval", "compare models on benchmarks; by default on the bundled samples", _describe_eval),
+        ("launch", "run a synthesis, rollout or evaluation on several workers or machines", _describe_launch),
         ("train", "train a policy on tasks by reinforcement learning", _describe_train),
         ("tune", "train the model behind any agent on its own calls", _describe_tune),
         ("swarm", "train on episodes that clients play, or watch such a training", _describe_swarm),
@@ -97,6 +98,11 @@ def _described(what: str) -> _Description:
         "epilog": EXITS,
         "formatter_class": argparse.RawDescriptionHelpFormatter,
     }
+
+
+def parse_command(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed arguments of a command, such as `["synth", "config.yaml"]`; errors end the program."""
+    return _parsed(command_parser(), arguments)
 
 
 def _parsed(
@@ -159,6 +165,19 @@ def _describe_rollout(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--benchmark", metavar="NAME", help="benchmark; same as benchmark_name=NAME")
     _describe_run(parser, "summary")
+
+
+def _describe_launch(parser: argparse.ArgumentParser) -> None:
+    what = "local: processes of this machine; ray://HOST:PORT, HOST:PORT or auto: a Ray cluster"
+    parser.add_argument("--on", required=True, metavar="PLACE", help=what)
+    what = "number of run processes, on each machine of a cluster (default: 1)"
+    parser.add_argument("--workers", type=_count, default=1, metavar="N", help=what)
+    what = "folder that Ray copies to each machine, where relative paths of the settings are looked up"
+    parser.add_argument("--working-dir", metavar="DIR", help=what)
+    what = "only machines with this Ray label"
+    parser.add_argument("--label", metavar="KEY=VALUE", help=what)
+    what = "synth, rollout or eval with its arguments; journal=postgresql://… is needed"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help=what)
 
 
 def _describe_train(parser: argparse.ArgumentParser) -> None:
