@@ -115,6 +115,8 @@ class RayWorkers:
     def _connect(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._ray = import_module("ray")
+        # It would warn that this is not the main thread.
+        logging.getLogger("ray").setLevel(logging.ERROR)
         environment = {} if self._working_dir is None else {"working_dir": self._working_dir}
         try:
             self._ray.init(

@@ -1,0 +1,141 @@
+"""Launches on a Ray cluster of two machines, with workers and machines that are killed and join again."""
+
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+from sqlalchemy import make_url
+
+from tests._postgres import PostgresServer
+from tests.agentflow.launch._cluster import HEAD, MEMBER, Cluster, cluster, relayed
+from tests.agentflow.launch._launched import COMMANDS, Shared, ended, files, kill, one_machine, words
+from tests.system._supervised import Endpoint, endpoint, wait_for
+
+pytestmark = pytest.mark.timeout(300)
+
+ROUNDS = [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(0)])]
+BEFORE = 4
+"""Calls answered before workers of two machines hold seeds."""
+
+
+@pytest.fixture(scope="module")
+def machines() -> Generator[Cluster]:
+    """Return a running cluster."""
+    with cluster() as made:
+        made.start(HEAD)
+        made.start(MEMBER)
+        yield made
+
+
+class Launch:
+    """Launch on a cluster, with the services that it uses."""
+
+    def __init__(self, process: "Popen[str]", shared: Shared, at: Endpoint) -> None:
+        self.process = process
+        self.shared = shared
+        self.at = at
+
+
+@contextmanager
+def launch(
+    command: str, machines: Cluster, postgres: PostgresServer, folder: Path, seeds: int = 6
+) -> Generator[Launch]:
+    """Launch a command whose model calls wait after the first ones."""
+    with ExitStack() as stack:
+        at = stack.enter_context(endpoint(hold_after=BEFORE))
+        url = make_url(postgres.new_database())
+        database = stack.enter_context(relayed(machines.bridge, postgres.port))
+        model_port = make_url(at.url).port
+        assert model_port is not None
+        model = stack.enter_context(relayed(machines.bridge, model_port))
+        there = Endpoint(f"http://{machines.bridge}:{model}/v1")
+        journal = str(url.set(host=machines.bridge, port=database))
+        (folder / "work").mkdir()
+        given = words(command, folder / "work", there, seeds)
+        process = stack.enter_context(
+            Popen(
+                [
+                    *("ip", "netns", "exec", machines.namespace(HEAD), sys.executable, "-m", "agentflow.cli"),
+                    *("launch", "--on", machines.address, "--working-dir", ".", *given),
+                    *(f"output_dir={folder / 'out'}", f"journal={journal}"),
+                ],
+                cwd=folder / "work",
+                # The workers get it with the command: the raylets do not have it.
+                env=machines.environment() | {"OPENAI_API_KEY": "key-of-the-launch"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+            )
+        )
+        stack.callback(process.kill)
+        yield Launch(process, Shared(str(url)), at)
+
+
+@pytest.mark.promise("launch:cluster")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_two_machines_share_a_run_and_the_files_are_those_of_one(
+    command: str, machines: Cluster, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    whole, calls = one_machine(command)
+    with launch(command, machines, postgres, tmp_path) as running:
+        holders = running.shared.wait_for_holders(running.process, 2)
+        assert set(holders.values()) == set(machines.addresses.values())
+        running.at.release()
+        ended(running.process)
+        counted = running.at.stats()
+    assert files(tmp_path / "out") == whole
+    assert (counted["calls"], counted["repeated_bodies"]) == (calls, 0)
+    assert running.shared.hosts() == set(machines.addresses.values())
+
+
+@pytest.mark.promise("launch:cluster:kills")
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_killed_workers_and_machines_change_no_byte_and_no_recorded_call_is_made_again(
+    rounds: int, machines: Cluster, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    seeds = 6 if rounds < 6 else 3 * rounds
+    whole, calls = one_machine("synth", seeds)
+    unrecorded, last = 0, BEFORE
+    with launch("synth", machines, postgres, tmp_path, seeds) as running:
+        for number in range(rounds):
+            holders = running.shared.wait_for_holders(running.process, 2)
+            running.at.wait_for(calls=last + 2)
+            (victim,) = (owner for owner, host in holders.items() if host == machines.addresses[MEMBER])
+            if number % 2:
+                kill(victim)
+            else:
+                machines.kill(MEMBER)
+                machines.start(MEMBER)
+            wait_for(lambda victim=victim: victim not in running.shared.holders())
+            unrecorded += last - running.shared.recorded_calls()
+            running.shared.wait_for_holders(running.process, 2)
+            running.at.release()
+            last = running.at.hold(1)
+        running.at.release()
+        ended(running.process)
+        counted = running.at.stats()
+    assert files(tmp_path / "out") == whole
+    assert counted["distinct_bodies"] == calls
+    assert counted["repeated_bodies"] <= unrecorded
+
+
+@pytest.mark.promise("launch:cluster:join")
+def test_a_machine_that_joins_during_a_run_gets_work(
+    machines: Cluster, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    whole, _ = one_machine("synth")
+    machines.kill(MEMBER)
+    with launch("synth", machines, postgres, tmp_path) as running:
+        holders = running.shared.wait_for_holders(running.process, 1)
+        assert list(holders.values()) == [machines.addresses[HEAD]]
+        machines.start(MEMBER)
+        running.shared.wait_for_holders(running.process, 2)
+        running.at.release()
+        ended(running.process)
+    assert files(tmp_path / "out") == whole
+    assert running.shared.hosts() == set(machines.addresses.values())
