@@ -31,7 +31,7 @@ DISTRIBUTION: Final = "agentflow-trees"
 """Name of the distribution; on PyPI, `agentflow` is another project."""
 
 PURPOSES: Final[Mapping[str, str]] = {
-    "all": "everything that is small and under a permissive licence: all but litellm, train and zim",
+    "all": "everything that is small and under a permissive licence: all but litellm, ray, train and zim",
     "browser": "backend `browser`: a confined Chromium",
     "data": "libraries for code in sessions, backend `data`, Parquet files",
     "datasets": "data sets in the format of Hugging Face as tasks",

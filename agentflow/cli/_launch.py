@@ -233,7 +233,7 @@ def _table(status: _Progress) -> "Table":
         status.phase.value,
         read.total,
         read.done,
-        done=f"{read.done} of {read.total}",
+        finished=f"{read.done} of {read.total}",
         workers=str(status.workers),
         hosts=hosts,
     )

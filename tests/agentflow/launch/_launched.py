@@ -8,9 +8,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from subprocess import Popen
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
@@ -18,6 +17,9 @@ from agentflow.errors import ConfigurationError
 from agentflow.journal import JournalReader, open_reader
 from tests.agentflow.cli._programs import finish, run_here, running
 from tests.system._supervised import Endpoint, endpoint, settings, wait_for
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 CALLS = ("plan", "node", "facts", "aliases", "word", "translate", "read", "recall")
 """First parts of the keys of model calls."""
@@ -43,19 +45,17 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @cache
-def one_machine(command: str, seeds: int = 6) -> tuple[dict[str, bytes], int]:
-    """Return the files of an undisturbed run of one process, and the number of its model calls."""
+def one_machine(command: str, seeds: int = 6) -> tuple[dict[str, bytes], dict[str, int]]:
+    """Return the files of an undisturbed run of one process, and the counters of its endpoint."""
     with TemporaryDirectory() as name, endpoint() as at:
         folder = Path(name)
         done = run_here(*words(command, folder, at, seeds), "output_dir=out", cwd=folder)
         assert done.returncode == 0, done.stderr
-        return files(folder / "out"), at.stats()["calls"]
+        return files(folder / "out"), at.stats()
 
 
 @contextmanager
-def launched(
-    folder: Path, journal: str, command: Sequence[str], *options: str
-) -> Generator["Popen[str]"]:
+def launched(folder: Path, journal: str, command: Sequence[str], *options: str) -> Generator["Popen[str]"]:
     """Launch a command while a block runs."""
     output = ("output_dir=out", f"journal={journal}")
     given = options or ("--on", "local", "--workers", "2")
