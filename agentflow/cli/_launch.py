@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +11,21 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import anyio
 
+from agentflow._secrets import is_secret_name
 from agentflow.cli._display import RunView
 from agentflow.cli._main import main, parse_command
 from agentflow.cli._output import Exit
 from agentflow.cli._program import watch_run
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
-from agentflow.launch import LaunchedRuns, LaunchStatus, LocalWorkers, RayWorkers, WorkerCommand, WorkerEnd
+from agentflow.launch import (
+    LaunchedRuns,
+    LaunchStatus,
+    LocalWorkers,
+    RayWorkers,
+    WorkerCommand,
+    WorkerEnd,
+    render_job,
+)
 from agentflow.rollout import load_rollout_config
 from agentflow.runs import Phase, RunConfig
 from agentflow.synthesis import load_synthesis_config
@@ -65,7 +75,10 @@ def run_launch(given: argparse.Namespace) -> int:
     command = parse_command(words)
     if getattr(command, "print_config", False):
         return main(words)
-    launched = _check(command)
+    configs = _configs(command)
+    if given.on == "k8s":
+        return _print_job(given, command, configs[0])
+    launched = _launched(configs)
     workers = _workers(given, words)
     launch = _Launch(workers, LaunchedRuns(launched.journal, launched.names))
     start = {"on": given.on, "workers": given.workers, "command": words[0]}
@@ -75,21 +88,24 @@ def run_launch(given: argparse.Namespace) -> int:
     return main(words) if status == Exit.DONE else status
 
 
-def _check(command: argparse.Namespace) -> _Launched:
-    """Check the settings before anything is begun."""
+def _configs(command: argparse.Namespace) -> Sequence[RunConfig]:
+    """Read the settings of all runs of the command, before anything is begun."""
     if command.resume != "auto":
         raise ConfigurationError("launch: --resume can't be chosen; the same command resumes a launched run")
     if command.command == "eval":
         from agentflow.cli._evaluate import evaluated_configs  # loads the benchmarks
 
-        configs: Sequence[RunConfig] = evaluated_configs(command)
-    elif command.command == "rollout":
-        configs = [load_rollout_config(command.config, command.settings)]
-    else:
-        config = load_synthesis_config(command.config, command.settings)
-        if config.learner is not None:
-            raise ConfigurationError("launch: these settings have a learner, and trainings are not launched")
-        configs = [config]
+        return evaluated_configs(command)
+    if command.command == "rollout":
+        return [load_rollout_config(command.config, command.settings)]
+    config = load_synthesis_config(command.config, command.settings)
+    if config.learner is not None:
+        raise ConfigurationError("launch: these settings have a learner, and trainings are not launched")
+    return [config]
+
+
+def _launched(configs: Sequence[RunConfig]) -> _Launched:
+    """Return the runs and the journal that they share."""
     journal = configs[0].journal or ""
     if not journal.startswith("postgres"):
         raise ConfigurationError(
@@ -98,22 +114,50 @@ def _check(command: argparse.Namespace) -> _Launched:
     return _Launched(journal, frozenset(config.run_name for config in configs))
 
 
+def _print_job(given: argparse.Namespace, command: argparse.Namespace, config: RunConfig) -> int:
+    """Print the manifests of the workers; the files that the settings name are part of them."""
+    named: Sequence[str | None] = (
+        command.config,
+        getattr(command, "data", None),
+        getattr(config, "seeds_file", None),
+        getattr(config, "data_path", None),
+    )
+    files = dict.fromkeys(name for name in named if name and Path(name).is_file())
+    words, _ = _worker_words(given.words)  # secrets come from the cluster's
+    sys.stdout.write(
+        render_job(words, workers=given.workers, image=given.image, secret=given.secret, files=list(files))
+    )
+    return Exit.DONE
+
+
+def _worker_words(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the arguments of a worker, and those with secrets as variables, which other users can't list."""
+    # A fixed port of the control server would be taken by the first worker.
+    plain, hidden = ["control=false"] if words[0] == "synth" else [], dict[str, str]()
+    for word in reversed(words):
+        name, equals, value = word.partition("=")
+        if equals and (name == "journal" or is_secret_name(name)) and "${" not in value:
+            hidden.setdefault(f"AGENTFLOW_{name.upper().replace('.', '__')}", value)
+        elif word != "--json":
+            plain.insert(0, word)
+    return tuple(plain), hidden
+
+
 def _workers(given: argparse.Namespace, words: Sequence[str]) -> _Workers:
     """Return the workers of the place that `--on` names."""
-    # A fixed port of the control server would be taken by the first worker.
-    own = ("control=false",) if words[0] == "synth" else ()
-    command = WorkerCommand((*(word for word in words if word != "--json"), *own), os.getcwd())
+    plain, hidden = _worker_words(words)
+    command = WorkerCommand(plain, os.getcwd(), tuple(hidden.items()))
     if given.on == "local":
         if given.working_dir or given.label:
             raise ConfigurationError("launch: --working-dir and --label are options of Ray clusters")
         return LocalWorkers(command, given.workers)
     if not _CLUSTER.fullmatch(given.on):
         raise ConfigurationError(
-            f"--on: {given.on} is no place; name local, auto, HOST:PORT or ray://HOST:PORT"
+            f"--on: {given.on} is no place; name local, k8s, auto, HOST:PORT or ray://HOST:PORT"
         )
     carried = {name: value for name, value in os.environ.items() if _CARRIED.fullmatch(name)}
     folder = None if given.working_dir else command.folder
-    command = WorkerCommand(command.words, folder, tuple(carried.items()))
+    command = WorkerCommand(plain, folder, tuple({**carried, **hidden}.items()))
     return RayWorkers(
         given.on,
         command,

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
@@ -42,7 +42,7 @@ class WorkerCommand:
     """Arguments of `agentflow`."""
     folder: str | None = None
     """Working directory; `None`: that of the process that starts it."""
-    environment: tuple[tuple[str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Variables beside those of the process that starts it."""
 
 

@@ -2,8 +2,10 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agentflow.journal import NewSeed, open_journal, open_reader
@@ -140,6 +142,28 @@ def test_a_killed_launch_leaves_no_worker(postgres: PostgresServer, tmp_path: Pa
         wait_for(lambda: not any(Path(f"/proc/{pid_of(owner)}").exists() for owner in holders))
 
 
+@pytest.mark.promise("launch:secrets")
+def test_no_worker_has_the_password_of_the_journal_among_its_arguments(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = postgres.new_database()
+    secret = url.replace("@", ":pass-of-the-journal@")
+    with (
+        endpoint(hold_after=BEFORE) as at,
+        launched(tmp_path, secret, words("synth", tmp_path, at)) as process,
+    ):
+        Shared(url).wait_for_holders(process, 2)
+        shown = [b" ".join(path.read_bytes().split(b"\0")) for path in _command_lines(process.pid)]
+    assert len(shown) >= 4
+    assert not any(b"pass-of-the-journal" in line for line in shown)
+
+
+def _command_lines(parent: int) -> Iterator[Path]:
+    """Yield the command lines of all processes below one."""
+    for child in psutil.Process(parent).children(recursive=True):
+        yield Path(f"/proc/{child.pid}/cmdline")
+
+
 @pytest.mark.promise("launch:refused")
 @pytest.mark.parametrize(
     ("given", "line"),
@@ -156,7 +180,7 @@ def test_a_killed_launch_leaves_no_worker(postgres: PostgresServer, tmp_path: Pa
         (["--on", "local"], "launch: name one of synth, rollout, eval after the options"),
         (
             ["--on", "moon", "synth", "journal=postgresql://h/d"],
-            "--on: moon is no place; name local, auto, HOST:PORT or ray://HOST:PORT",
+            "--on: moon is no place; name local, k8s, auto, HOST:PORT or ray://HOST:PORT",
         ),
         (
             ["--on", "local", "synth", "--resume", "never", "journal=postgresql://h/d"],
