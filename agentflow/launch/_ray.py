@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -20,6 +21,8 @@ logger = get_logger(__name__)
 
 POLL_SECONDS: Final = 1.0
 """Interval at which ends of workers and new machines are looked for."""
+CONNECT_SECONDS: Final = 10.0
+"""Time in which the cluster must accept a connection."""
 _SHARE: Final = 0.001
 """Share of a machine's own resource in Ray, which places an actor on it, also after it was away."""
 
@@ -113,6 +116,15 @@ class RayWorkers:
         return self._ends
 
     def _connect(self) -> None:
+        host, colon, port = self._address.removeprefix("ray://").rpartition(":")
+        try:
+            # Ray would wait for minutes.
+            if colon:
+                socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(
+                f"--on {self._address}: the Ray cluster can't be reached: {error}"
+            ) from None
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._ray = import_module("ray")
         # It would warn that this is not the main thread.

@@ -1,8 +1,9 @@
 """Launches on a Ray cluster of two machines, with workers and machines that are killed and join again."""
 
+import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import Popen
@@ -11,6 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from tests._postgres import PostgresServer
+from tests.agentflow.cli._programs import run_here
 from tests.agentflow.launch._cluster import HEAD, MEMBER, Cluster, cluster, relayed
 from tests.agentflow.launch._launched import COMMANDS, Shared, ended, files, kill, one_machine, words
 from tests.system._supervised import Endpoint, endpoint, wait_for
@@ -34,17 +36,31 @@ def machines() -> Generator[Cluster]:
 class Launch:
     """Launch on a cluster, with the services that it uses."""
 
-    def __init__(self, process: "Popen[str]", shared: Shared, at: Endpoint) -> None:
+    def __init__(
+        self, process: "Popen[str]", shared: Shared, at: Endpoint, again: Callable[[], "Popen[str]"]
+    ) -> None:
         self.process = process
         self.shared = shared
         self.at = at
+        self.again = again
 
 
 @contextmanager
 def launch(
-    command: str, machines: Cluster, postgres: PostgresServer, folder: Path, seeds: int = 6
+    command: str,
+    machines: Cluster,
+    postgres: PostgresServer,
+    folder: Path,
+    seeds: int = 6,
+    *,
+    outside: bool = False,
 ) -> Generator[Launch]:
-    """Launch a command whose model calls wait after the first ones."""
+    """Launch a command whose model calls wait after the first ones.
+
+    :param outside: launch it with Ray's client on a machine that is not in the cluster.
+    """
+    inside = () if outside else ("ip", "netns", "exec", machines.namespace(HEAD))
+    on = f"ray://{machines.addresses[HEAD]}:10001" if outside else machines.address
     with ExitStack() as stack:
         at = stack.enter_context(endpoint(hold_after=BEFORE))
         url = make_url(postgres.new_database())
@@ -56,24 +72,28 @@ def launch(
         journal = str(url.set(host=machines.bridge, port=database))
         (folder / "work").mkdir()
         given = words(command, folder / "work", there, seeds)
-        process = stack.enter_context(
-            Popen(
-                [
-                    *("ip", "netns", "exec", machines.namespace(HEAD), sys.executable, "-m", "agentflow.cli"),
-                    *("launch", "--on", machines.address, "--working-dir", ".", *given),
-                    *(f"output_dir={folder / 'out'}", f"journal={journal}"),
-                ],
-                cwd=folder / "work",
-                # The workers get it with the command: the raylets do not have it.
-                env=machines.environment() | {"OPENAI_API_KEY": "key-of-the-launch"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
+
+        def start() -> "Popen[str]":
+            process = stack.enter_context(
+                Popen(
+                    [
+                        *(*inside, sys.executable, "-m", "agentflow.cli"),
+                        *("launch", "--on", on, "--working-dir", ".", *given),
+                        *(f"output_dir={folder / 'out'}", f"journal={journal}"),
+                    ],
+                    cwd=folder / "work",
+                    # The workers get it with the command: the raylets do not have it.
+                    env=machines.environment() | {"OPENAI_API_KEY": "key-of-the-launch"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    encoding="utf-8",
+                )
             )
-        )
-        stack.callback(process.kill)
-        yield Launch(process, Shared(str(url)), at)
+            stack.callback(process.kill)
+            return process
+
+        yield Launch(start(), Shared(str(url)), at, start)
 
 
 @pytest.mark.promise("launch:cluster")
@@ -139,3 +159,28 @@ def test_a_machine_that_joins_during_a_run_gets_work(
         ended(running.process)
     assert files(tmp_path / "out") == whole
     assert running.shared.hosts() == set(machines.addresses.values())
+
+
+@pytest.mark.promise("launch:cluster")
+def test_an_interrupt_from_outside_stops_both_machines_and_the_same_command_resumes(
+    machines: Cluster, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    whole, _ = one_machine("synth")
+    with launch("synth", machines, postgres, tmp_path, outside=True) as running:
+        running.shared.wait_for_holders(running.process, 2)
+        running.process.send_signal(signal.SIGINT)
+        running.at.release()
+        said = ended(running.process, 130)
+        assert said.splitlines()[-1] == (
+            "agentflow: stopped: received SIGINT; run the same command again to resume"
+        )
+        assert running.shared.holders() == {}
+        ended(running.again())
+    assert files(tmp_path / "out") == whole
+
+
+@pytest.mark.promise("launch:refused")
+def test_a_cluster_that_is_not_there_is_reported_in_one_line(tmp_path: Path) -> None:
+    done = run_here("launch", "--on", "127.0.0.1:1", "synth", "journal=postgresql://h/d", cwd=tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last.partition(":1: ")[0]) == (2, "agentflow: --on 127.0.0.1"), done.stderr
