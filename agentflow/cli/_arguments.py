@@ -67,6 +67,10 @@ def count(text: str) -> int:
     return int(text)
 
 
+LAUNCHED = ("synth", "rollout", "eval")
+"""Commands that can be launched."""
+
+
 def describe_launch(parser: argparse.ArgumentParser) -> None:
     """Add the place and the command of a launch."""
     what = "local: processes of this machine; ray://HOST:PORT, HOST:PORT or auto: a Ray cluster; k8s: print a Job"
@@ -81,5 +85,5 @@ def describe_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", default="agentflow", metavar="IMAGE", help=what)
     what = "Secret with AGENTFLOW_JOURNAL and keys of models, for k8s"
     parser.add_argument("--secret", default="agentflow", metavar="NAME", help=what)
-    what = "synth, rollout or eval with its arguments; journal=postgresql://… is needed"
+    what = f"{', '.join(LAUNCHED)} with its arguments; journal=postgresql://… is needed"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help=what)

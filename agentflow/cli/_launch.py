@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import anyio
 
 from agentflow._secrets import is_secret_name
+from agentflow.cli._arguments import LAUNCHED
 from agentflow.cli._display import RunView
 from agentflow.cli._main import main, parse_command
 from agentflow.cli._output import Exit
@@ -33,8 +34,6 @@ from agentflow.synthesis import load_synthesis_config
 if TYPE_CHECKING:
     from rich.table import Table
 
-COMMANDS = ("synth", "rollout", "eval")
-"""Commands that can be launched."""
 _CARRIED = re.compile(r"AGENTFLOW_\w+|OPENAI_\w+|SEEDS_FILE|OUTPUT_DIR|MODEL|\w+_API_KEY")
 _CLUSTER = re.compile(r"auto|(ray://)?[^/\s]+:\d+")
 
@@ -70,8 +69,8 @@ def run_launch(given: argparse.Namespace) -> int:
     :raises AgentFlowError: one line, if it fails.
     """
     words: list[str] = given.words
-    if not words or words[0] not in COMMANDS:
-        raise ConfigurationError(f"launch: name one of {', '.join(COMMANDS)} after the options")
+    if not words or words[0] not in LAUNCHED:
+        raise ConfigurationError(f"launch: name one of {', '.join(LAUNCHED)} after the options")
     command = parse_command(words)
     if getattr(command, "print_config", False):
         return main(words)

@@ -48,7 +48,7 @@ class Run:
         key: str,
         lease_seconds: float,
         user: str,
-        host: str | None,
+        host: str | None = None,
         now: Callable[[], float] | None,
     ) -> None:
         self.key = key

@@ -9,7 +9,7 @@ import yaml
 from agentflow.errors import ConfigurationError
 
 _NAME: Final = "agentflow-launch"
-_WORK: Final = "/work"
+_WORK: Final = "/agentflow"
 _MAX_BYTES: Final = 900_000
 """Size of all files of a ConfigMap, below the limit of 1 MiB."""
 _RESTARTS: Final = 10

@@ -14,13 +14,12 @@ import anyio.to_thread
 
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.extras import missing_extra
+from agentflow.launch._status import POLL_SECONDS
 from agentflow.launch._workers import LocalWorkers, WorkerCommand, WorkerEnd
 from agentflow.telemetry import get_logger
 
 logger = get_logger(__name__)
 
-POLL_SECONDS: Final = 1.0
-"""Interval at which ends of workers and new machines are looked for."""
 CONNECT_SECONDS: Final = 10.0
 """Time in which the cluster must accept a connection."""
 _SHARE: Final = 0.001

@@ -13,7 +13,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.journal import JournalReader, open_reader
 
 POLL_SECONDS: Final = 1.0
-"""Interval at which the journal is read."""
+"""Interval at which the journal is read, and new machines and ends of workers are looked for."""
 
 
 class LaunchStatus(Struct, frozen=True):

@@ -33,7 +33,7 @@ def test_a_job_has_the_command_its_files_its_secret_and_what_sandboxes_need(tmp_
     assert (worker["image"], worker["envFrom"]) == ("hub/agentflow:1", [{"secretRef": {"name": "keys"}}])
     assert worker["env"][0]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     paths = {mount["mountPath"]: mount.get("subPath") for mount in worker["volumeMounts"]}
-    assert paths == {"/output": None, "/work/config.yaml": "file-0", "/work/seeds.jsonl": "file-1"}
+    assert paths == {"/output": None, "/agentflow/config.yaml": "file-0", "/agentflow/seeds.jsonl": "file-1"}
     assert pod["hostUsers"] is False
     assert worker["securityContext"]["procMount"] == "Unmasked"
 
