@@ -77,6 +77,14 @@ def run_eval(given: argparse.Namespace) -> int:
     return Exit.STOPPED if evaluation.stopped else Exit.DONE
 
 
+def evaluated_configs(given: argparse.Namespace) -> list[RolloutConfig]:
+    """Return the settings of all rollouts of the command, in order.
+
+    :raises ConfigurationError: one line, if they can't be used.
+    """
+    return [cell.run.config for cell in _cells(given)]
+
+
 def _cells(given: argparse.Namespace) -> list[_Cell]:
     """Read and check all rollouts before the first one begins."""
     models = [name for name in given.models.split(",") if name.strip()]
@@ -123,6 +131,9 @@ def _cell(
         "parallel": not base.model_fields_set & {"max_workers", "parallel"},
         "output_dir": str(Path(base.output_dir or OUTPUT) / _plain(benchmark) / _plain(shown)),
     }
+    if base.journal is not None:
+        # The rollouts share the journal, where each is a run of its own.
+        named["run_name"] = f"{base.run_name}/{_plain(benchmark)}/{_plain(shown)}"
     arguments = {name: value for name, value in named.items() if value}
     config = load_rollout_config(given.config, given.settings, arguments)
     return _Cell(benchmark, shown, RolloutRun(config, resume=given.resume), assign(config))

@@ -6,16 +6,23 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
-from typing import TypedDict
 
 from agentflow import __version__
 from agentflow._arguments import CommandParser
 from agentflow._secrets import hide_arguments
-from agentflow.cli._output import EXITS, Exit
+from agentflow.cli._arguments import (
+    count,
+    describe_launch,
+    describe_resume,
+    describe_run,
+    describe_settings,
+    described,
+)
+from agentflow.cli._output import Exit
 from agentflow.errors import ConfigurationError, exit_report
 
 _HOMES = {"eval": "evaluate", "preview": "check", "tune": "swarm"}
@@ -38,7 +45,7 @@ def command_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = CommandParser(
         prog="agentflow",
-        **_described("Grow trees of agent trajectories and turn them into grounded training data."),
+        **described("Grow trees of agent trajectories and turn them into grounded training data."),
     )
     parser.add_argument("--version", action="version", version=f"agentflow {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -46,6 +53,7 @@ def command_parser() -> argparse.ArgumentParser:
         ("synth", "grow seeds into question-answer pairs", _describe_synth),
         ("rollout", "work on tasks with the team or a single agent and score the answers", _describe_rollout),
         ("eval", "compare models on benchmarks; by default on the bundled samples", _describe_eval),
+        ("launch", "run a synthesis, rollout or evaluation on several workers or machines", describe_launch),
         ("train", "train a policy on tasks by reinforcement learning", _describe_train),
         ("tune", "train the model behind any agent on its own calls", _describe_tune),
         ("swarm", "train on episodes that clients play, or watch such a training", _describe_swarm),
@@ -69,7 +77,7 @@ def command_parser() -> argparse.ArgumentParser:
         ("completion", "print the completion script of a shell", _describe_completion),
         ("doctor", "check what this machine can run, and how to fix the rest", _describe_doctor),
     ):
-        describe(commands.add_parser(name, help=what, **_described(what)))
+        describe(commands.add_parser(name, help=what, **described(what)))
     return parser
 
 
@@ -78,25 +86,14 @@ def synth(arguments: Sequence[str] | None = None, *, prog: str = "agentflow synt
     if arguments is None:
         hide_arguments(sys.argv)
     what = "Grow seeds into question-answer pairs. Without arguments, the offline engine explores the bundled corpus."
-    parser = CommandParser(prog=prog, **_described(what))
+    parser = CommandParser(prog=prog, **described(what))
     _describe_synth(parser)
     return _run(_parsed(parser, arguments, command="synth"), prog)
 
 
-class _Description(TypedDict):
-    """Arguments of a parser."""
-
-    description: str
-    epilog: str
-    formatter_class: type[argparse.HelpFormatter]
-
-
-def _described(what: str) -> _Description:
-    return {
-        "description": what,
-        "epilog": EXITS,
-        "formatter_class": argparse.RawDescriptionHelpFormatter,
-    }
+def parse_command(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed arguments of a command, such as `["synth", "config.yaml"]`; errors end the program."""
+    return _parsed(command_parser(), arguments)
 
 
 def _parsed(
@@ -134,7 +131,7 @@ def _describe_init(parser: argparse.ArgumentParser) -> None:
 
 
 def _describe_check(parser: argparse.ArgumentParser) -> None:
-    _describe_settings(parser)
+    describe_settings(parser)
     what = "command that the settings are for (default: the one that knows most of them)"
     parser.add_argument("--for", dest="kind", choices=("synth", "rollout", "train"), help=what)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -143,32 +140,32 @@ def _describe_check(parser: argparse.ArgumentParser) -> None:
 def _describe_preview(parser: argparse.ArgumentParser) -> None:
     _describe_check(parser)
     parser.add_argument(
-        "--number", type=_count, default=2, metavar="N", help="number of seeds or tasks (default: 2)"
+        "--number", type=count, default=2, metavar="N", help="number of seeds or tasks (default: 2)"
     )
 
 
 def _describe_synth(parser: argparse.ArgumentParser) -> None:
-    _describe_settings(parser)
-    _describe_run(parser, "report")
+    describe_settings(parser)
+    describe_run(parser, "report")
 
 
 def _describe_rollout(parser: argparse.ArgumentParser) -> None:
-    _describe_settings(parser)
+    describe_settings(parser)
     parser.add_argument(
         "--data", metavar="FILE", help="file or reader of tasks, or hub:OWNER/NAME; same as data_path=FILE"
     )
     parser.add_argument("--benchmark", metavar="NAME", help="benchmark; same as benchmark_name=NAME")
-    _describe_run(parser, "summary")
+    describe_run(parser, "summary")
 
 
 def _describe_train(parser: argparse.ArgumentParser) -> None:
-    _describe_settings(parser)
+    describe_settings(parser)
     parser.add_argument(
         "--backbone",
         choices=("local", "verl", "trinity", "debug"),
         help="training backend; debug: print rollouts without training",
     )
-    _describe_run(parser, "outcome")
+    describe_run(parser, "outcome")
 
 
 def _describe_tune(parser: argparse.ArgumentParser) -> None:
@@ -178,9 +175,9 @@ def _describe_tune(parser: argparse.ArgumentParser) -> None:
 def _describe_swarm(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     what = "wait for clients and train on the episodes that they play"
-    _describe_train(actions.add_parser("serve", help=what, **_described(what)))
+    _describe_train(actions.add_parser("serve", help=what, **described(what)))
     what = "print the state of a training until it is over"
-    watch = actions.add_parser("watch", help=what, **_described(what))
+    watch = actions.add_parser("watch", help=what, **described(what))
     watch.add_argument("url", metavar="URL", help="address of its gateway")
     watch.add_argument("--token", default="", help="token of a client (default: AGENTFLOW_SWARM_TOKEN)")
     watch.add_argument("--once", action="store_true", help="print it once")
@@ -189,15 +186,15 @@ def _describe_swarm(parser: argparse.ArgumentParser) -> None:
 
 def _describe_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", metavar="NAME", help="benchmark, file that describes one, or all")
-    _describe_settings(parser)
+    describe_settings(parser)
     where = (
         "file of its tasks, folder with the published files, or hub:OWNER/NAME (default: the bundled samples)"
     )
     parser.add_argument("--data", metavar="SOURCE", help=where)
-    parser.add_argument("--limit", type=_count, metavar="N", help="maximum number of tasks per benchmark")
+    parser.add_argument("--limit", type=count, metavar="N", help="maximum number of tasks per benchmark")
     parser.add_argument("--models", default="", metavar="A,B", help="models, separated by commas")
-    parser.add_argument("--samples", type=_count, metavar="N", help="episodes per task")
-    _describe_resume(parser)
+    parser.add_argument("--samples", type=count, metavar="N", help="episodes per task")
+    describe_resume(parser)
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
 
 
@@ -215,7 +212,7 @@ def _describe_tokens(parser: argparse.ArgumentParser) -> None:
         "--episode", metavar="ID", help="show this episode token by token (default: list all)"
     )
     parser.add_argument("--agent", metavar="NAME", help="only this agent of its episodes")
-    parser.add_argument("--step", type=_count, metavar="N", help="only episodes of this step")
+    parser.add_argument("--step", type=count, metavar="N", help="only episodes of this step")
     parser.add_argument(
         "--html", metavar="FILE", help="also write a page of the selected episodes, token by token"
     )
@@ -285,52 +282,14 @@ def _describe_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
 
 
-def _describe_settings(parser: argparse.ArgumentParser) -> None:
-    what = "settings file, YAML or JSON, and settings that override it"
-    _complete(
-        parser.add_argument("settings", nargs="*", default=[], metavar="CONFIG|key=value", help=what), _FILE
-    )
-    _complete(parser.add_argument("--config", metavar="FILE", help="the settings file as an option"), _FILE)
-
-
-_FILE = {"bash": "_shtab_compgen_files", "zsh": "_files"}
-"""Completion by names of files; fish does it anyway."""
-
-
-def _complete(action: argparse.Action, by: Mapping[str, str]) -> None:
-    # The attribute that shtab reads.
-    setattr(action, "complete", by)  # noqa: B010
-
-
-def _describe_resume(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--resume",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="resume an existing run; auto: if there is one (default)",
-    )
-
-
-def _describe_run(parser: argparse.ArgumentParser, report: str) -> None:
-    _describe_resume(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the resolved settings and exit")
-    parser.add_argument("--json", action="store_true", help=f"print the {report} as JSON")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
-    return int(text)
-
-
 def _describe_serve_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="directory of its weights, or its name on the hub")
-    _describe_settings(parser)
+    describe_settings(parser)
     parser.add_argument("--json", action="store_true", help="print its address as JSON")
 
 
 def _describe_serve_env(parser: argparse.ArgumentParser) -> None:
-    _describe_settings(parser)
+    describe_settings(parser)
     parser.add_argument("--data", metavar="FILE", help="file of tasks; same as data_path=FILE")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one (default: 8000)")
@@ -344,7 +303,7 @@ def _describe_serve_env(parser: argparse.ArgumentParser) -> None:
 def _describe_data(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     what = "mix search and math questions into parquet files for training, validation and test"
-    prepare = actions.add_parser("prepare", help=what, **_described(what))
+    prepare = actions.add_parser("prepare", help=what, **described(what))
     source = "file, or hub:OWNER/NAME[:CONFIGURATION[:SPLIT]]"
     prepare.add_argument(
         "--search", nargs="+", default=[], metavar="SOURCE", help=f"questions with answers: {source}"
@@ -362,13 +321,13 @@ def _describe_data(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of held-out questions (default: 10 %%, at most 200)",
     )
-    prepare.add_argument("--limit", type=_count, metavar="N", help="maximum number of questions per source")
+    prepare.add_argument("--limit", type=count, metavar="N", help="maximum number of questions per source")
     prepare.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed of order and selection (default: 0)"
     )
     prepare.add_argument("--json", action="store_true", help="print the written files as JSON")
     what = "read tasks from any source, filter them, and write them as JSONL"
-    read = actions.add_parser("read", help=what, **_described(what))
+    read = actions.add_parser("read", help=what, **described(what))
     where = "file, benchmark, reader such as reasoning_gym:countdown?size=100, or module:function"
     read.add_argument("source", metavar="SOURCE", help=where)
     read.add_argument(
@@ -379,7 +338,7 @@ def _describe_data(parser: argparse.ArgumentParser) -> None:
     )
     read.add_argument("-o", "--output", metavar="FILE", help="JSONL file to write (default: none)")
     read.add_argument(
-        "--show", type=_count, default=3, metavar="N", help="number of tasks to show (default: 3)"
+        "--show", type=count, default=3, metavar="N", help="number of tasks to show (default: 3)"
     )
     read.add_argument("--json", action="store_true", help="print counts and the first tasks as JSON")
 

@@ -82,7 +82,13 @@ class WatchedRun(NamedTuple):
             "used": self.tokens,
             "cost": None if self.summary.cost is None else round(self.summary.cost, 6),
             "failures": self.summary.failures,
+            **({"hosts": self.hosts} if len(self.summary.hosts) > 1 else {}),
         }
+
+    @property
+    def hosts(self) -> dict[str, int]:
+        """Numbers of finished seeds by host."""
+        return {host: seeds.done for host, seeds in self.summary.hosts.items()}
 
     def end_line(self) -> str:
         """Return its end as one line."""
@@ -310,6 +316,8 @@ def _table(status: _WatchedRuns) -> "Table":
             "model": usage_text(run.tokens, run.summary.cost),
             "failures": failures_text(run.summary.failures),
         }
+        if len(run.hosts) > 1:
+            rows["hosts"] = ", ".join(f"{host}: {done}" for host, done in run.hosts.items())
         return progress_table(run.phase.value, run.total or 0, run.done, **rows)
     active = status.active
     cost = sum(run.summary.cost or 0.0 for run in status.runs)

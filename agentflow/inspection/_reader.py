@@ -211,6 +211,10 @@ class JournalRun(RunReader, Generic[R]):
             folder="" if self._folder is None else str(self._folder),
             started=None if start is None else start.started,
             seeds=seeds,
+            hosts={
+                host: SeedCounts(0, held.leased, held.done)
+                for host, held in self._journal.hosts(self._run).items()
+            },
             usage=used,
             cost=sum(price.cost(used[role]) for role, price in prices.items() if role in used)
             if prices

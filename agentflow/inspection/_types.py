@@ -71,6 +71,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Time of its beginning, in seconds since 1970; `None` if it was not recorded."""
     seeds: SeedCounts = SeedCounts()
     """Numbers of seeds; of a training, its episodes."""
+    hosts: dict[str, SeedCounts] = field(default_factory=dict[str, SeedCounts])
+    """Numbers of seeds that each host holds and has finished; empty in journals of earlier versions."""
     steps: int = 0
     """Number of training steps."""
     usage: dict[str, Usage] = field(default_factory=dict[str, Usage])

@@ -72,12 +72,18 @@ class Journal:
         return ChildSpec(id="journal-writer", start=lambda: Writer(self._database, self._inbox), shutdown=10)
 
     async def open_run(
-        self, name: str, settings: Mapping[str, object], *, lease_seconds: float = 30.0
+        self,
+        name: str,
+        settings: Mapping[str, object],
+        *,
+        lease_seconds: float = 30.0,
+        host: str | None = None,
     ) -> Run:
         """Open the run of that name; create it the first time.
 
         :param settings: the settings that determine its content, without secrets.
         :param lease_seconds: seconds for which a claimed seed is held without renewal.
+        :param host: name of this host in the records of its seeds; `None`: the system's.
         :raises ConfigurationError: if it was created with other settings; the line names each difference.
         :raises RunStopped: if the journal can't be written.
         """
@@ -102,6 +108,7 @@ class Journal:
             key=digest(before, 16),
             lease_seconds=lease_seconds,
             user=f"{this_process()}#{next(_users)}",
+            host=host,
             now=self._now,
         )
 

@@ -43,9 +43,11 @@ def claim(
     now: Moment,
     seconds: float,
     without: Sequence[int] = (),
+    host: str | None = None,
 ) -> list[Claimed]:
     """Claim free seeds, lowest index first: unclaimed ones, and those whose owner is gone.
 
+    :param host: name of the host that works on them.
     :param without: numbers of seeds to leave.
     """
     holders = connection.scalars(
@@ -68,7 +70,7 @@ def claim(
     taken = connection.execute(
         update(seeds)
         .where(seeds.c.run == run, seeds.c.number.in_(select(free.c.number)))
-        .values(owner=owner, until=now + seconds, claims=seeds.c.claims + 1)
+        .values(owner=owner, until=now + seconds, claims=seeds.c.claims + 1, host=host or _host())
         .returning(seeds.c.number, seeds.c.body, seeds.c.claims)
     )
     return [Claimed(body, claims) for _, body, claims in sorted(taken)]
@@ -125,6 +127,22 @@ def count(connection: Connection, run: int) -> Counts:
     return Counts(waiting, leased, done)
 
 
+def count_by_host(connection: Connection, run: int) -> dict[str, Counts]:
+    """Count the claimed and finished seeds by the host that claimed them last."""
+    found: dict[str, Counts] = {}
+    rows = connection.execute(
+        select(seeds.c.host, seeds.c.done, seeds.c.owner.is_not(None), func.count())
+        .where(seeds.c.run == run, seeds.c.host.is_not(None))
+        .group_by(seeds.c.host, seeds.c.done, seeds.c.owner.is_not(None))
+        .order_by(seeds.c.host)
+    )
+    for host, finished, owned, number in rows:
+        leased, done = (0, number) if finished else (number if owned else 0, 0)
+        before = found.get(host, Counts(0, 0, 0))
+        found[host] = Counts(0, before.leased + leased, before.done + done)
+    return found
+
+
 def _open(run: int) -> ColumnElement[bool]:
     return and_(seeds.c.run == run, ~seeds.c.done)
 
@@ -153,9 +171,14 @@ def has_died(owner: str) -> bool:
 
 
 @cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+@cache
 def _place() -> str:
     """Return the scope in which process ids are unique: this boot of this machine, this pid namespace."""
-    parts = [socket.gethostname().replace(":", "-")]
+    parts = [_host().replace(":", "-")]
     try:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
         parts.append(str(Path("/proc/self/ns/pid").stat().st_ino))

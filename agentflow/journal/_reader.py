@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Text, case, cast, func, select
 from agentflow.errors import ConfigurationError
 from agentflow.journal._backend import root_of, unpacked_json
 from agentflow.journal._database import backend_for
-from agentflow.journal._leases import Counts, count, has_died
+from agentflow.journal._leases import Counts, count, count_by_host, has_died
 from agentflow.journal._news import JournalNews, read_news
 from agentflow.journal._read_only import READ_ERRORS, ReadAccess, ReadOnlySqlite
 from agentflow.journal._run import FAILURES, RUN_PAGE
@@ -22,6 +22,8 @@ from agentflow.trajectory import Seed, Usage
 T = TypeVar("T")
 
 _SOME = 500
+_HOSTS_SINCE = 4
+"""Version of the tables that first had the hosts of seeds."""
 _AROUND = 400
 """Characters before and after a text that was found."""
 
@@ -116,6 +118,15 @@ class JournalReader:
                 select(seeds.c.number).where(seeds.c.run == run, seeds.c.claims > 0).limit(1)
             )
             return count(connection, run), self._is_worked_on(connection, run), begun is not None
+
+        return self.read(ask)
+
+    def hosts(self, run: int) -> dict[str, Counts]:
+        """Return the numbers of seeds that each host holds and has finished; empty in journals of earlier versions."""
+
+        def ask(connection: Connection) -> dict[str, Counts]:
+            version = connection.scalar(select(schema.c.version)) or 0
+            return count_by_host(connection, run) if version >= _HOSTS_SINCE else {}
 
         return self.read(ask)
 

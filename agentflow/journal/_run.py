@@ -48,6 +48,7 @@ class Run:
         key: str,
         lease_seconds: float,
         user: str,
+        host: str | None = None,
         now: Callable[[], float] | None,
     ) -> None:
         self.key = key
@@ -57,6 +58,7 @@ class Run:
         self._number = number
         self._lease_seconds = lease_seconds
         self._user = user
+        self._host = host
         self._now = now
         self._claims: dict[int, int] = {}
         self._opened: set[int] = set()
@@ -103,7 +105,8 @@ class Run:
         seconds, without = self._lease_seconds, tuple(self._postponed)
 
         def take(connection: Connection) -> list[_leases.Claimed]:
-            return _leases.claim(connection, self._number, owner, count, self._time(), seconds, without)
+            now = self._time()
+            return _leases.claim(connection, self._number, owner, count, now, seconds, without, self._host)
 
         claimed = await self._inbox.change(take)
         found = [msgspec.json.decode(body, type=Seed) for body, _ in claimed]

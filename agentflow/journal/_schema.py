@@ -53,8 +53,9 @@ seeds = Table(
     Column("owner", Text),
     Column("until", Double),
     Column("claims", Integer, nullable=False),
+    Column("host", Text),
 )
-"""Seeds by index, with owner, lease and number of claims."""
+"""Seeds by index, with owner, lease, number of claims, and the host of the last claim."""
 
 entries = Table(
     "agentflow_entries",
@@ -194,7 +195,12 @@ def _rate_limits(connection: Connection) -> None:
     )
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _index_of_news, _rate_limits)
+def _hosts(connection: Connection) -> None:
+    """Add the host that worked on a seed; it stays when the seed is finished."""
+    connection.execute(text("ALTER TABLE agentflow_seeds ADD COLUMN host TEXT"))
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _index_of_news, _rate_limits, _hosts)
 """All migrations, in order. A released migration never changes."""
 
 

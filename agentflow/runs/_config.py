@@ -161,6 +161,8 @@ class RunConfig(Settings):
     """URL of the journal, `sqlite:///…` or `postgresql://…`; `None`: a file in `output_dir`."""
     run_name: str = Field(default="run", min_length=1)
     """Name of the run in its journal."""
+    host_name: str | None = Field(default=None, min_length=1)
+    """Name of this host in the journal's records of who worked on a seed; `None`: the system's."""
 
     @model_validator(mode="after")
     def _known_backends(self) -> Self:
@@ -294,7 +296,7 @@ _ANSWER_KEYS: Final = (
 _NOT_CONTENT: Final = frozenset({
     *RoleModel.model_fields, "imports", "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
     "max_sandboxes", "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "save_prompts",
-    "tracing",
+    "tracing", "host_name",
 })  # fmt: skip
 
 

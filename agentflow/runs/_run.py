@@ -245,7 +245,9 @@ class SupervisedRun(Generic[C, P]):
         await start_child(self._supervisor, journal.writer_spec())
         tools = [tool.name for tool in self.chosen.tools]
         whole = {**self.config.identity(), **identity, "tools": tools}
-        run = self._run = await journal.open_run(self.config.run_name, whole, lease_seconds=LEASE_SECONDS)
+        run = self._run = await journal.open_run(
+            self.config.run_name, whole, lease_seconds=LEASE_SECONDS, host=self.config.host_name
+        )
         self.directory.check(sum(await run.counts()) > 0)
         await run.keep(RUN_START, start_of(self._kind, self.chosen))
         for blob, data in (blobs or {}).items():

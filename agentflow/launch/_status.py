@@ -1,0 +1,74 @@
+"""Progress of launched runs, read from their journal."""
+
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from msgspec import Struct, field
+
+from agentflow.errors import ConfigurationError
+from agentflow.journal import JournalReader, open_reader
+
+POLL_SECONDS: Final = 1.0
+"""Interval at which the journal is read, and new machines and ends of workers are looked for."""
+
+
+class LaunchStatus(Struct, frozen=True):
+    """Progress of launched runs at one moment."""
+
+    done: int = 0
+    """Number of finished seeds or tasks."""
+    total: int = 0
+    """Number of all."""
+    held: dict[str, int] = field(default_factory=dict[str, int])
+    """Numbers of claimed ones by host."""
+    finished: dict[str, int] = field(default_factory=dict[str, int])
+    """Numbers of finished ones by host."""
+
+
+class LaunchedRuns:
+    """Reads the progress of launched runs.
+
+    Example::
+
+        runs = LaunchedRuns("postgresql://user@host/database", {"run"})
+        tasks.start_soon(runs.follow)
+    """
+
+    def __init__(self, journal: str, names: Collection[str]) -> None:
+        """Describe it.
+
+        :param journal: address of the journal.
+        :param names: names of the runs in it.
+        """
+        self.status = LaunchStatus()
+        """The progress that was read last."""
+        self._journal = journal
+        self._names = names
+
+    async def follow(self) -> None:
+        """Read again and again, until cancelled. A journal that does not answer is left to the workers."""
+        while True:
+            with suppress(ConfigurationError):
+                await anyio.to_thread.run_sync(self._follow, abandon_on_cancel=True)
+            await anyio.sleep(POLL_SECONDS)
+
+    def _follow(self) -> None:
+        with open_reader(self._journal) as reader:
+            self.status = self._read(reader)
+
+    def _read(self, reader: JournalReader) -> LaunchStatus:
+        done = total = 0
+        held, finished = Counter[str](), Counter[str]()
+        for run in reader.runs():
+            if run.name not in self._names:
+                continue
+            counts, _, _ = reader.counts(run.number)
+            done, total = done + counts.done, total + sum(counts)
+            for host, own in reader.hosts(run.number).items():
+                held[host] += own.leased
+                finished[host] += own.done
+        return LaunchStatus(done, total, dict(held), dict(finished))
