@@ -1,0 +1,1 @@
+"""Programs inside a remote sandbox. They run as root, with the sandbox's own Python."""
