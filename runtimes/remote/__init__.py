@@ -1,4 +1,4 @@
-"""Sandboxes of E2B, Modal, Daytona and Kubernetes as instances. See docs/remote-runtimes.md."""
+"""Sandboxes of E2B and Kubernetes as instances. See docs/remote-runtimes.md."""
 
 from typing import TYPE_CHECKING
 

@@ -200,7 +200,8 @@ class SandboxCalls:
     async def end_now(self, name: str) -> None:
         """End a call inside."""
         try:
-            await self.request({"ended": [name]})
+            self._ended.append(name)
+            await self.request({})
         except RuntimeFailure:
             # The sandbox is gone, or ends with its lifetime.
             return

@@ -14,7 +14,7 @@ from agentflow.errors import InstanceGone, RuntimeFailure
 from agentflow.settings import Section
 from runtimes._protocol import InstanceSpec
 
-ServiceName = Literal["e2b", "modal", "daytona", "k8s"]
+ServiceName = Literal["e2b", "k8s"]
 """Services that provide remote sandboxes."""
 
 SERVER_LABEL: Final = "agentflow-server"
@@ -27,15 +27,15 @@ class RemoteOptions(Section):
     """Options of the runtimes with remote sandboxes."""
 
     template: str | None = None
-    """Template of E2B, image of Modal or Daytona, warm pool of Kubernetes; it needs `bash` and `python3` (3.11 or newer)."""
+    """e2b: template; k8s: warm pool. It needs `bash` and `python3` (3.11 or newer)."""
     internet: bool = False
-    """e2b, modal, daytona: sandboxes may reach the internet."""
+    """e2b: sandboxes may reach the internet."""
     lifetime: PositiveInt = Field(default=600, ge=60)
     """Seconds after which the service ends a sandbox whose server has died."""
     namespace: str = "default"
     """k8s: namespace of the sandboxes."""
     url: str | None = None
-    """k8s: address of the sandbox router, if it is not reached through the cluster's API."""
+    """k8s: address of the sandbox router."""
     start_seconds: PositiveFloat = 120.0
     """Seconds to wait for a sandbox to start."""
 

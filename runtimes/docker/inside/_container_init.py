@@ -21,7 +21,7 @@ from runtimes.process.linux import _cgroups, _processes, _seccomp
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _archive, _confine, _files, _spawn, _wire
 from runtimes.process.trusted._reactor import PendingRequest, Reactor, SandboxRequestError, check_report
-from runtimes.process.trusted._requests import FileRequests, ProcessRequests
+from runtimes.process.trusted._requests import LISTING_BYTES, FileRequests, ProcessRequests
 from runtimes.process.trusted._sandboxes import ForkGroup, SandboxRecord
 
 _EXPENDABLE = "500"
@@ -161,7 +161,10 @@ class CopyingFileRequests(FileRequests):
         fd = message.fds[0]
         entries = functools.partial(_files.list_entries, sandbox.root, sandbox.uid, message.fields["request"])
         return self.in_child(
-            sandbox, message, lambda: _as_agent(sandbox, lambda: _spawn.with_file(fd, "wb", entries))
+            sandbox,
+            message,
+            lambda: _as_agent(sandbox, lambda: _spawn.with_file(fd, "wb", entries)),
+            LISTING_BYTES,
         )
 
     def remove(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:

@@ -1,8 +1,10 @@
 """Stubs of the services, and runtimes that use them through the services' own libraries."""
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +62,17 @@ def _e2b(url: str) -> Stub:
     return Stub("e2b", url, names)
 
 
-STUBS: Mapping[str, Callable[[str], Stub]] = {"e2b": _e2b}
+def _k8s(url: str) -> Stub:
+    cluster = {"name": "stub", "cluster": {"server": url}}
+    context = {"name": "stub", "context": {"cluster": "stub", "user": "stub"}}
+    user = {"name": "stub", "user": {"token": KEY}}
+    config = {"current-context": "stub", "clusters": [cluster], "contexts": [context], "users": [user]}
+    with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False, encoding="utf-8") as file:
+        json.dump(config, file)
+    return Stub("k8s", url, {"KUBECONFIG": file.name}, template="pool")
+
+
+STUBS: Mapping[str, Callable[[str], Stub]] = {"e2b": _e2b, "k8s": _k8s}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Literal
 
 _WORDS = """bwrap --unshare-pid --unshare-net --unshare-ipc --unshare-uts --die-with-parent --cap-add ALL --info-fd {info}
     --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/sbin /sbin --symlink usr/lib /lib --symlink usr/lib64 /lib64
-    --proc /proc --dev /dev --dir /root --dir /etc --bind {root}/passwd /etc/passwd
+    --proc /proc --dev /dev --dir /root --dir /etc
     --bind {root}/home /home --bind {root}/tmp /tmp --bind {root}/run /run --bind {root}/app /app --chdir / --clearenv
     --setenv PATH /usr/local/bin:/usr/bin:/bin --setenv HOME /root --"""
 
@@ -32,14 +32,13 @@ class Box:
         root = Path(tempfile.mkdtemp(prefix="agentflow-box-"))
         for name in ("home", "tmp", "run", "app"):
             (root / name).mkdir(mode=0o755)
-        (root / "passwd").write_text("root:x:0:0::/root:/bin/bash\n", encoding="utf-8")
         read, write = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 *(word.format(root=root, info=write) for word in _WORDS.split()),
                 "sh",
                 "-c",
-                "echo ready; exec sleep infinity",
+                "echo root:x:0:0::/root:/bin/bash > /etc/passwd; echo root:x:0: > /etc/group; echo ready; exec sleep infinity",
                 pass_fds=[write],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
