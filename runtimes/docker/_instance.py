@@ -34,7 +34,9 @@ class InitConnection:
         os.chmod(path, 0o666)
         self._listener.listen(1)
 
-    async def answer(self, container: "Container", settings: dict[str, Any], seconds: float) -> RequestChannel:
+    async def answer(
+        self, container: "Container", settings: dict[str, Any], seconds: float
+    ) -> RequestChannel:
         """Accept the connection of the init process and send it its settings. No further connection is accepted.
 
         :raises IsolationUnavailable: if the init process does not connect.

@@ -32,7 +32,9 @@ def bundle() -> bytes:
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=6) as archive:
         sources = [_PROJECT / name for name in _FILES] + sorted((_PROJECT / "runtimes").glob("*.py"))
         for folder in _FOLDERS:
-            sources += sorted(path for path in (_PROJECT / folder).rglob("*") if path.suffix in (".py", ".bash"))
+            sources += sorted(
+                path for path in (_PROJECT / folder).rglob("*") if path.suffix in (".py", ".bash")
+            )
         for path in sources:
             archive.add(path, str(path.relative_to(_PROJECT)), filter=_anonymous)
         for name in _LIBRARIES:

@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
@@ -90,7 +90,6 @@ class RemoteCall:
             if reply.result is not None:
                 yield reply.result
                 return
-
 
     async def _poll(self, request: Mapping[str, object]) -> _CallReply:
         """Send a request and wait for the reply. A cancellation ends the call inside, which ends the request."""
@@ -188,7 +187,7 @@ class SandboxCalls:
         raise AssertionError("unreachable: the last event is the result")
 
     @asynccontextmanager
-    async def open(self, method: str, **arguments: object) -> AsyncIterator[RemoteCall]:
+    async def open(self, method: str, **arguments: object) -> AsyncGenerator[RemoteCall]:
         """Prepare a call; leaving the context ends it inside, with the next request."""
         call = RemoteCall(self, method, arguments)
         try:
@@ -241,5 +240,7 @@ _KINDS: Mapping[str, Callable[[str], Exception]] = {
 def _error_of(error: _RemoteError) -> Exception:
     if error.errno is not None and error.errno in errno.errorcode:
         reason = error.reason or os.strerror(error.errno)
-        return OSError(error.errno, reason) if error.path is None else OSError(error.errno, reason, error.path)
+        return (
+            OSError(error.errno, reason) if error.path is None else OSError(error.errno, reason, error.path)
+        )
     return _KINDS.get(error.kind, RuntimeFailure)(error.text)

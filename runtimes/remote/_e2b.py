@@ -1,8 +1,9 @@
 """Sandboxes of E2B: microVMs that are forked with their memory."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 from e2b import AsyncSandbox, SandboxQuery
 from e2b.exceptions import NotFoundException, SandboxNotRunningException
@@ -30,11 +31,18 @@ def _errors() -> AbstractAsyncContextManager[None]:
     return service_errors("e2b", _KEY, _is_gone)
 
 
+class _Files(Protocol):
+    """Part of the library's files, whose types are incomplete."""
+
+    def write(self, path: str, data: bytes, user: str | None = None) -> Awaitable[object]: ...
+
+
 class E2bSandbox:
     """Sandbox of E2B. See `runtimes.remote._service.RemoteSandbox`."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self._sandbox = sandbox
+        self._files: _Files = sandbox.files
 
     @property
     def id(self) -> str:
@@ -51,7 +59,7 @@ class E2bSandbox:
     async def upload(self, path: str, data: bytes) -> str:
         """Write a file as root."""
         async with _errors():
-            await self._sandbox.files.write(path, data, user="root")
+            await self._files.write(path, data, user="root")
         return path
 
     async def download(self, path: str) -> bytes:

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from io import BytesIO
-from typing import IO, Any, Literal, Self
+from typing import IO, Literal, Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -25,6 +25,8 @@ from runtimes._protocol import (
     Snapshot,
 )
 from runtimes.remote._calls import RemoteCall, RemoteOutput, SandboxCalls, result_of, stream_name
+
+T = TypeVar("T")
 
 _PART_BYTES = 8 << 20
 _STOP_SECONDS = 30.0
@@ -81,11 +83,11 @@ class RemoteStream:
 
     async def send(self, data: bytes) -> None:
         """See `runtimes.Stream.send`."""
-        await self._calls.call("stream_send", None.__class__, stream=self._call.id, data=_text(data))
+        await self._calls.call("stream_send", type(None), stream=self._call.id, data=_text(data))
 
     async def close_stdin(self) -> None:
         """See `runtimes.Stream.close_stdin`."""
-        await self._calls.call("stream_close", None.__class__, stream=self._call.id)
+        await self._calls.call("stream_close", type(None), stream=self._call.id)
 
     async def receive(self) -> AsyncIterator[tuple[Literal["stdout", "stderr"], bytes]]:
         """See `runtimes.Stream.receive`."""
@@ -149,12 +151,14 @@ class RemoteInstance:
             raise InstanceGone("the instance was stopped")
 
     async def _ask(self, method: str, **arguments: object) -> None:
-        await self._get(method, type(None), **arguments)
+        await self._get(method, type(None), None, **arguments)
 
-    async def _get(self, method: str, kind: Any, **arguments: Any) -> Any:
+    async def _get(
+        self, method: str, kind: type[T], on_output: OutputSink | None = None, /, **arguments: object
+    ) -> T:
         self._check()
         try:
-            return await self.calls.call(method, kind, **arguments)
+            return await self.calls.call(method, kind, on_output=on_output, **arguments)
         except RuntimeFailure as error:
             if self._gone and not isinstance(error, InstanceGone):
                 raise InstanceGone("the instance was stopped") from None
@@ -180,7 +184,7 @@ class RemoteInstance:
             return await self._get(
                 "run",
                 RunResult,
-                on_output=on_output,
+                on_output,
                 live=on_output is not None,
                 language=language,
                 source=source,
@@ -211,7 +215,7 @@ class RemoteInstance:
         return await self._get(
             "exec",
             ExecResult,
-            on_output=on_output,
+            on_output,
             live=on_output is not None,
             argv=list(argv),
             input=_text(input),

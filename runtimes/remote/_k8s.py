@@ -1,10 +1,12 @@
 """Sandboxes in a Kubernetes cluster, made by the controller of agent-sandbox."""
 
+import os
 import secrets
 import shlex
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import Any
 
 from k8s_agent_sandbox.async_sandbox import AsyncSandbox
@@ -26,6 +28,9 @@ from runtimes.remote._service import (
 )
 
 _NOT_FOUND = 404
+
+# It has no types.
+_kubernetes: Any = import_module("kubernetes_asyncio.config")
 
 
 def _is_gone(error: Exception) -> bool:
@@ -115,6 +120,7 @@ class KubernetesService(SandboxService):
     def __init__(self, options: RemoteOptions) -> None:
         self._options = options
         self._client: AsyncSandboxClient[Any] | None = None
+        self._cluster: Any = None
 
     @property
     def _open_client(self) -> "AsyncSandboxClient[Any]":
@@ -125,12 +131,19 @@ class KubernetesService(SandboxService):
     async def open(self) -> None:
         """Connect with the configuration of the pod, or the one that `kubectl` uses."""
         if self._options.template is None:
-            raise IsolationUnavailable("runtime k8s needs a warm pool: set runtime: {name: k8s, template: POOL}")
+            raise IsolationUnavailable(
+                "runtime k8s needs a warm pool: set runtime: {name: k8s, template: POOL}"
+            )
         url = self._options.url
-        config = SandboxInClusterConnectionConfig() if url is None else SandboxDirectConnectionConfig(api_url=url)
+        config = (
+            SandboxInClusterConnectionConfig() if url is None else SandboxDirectConnectionConfig(api_url=url)
+        )
         try:
             async with _errors():
-                self._client = AsyncSandboxClient(config, cleanup=False)
+                # The library reads the variable when it is imported, and not again.
+                path = os.environ.get("KUBECONFIG")
+                self._cluster = await _kubernetes.new_client_from_config(config_file=path) if path else None
+                self._client = AsyncSandboxClient(config, cleanup=False, api_client=self._cluster)
                 await self._client.list_all_sandboxes(self._options.namespace, f"{REALM_LABEL}=none")
         except RuntimeFailure as error:
             raise IsolationUnavailable(f"{error}: check the cluster's configuration (KUBECONFIG)") from None
@@ -165,8 +178,9 @@ class KubernetesService(SandboxService):
     async def set_end(self, claim: str, seconds: int) -> None:
         """Set the time at which the controller deletes a claim."""
         moment = datetime.now(UTC) + timedelta(seconds=seconds)
+        objects: Any = self._open_client.k8s_helper.custom_objects_api
         async with _errors():
-            await self._open_client.k8s_helper.custom_objects_api.patch_namespaced_custom_object(
+            await objects.patch_namespaced_custom_object(
                 CLAIM_API_GROUP,
                 CLAIM_API_VERSION,
                 self._options.namespace,
@@ -187,3 +201,5 @@ class KubernetesService(SandboxService):
             client, self._client = self._client, None
             async with _errors():
                 await client.close()
+                if self._cluster is not None:
+                    await self._cluster.close()

@@ -55,7 +55,11 @@ class RemoteRuntime:
     """
 
     def __init__(
-        self, name: ServiceName, options: RemoteOptions | None = None, *, service: SandboxService | None = None
+        self,
+        name: ServiceName,
+        options: RemoteOptions | None = None,
+        *,
+        service: SandboxService | None = None,
     ) -> None:
         self._name = name
         self._options = options or RemoteOptions()
@@ -225,8 +229,8 @@ class RemoteRuntime:
             await child.calls.request({"forget_others": True})
         except BaseException as error:
             await _abandon(child, error)
-            if isinstance(error, InstanceGone):
-                raise CannotFork("the service copied the sandbox without its memory") from None
+            if isinstance(error, RuntimeFailure):
+                raise CannotFork(f"the copy of the sandbox does not answer: {error}") from None
             raise
         return Fork(child)
 

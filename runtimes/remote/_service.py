@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
@@ -136,7 +136,7 @@ def one_line(text: str, *secrets: str) -> str:
 @asynccontextmanager
 async def service_errors(
     service: str, secret: str, is_gone: Callable[[Exception], bool]
-) -> AsyncIterator[None]:
+) -> AsyncGenerator[None]:
     """Translate the errors of a service's library, and shield it from cancellation, which some do not survive.
 
     :param secret: environment variable with the key.

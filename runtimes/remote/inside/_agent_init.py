@@ -3,6 +3,7 @@
 The platform's own processes run beside the agent's, and the limits are those of each process.
 """
 
+import contextlib
 import os
 import socket
 
@@ -50,10 +51,8 @@ class _AgentInit(ContainerInit):
 def main(connection: socket.socket) -> None:
     """Serve the sandbox server's requests until it closes the connection."""
     # Orphans become children of this process and are found again. gVisor has no subreapers.
-    try:
+    with contextlib.suppress(OSError):
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
-    except OSError:
-        pass
 
     def make(server: socket.socket, settings: _wire.Fields) -> ContainerInit:
         return _AgentInit(server, settings, _AgentRequests, SAVED_FOLDERS)

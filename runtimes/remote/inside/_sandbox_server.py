@@ -58,12 +58,12 @@ class AgentInstance(ContainerInstance):
 
     async def pack_to(self, path: str, most: int | None) -> None:
         """Write a snapshot to a file."""
-        with open(path, "wb") as file:
+        with await asyncio.to_thread(open, path, "wb") as file:
             await self.save(file, max_bytes=most)
 
     async def unpack_from(self, path: str) -> None:
         """Restore a snapshot from a file."""
-        with open(path, "rb") as file:
+        with await asyncio.to_thread(open, path, "rb") as file:
             await self.load(file)
 
     async def dump_shell(self) -> dict[str, Any]:
@@ -78,7 +78,9 @@ class AgentInstance(ContainerInstance):
         async with self._shell.lock:
             state, left = await self._shell.dump() if self._shell.alive else (None, [])
         names = (await self._client.ask("events", sandbox=self._id)).fields["others"]
-        lines = [f"the shell's {line}" for line in left] + [f"the background process {name}" for name in names]
+        lines = [f"the shell's {line}" for line in left] + [
+            f"the background process {name}" for name in names
+        ]
         return {"state": state, "left": lines}
 
     async def restore_shell(self, state: bytes) -> None:
@@ -146,9 +148,9 @@ class SandboxServer:
             "move": lambda call, a: instance.move(a["source"], a["destination"], replace=a["replace"]),
             "pack": self._pack,
             "unpack": lambda call, a: instance.unpack_from(_spooled(a["name"])),
-            "part": _part,
-            "add": _add,
-            "drop": _drop,
+            "part": lambda call, a: asyncio.to_thread(_part, a["name"], a["offset"], a["length"]),
+            "add": lambda call, a: asyncio.to_thread(_add, a["name"], a["offset"], _bytes(a["data"])),
+            "drop": lambda call, a: asyncio.to_thread(_drop, a["name"]),
             "dump_shell": lambda call, a: instance.dump_shell(),
             "restore_shell": lambda call, a: instance.restore_shell(_bytes(a["state"])),
             "usage": lambda call, a: instance.usage(),
@@ -169,7 +171,7 @@ class SandboxServer:
             if "method" not in request or request["id"] in self._ended:
                 return {"lost": True}
             call = self._calls[request["id"]] = _Call()
-            call.task = asyncio.get_running_loop().create_task(self._work(call, request))  # noqa: TID251
+            call.task = asyncio.get_running_loop().create_task(self._work(call, request))
         call.forget(request["seen"])
         await self._wait(call, request["wait"])
         return {"output": call.output, "result": call.result}
@@ -257,25 +259,29 @@ class SandboxServer:
         try:
             await self._instance.pack_to(_spooled(name), args["most"])
         except BaseException:
-            Path(_spooled(name)).unlink(missing_ok=True)
+            _drop(name)
             raise
-        return {"name": name, "size": os.path.getsize(_spooled(name))}
+        return {"name": name, "size": _size(name)}
 
 
-async def _part(call: _Call, args: Arguments) -> bytes:
-    with open(_spooled(args["name"]), "rb") as file:
-        file.seek(args["offset"])
-        return file.read(args["length"])
+def _part(name: str, offset: int, length: int) -> bytes:
+    with open(_spooled(name), "rb") as file:
+        file.seek(offset)
+        return file.read(length)
 
 
-async def _add(call: _Call, args: Arguments) -> None:
-    with open(_spooled(args["name"]), "r+b" if args["offset"] else "wb") as file:
-        file.seek(args["offset"])
-        file.write(_bytes(args["data"]))
+def _add(name: str, offset: int, data: bytes) -> None:
+    with open(_spooled(name), "r+b" if offset else "wb") as file:
+        file.seek(offset)
+        file.write(data)
 
 
-async def _drop(call: _Call, args: Arguments) -> None:
-    Path(_spooled(args["name"])).unlink(missing_ok=True)
+def _drop(name: str) -> None:
+    Path(_spooled(name)).unlink(missing_ok=True)
+
+
+def _size(name: str) -> int:
+    return os.path.getsize(_spooled(name))
 
 
 def _spooled(name: str) -> str:
@@ -304,7 +310,9 @@ def _plain(value: object) -> object:
     raise TypeError(type(value).__name__)
 
 
-async def _connected(server: SandboxServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _connected(
+    server: SandboxServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     try:
         request = json.loads(await reader.read())
         reply = json.dumps(await server.answer(request), default=_plain)
@@ -317,7 +325,10 @@ async def _connected(server: SandboxServer, reader: asyncio.StreamReader, writer
 
 
 async def serve(
-    channel_socket: socket.socket, spec_fields: Mapping[str, Any], init_settings: Mapping[str, Any], ready: asyncio.Event
+    channel_socket: socket.socket,
+    spec_fields: Mapping[str, Any],
+    init_settings: Mapping[str, Any],
+    ready: asyncio.Event,
 ) -> None:
     """Serve until the process is killed."""
     channel = RequestChannel("the sandbox has ended")

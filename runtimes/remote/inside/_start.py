@@ -61,7 +61,9 @@ def start(argument: str) -> str:
     """Start the server in the background; return `ready`, or the reason why it did not start, in one line."""
     settings: dict[str, Any] = json.loads(base64.b64decode(argument))
     if os.geteuid() != 0:
-        return "error the sandbox's programs must run as root: use an image whose user is root or may use sudo"
+        return (
+            "error the sandbox's programs must run as root: use an image whose user is root or may use sudo"
+        )
     os.makedirs(SPOOL, exist_ok=True)
     os.chmod(ROOT, 0o711)
     os.chmod(SPOOL, 0o700)

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class Stub:
 
 
 @contextmanager
-def stub_process(module: str) -> Iterator[str]:
+def stub_process(module: str) -> Generator[str]:
     """Run a stub; yield its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"tests.runtimes.remote.stubs.{module}"],
@@ -76,7 +76,7 @@ STUBS: Mapping[str, Callable[[str], Stub]] = {"e2b": _e2b, "k8s": _k8s}
 
 
 @contextmanager
-def running_stub(name: str) -> Iterator[Stub]:
+def running_stub(name: str) -> Generator[Stub]:
     """Run a stub with the environment that its library reads."""
     with stub_process(name) as url, pytest.MonkeyPatch.context() as patch:
         stub = STUBS[name](url)

@@ -60,7 +60,9 @@ async def test_a_fork_by_copying_lists_what_it_leaves_behind_and_is_independent(
 
 @pytest.mark.promise("remote:snapshots")
 async def test_files_are_saved_and_restored(runtime: RemoteRuntime, instance: Instance) -> None:
-    await instance.run("bash", "echo one > file; mkdir d; echo t > /tmp/t; head -c 9000000 /dev/zero > big; x=1")
+    await instance.run(
+        "bash", "echo one > file; mkdir d; echo t > /tmp/t; head -c 9000000 /dev/zero > big; x=1"
+    )
     saved = await instance.snapshot()
     await instance.run("bash", "echo two > file; rm -r d; rm /tmp/t; echo new > new")
     await instance.restore(saved)

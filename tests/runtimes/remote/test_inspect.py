@@ -24,5 +24,7 @@ def environment(shared: RemoteInstance) -> SandboxEnvironment:
 
 @pytest.mark.promise("remote:inspect")
 @pytest.mark.parametrize("check", CHECKS)
-async def test_a_remote_sandbox_passes_the_checks_of_inspect(environment: SandboxEnvironment, check: str) -> None:
+async def test_a_remote_sandbox_passes_the_checks_of_inspect(
+    environment: SandboxEnvironment, check: str
+) -> None:
     await CHECKS[check](environment)

@@ -48,9 +48,7 @@ async def test_a_cancelled_run_ends_inside_and_the_session_keeps_working(instanc
         def cancel(_: str, __: bytes) -> None:
             tasks.cancel_scope.cancel()
 
-        tasks.start_soon(
-            lambda: instance.run("bash", "echo begun; sleep 1000; touch late", on_output=cancel)
-        )
+        tasks.start_soon(lambda: instance.run("bash", "echo begun; sleep 1000; touch late", on_output=cancel))
     assert (await instance.run("bash", "ls")).stdout == ""
 
 
@@ -89,18 +87,17 @@ async def test_output_arrives_while_a_command_runs(instance: Instance) -> None:
         pieces.append((name, data))
         seen.set()
 
+    script = "echo first; until [ -e answer ]; do sleep 0.05; done; echo last"
     async with anyio.create_task_group() as tasks:
 
-        async def answer() -> None:
-            await seen.wait()
-            await instance.write("answer", b"")
+        async def run() -> None:
+            done = await instance.exec(["sh", "-c", script], on_output=collect)
+            assert done.stdout == b"first\nlast\n"
 
-        tasks.start_soon(answer)
-        done = await instance.exec(
-            ["sh", "-c", "echo first; until [ -e answer ]; do sleep 0.05; done; echo last"], on_output=collect
-        )
-    assert done.stdout == b"first\nlast\n"
-    assert b"".join(data for _, data in pieces) == done.stdout
+        tasks.start_soon(run)
+        await seen.wait()
+        await instance.write("answer", b"")
+    assert b"".join(data for _, data in pieces) == b"first\nlast\n"
 
 
 @pytest.mark.promise("remote:commands")
@@ -178,7 +175,9 @@ async def test_file_operations_have_the_rights_of_the_agent_alone(instance: Inst
 
 
 @pytest.mark.promise("remote:spec")
-async def test_a_sandbox_has_the_environment_of_its_spec_and_nothing_of_the_server(runtime: RemoteRuntime) -> None:
+async def test_a_sandbox_has_the_environment_of_its_spec_and_nothing_of_the_server(
+    runtime: RemoteRuntime,
+) -> None:
     instance = await runtime.start(InstanceSpec(env={"ADDED": "yes"}, warm=frozenset({"python", "bash"})))
     assert (await instance.run("bash", "echo $ADDED")).stdout == "yes\n"
     names = (await instance.run("python", "import os; sorted(os.environ)")).value

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -53,7 +53,7 @@ class Box:
 
     async def run(
         self, argv: list[str], *, env: Mapping[str, str] | None = None, cwd: str = "/"
-    ) -> AsyncIterator[tuple[Literal["stdout", "stderr", "exit"], bytes | int]]:
+    ) -> AsyncGenerator[tuple[Literal["stdout", "stderr", "exit"], bytes | int]]:
         """Run a command; yield its output as it arrives, and its exit status."""
         process = await asyncio.create_subprocess_exec(
             *f"nsenter --target {self._pid} --pid --net --ipc --uts --mount --root --wd=/ -- env --chdir={cwd} --".split(),

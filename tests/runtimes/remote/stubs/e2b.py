@@ -7,7 +7,7 @@ is forked into an empty box.
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -79,7 +79,8 @@ async def sandboxes(request: Request) -> Response:
         )
         return JSONResponse(_described(name), 201)
     wanted = {
-        unquote(key): unquote(value) for key, value in parse_qsl(unquote(request.query_params.get("metadata", "")))
+        unquote(key): unquote(value)
+        for key, value in parse_qsl(unquote(request.query_params.get("metadata", "")))
     }
     return JSONResponse(
         [
@@ -125,7 +126,7 @@ async def one(request: Request) -> Response:
     return JSONResponse(made, 201)
 
 
-def _sandbox_of(headers: Any) -> Sandbox | None:
+def _sandbox_of(headers: Mapping[str, str]) -> Sandbox | None:
     name = headers.get("e2b-sandbox-id", "")
     return SANDBOXES.get(name) if headers.get("x-access-token") == f"token-{name}" else None
 
@@ -166,23 +167,25 @@ class Processes(Process):
             raise ConnectError(Code.UNAVAILABLE, "The sandbox was not found")
         config = request.process
         assert config is not None
-        yield _event("start", pb.ProcessEvent.StartEvent(pid=1))
+        yield pb.StartResponse(event=pb.ProcessEvent(event=Oneof("start", pb.ProcessEvent.StartEvent(pid=1))))
         argv, env = [config.cmd, *config.args], dict(config.envs)
         async with contextlib.aclosing(sandbox.box.run(argv, env=env, cwd=config.cwd or "/")) as output:
             async for name, value in output:
                 if isinstance(value, int):
-                    end = pb.ProcessEvent.EndEvent(exit_code=value, exited=True, status=f"exit status {value}")
-                    yield _event("end", end)
+                    end = pb.ProcessEvent.EndEvent(
+                        exit_code=value, exited=True, status=f"exit status {value}"
+                    )
+                    yield pb.StartResponse(event=pb.ProcessEvent(event=Oneof("end", end)))
                 else:
-                    yield _event("data", pb.ProcessEvent.DataEvent(output=Oneof(name, value)))
-
-
-def _event(name: str, value: Any) -> pb.StartResponse:
-    return pb.StartResponse(event=pb.ProcessEvent(event=Oneof(name, value)))
+                    if name == "stdout":
+                        data = pb.ProcessEvent.DataEvent(output=Oneof("stdout", value))
+                    else:
+                        data = pb.ProcessEvent.DataEvent(output=Oneof("stderr", value))
+                    yield pb.StartResponse(event=pb.ProcessEvent(event=Oneof("data", data)))
 
 
 @contextlib.asynccontextmanager
-async def lifespan(app: Starlette) -> AsyncIterator[None]:
+async def lifespan(app: Starlette) -> AsyncGenerator[None]:
     """End all boxes with the stub."""
     yield
     for box in {id(sandbox.box): sandbox.box for sandbox in SANDBOXES.values()}.values():

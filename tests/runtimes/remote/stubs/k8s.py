@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from starlette.applications import Starlette
@@ -33,7 +33,9 @@ def _allowed(request: Request) -> bool:
 
 
 def _selected(claim: dict[str, Any], request: Request) -> bool:
-    wanted = dict(part.split("=") for part in request.query_params.get("labelSelector", "").split(",") if part)
+    wanted = dict(
+        part.split("=") for part in request.query_params.get("labelSelector", "").split(",") if part
+    )
     field = request.query_params.get("fieldSelector", "").removeprefix("metadata.name=")
     meta = claim["metadata"]
     return wanted.items() <= meta["labels"].items() and field in ("", meta["name"])
@@ -117,11 +119,13 @@ async def download(request: Request) -> Response:
     box = _box_of(request)
     if box is None:
         return _refuse(404, "sandbox not found")
-    return Response(await box.read(f"app/{request.path_params['path']}"), media_type="application/octet-stream")
+    return Response(
+        await box.read(f"app/{request.path_params['path']}"), media_type="application/octet-stream"
+    )
 
 
 @contextlib.asynccontextmanager
-async def lifespan(app: Starlette) -> AsyncIterator[None]:
+async def lifespan(app: Starlette) -> AsyncGenerator[None]:
     """End all boxes with the stub."""
     yield
     for box in BOXES.values():
