@@ -327,6 +327,42 @@ def _empty(folder: str) -> bool:
     return not left
 
 
+class _RemoteProcessRequests(ContainerProcessRequests):
+    """Process requests of a remote sandbox, where the service's own processes run beside those of the agent.
+
+    The agent's are those of its user, and the descendants of this process.
+    """
+
+    def _placement(self, sandbox: SandboxRecord) -> _spawn.ProcessPlacement:
+        placement = super()._placement(sandbox)
+        placement.rlimits["NPROC"] = sandbox.limits["processes"]
+        return placement
+
+    def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        infos = (_processes.read_process(pid) for pid in pids if pid not in self._helpers)
+        found = {info.pid: info for info in infos if info is not None}
+        own = os.getpid()
+        return {
+            pid: info
+            for pid, info in found.items()
+            if pid != own and (own in _processes.lineage(found, pid) or _is_of(pid, sandbox.uid))
+        }
+
+
+def _is_of(pid: int, uid: int) -> bool:
+    try:
+        return _processes.real_uid(pid) == uid
+    except (OSError, KeyError):
+        return False
+
+
+class _RemoteInit(ContainerInit):
+    def limit_files(self) -> _cgroups.Cgroup:
+        """Return no files: a visible cgroup would be that of the whole machine."""
+        return _cgroups.Cgroup([], -1, -1, -1, -1, -1)
+
+
 def _own_group() -> _cgroups.Cgroup:
     """Return the visible cgroup files of the container; empty if the engine shows none."""
     top = "/sys/fs/cgroup"
@@ -403,3 +439,11 @@ def main() -> None:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(SOCKET)
     serve(server, ContainerInit)
+
+
+def serve_remote(connection: socket.socket, saved: tuple[str, ...]) -> None:
+    """Serve, as the parent of the agent's processes in a remote sandbox; `saved` are the folders of a snapshot."""
+    # Orphans become children of this process and are found again. gVisor has no subreapers.
+    with contextlib.suppress(OSError):
+        sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
+    serve(connection, lambda server, settings: _RemoteInit(server, settings, _RemoteProcessRequests, saved))

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from runtimes.docker.inside._paths import SHELL_ENTRY
-from runtimes.remote.inside._paths import INLINE_BYTES, LIBRARY, NO_SERVER, ROOT, SOCKET, SPOOL
+from runtimes.remote.inside._paths import INLINE_BYTES, LIBRARY, NO_SERVER, ROOT, SAVED_FOLDERS, SOCKET, SPOOL
 
 _SHELL = f"{LIBRARY}/runtimes/process/inside"
 
@@ -96,9 +96,10 @@ def _become_server(settings: dict[str, Any], report: int) -> None:
         if os.fork() == 0:
             os.close(report)
             ours.close()
-            from runtimes.remote.inside import _agent_init  # before anything that a session must not see
+            # Before anything that a session must not see.
+            from runtimes.docker.inside._container_init import serve_remote
 
-            _agent_init.main(theirs)
+            serve_remote(theirs, SAVED_FOLDERS)
             os._exit(0)
         theirs.close()
         import asyncio
