@@ -31,15 +31,17 @@ DISTRIBUTION: Final = "agentflow-trees"
 """Name of the distribution; on PyPI, `agentflow` is another project."""
 
 PURPOSES: Final[Mapping[str, str]] = {
-    "all": "everything that is small and under a permissive licence: all but litellm, ray, train and zim",
+    "all": "everything that is small and under a permissive licence: all but e2b, k8s, litellm, ray, train and zim",
     "browser": "backend `browser`: a confined Chromium",
     "data": "libraries for code in sessions, backend `data`, Parquet files",
     "datasets": "data sets in the format of Hugging Face as tasks",
     "desktop": "machines with a screen: windows, screenshots",
     "docker": "containers as sandboxes",
     "document": "backend `document`: PDF, Office files, images",
+    "e2b": "sandboxes of E2B",
     "external": "calls to external MCP servers are checked against their schemas",
     "games": "tasks of reasoning-gym, games of textarena",
+    "k8s": "sandboxes in a Kubernetes cluster",
     "litellm": "models of any provider that LiteLLM supports (150 MB)",
     "math": "mathematical answers judged by more rules",
     "otel": "traces and metrics to a collector",

@@ -10,15 +10,18 @@ from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers.core._failures import did_you_mean
 from runtimes import InstanceSpec, Runtime
 from runtimes.docker import ContainerOptions
+from runtimes.remote import RemoteOptions
 
-RUNTIMES: Final = ("process", "docker", "runc", "gvisor")
-"""Names of the runtimes, from the lightest isolation to a kernel of its own."""
+_CONTAINERS = ("docker", "runc", "gvisor")
+_REMOTE = ("e2b", "k8s")
+RUNTIMES: Final = ("process", *_CONTAINERS, *_REMOTE)
+"""Names of the runtimes: on this machine, from the lightest isolation to a kernel of its own, and those of services."""
 
 
-class RuntimeSettings(ContainerOptions):
+class RuntimeSettings(ContainerOptions, RemoteOptions):
     """A runtime with options."""
 
-    name: Literal["process", "docker", "runc", "gvisor"]
+    name: Literal["process", "docker", "runc", "gvisor", "e2b", "k8s"]
     """Name of the runtime."""
     idle: bool = False
     """process: sandboxed programs run at idle priority, with CPU time that no other process wants; else with a fair share."""
@@ -49,16 +52,20 @@ def check_runtime(choice: str | RuntimeSettings) -> None:
             raise ConfigurationError(f"runtime: {choice.name} has no option {option}; {takers} does")
 
 
-_CONTAINERS = ("docker", "runc", "gvisor")
 _TAKEN_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "cpus": _CONTAINERS,
     "idle": ("process",),
     "image": ("docker",),
+    "internet": ("e2b",),
+    "lifetime": _REMOTE,
+    "namespace": ("k8s",),
     "network": ("docker",),
     "pool": ("process", *_CONTAINERS),
     "rootfs": ("runc", "gvisor"),
     "socket": ("docker",),
-    "start_seconds": _CONTAINERS,
+    "start_seconds": (*_CONTAINERS, *_REMOTE),
+    "template": _REMOTE,
+    "url": ("k8s",),
     "user": _CONTAINERS,
     "writable": ("docker",),
 }
@@ -79,11 +86,20 @@ def runtime_maker(choice: str | RuntimeSettings, spec: InstanceSpec) -> Callable
             from runtimes.process import ProcessRuntime
 
             return ProcessRuntime(pool=options.pool, pool_spec=spec, idle=options.idle)
+        if options.name == "e2b" or options.name == "k8s":
+            from runtimes.remote import RemoteRuntime
+
+            return RemoteRuntime(options.name, _remote_options(options))
         from runtimes.docker import DockerRuntime
 
         return DockerRuntime(options, tier=options.name, pool_spec=spec)
 
     return make
+
+
+def _remote_options(settings: RuntimeSettings) -> RemoteOptions:
+    given = settings.model_fields_set & RemoteOptions.model_fields.keys()
+    return RemoteOptions.model_validate({name: getattr(settings, name) for name in given})
 
 
 def process_runtime() -> Runtime:

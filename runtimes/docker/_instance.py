@@ -7,16 +7,18 @@ import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from agentflow.errors import CannotFork, InstanceGone, IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import Fork, InstanceSpec
-from runtimes.docker._plan import Container
 from runtimes.process import ProcessInstance
 from runtimes.process._channel import RequestChannel
 from runtimes.process.trusted import _wire
+
+if TYPE_CHECKING:
+    from runtimes.docker._plan import Container
 
 
 class InitConnection:
@@ -32,7 +34,9 @@ class InitConnection:
         os.chmod(path, 0o666)
         self._listener.listen(1)
 
-    async def answer(self, container: Container, settings: dict[str, Any], seconds: float) -> RequestChannel:
+    async def answer(
+        self, container: "Container", settings: dict[str, Any], seconds: float
+    ) -> RequestChannel:
         """Accept the connection of the init process and send it its settings. No further connection is accepted.
 
         :raises IsolationUnavailable: if the init process does not connect.
@@ -49,7 +53,7 @@ class InitConnection:
         return channel
 
     async def _called(
-        self, channel: RequestChannel, container: Container, settings: dict[str, Any], seconds: float
+        self, channel: RequestChannel, container: "Container", settings: dict[str, Any], seconds: float
     ) -> str:
         """Wait for the init process, the container's end or the deadline; return the reason if it was not the first."""
         reason = f"the container did not answer within {seconds:g} seconds"
@@ -103,7 +107,7 @@ class ContainerInstance(ProcessInstance):
         spec: InstanceSpec,
         instances: dict[str, ProcessInstance],
         env: Mapping[str, str],
-        container: Container,
+        container: "Container",
         make: ContainerStarter,
     ) -> None:
         super().__init__(channel, name, spec, instances, env)

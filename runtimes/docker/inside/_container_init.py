@@ -21,7 +21,7 @@ from runtimes.process.linux import _cgroups, _processes, _seccomp
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _archive, _confine, _files, _spawn, _wire
 from runtimes.process.trusted._reactor import PendingRequest, Reactor, SandboxRequestError, check_report
-from runtimes.process.trusted._requests import FileRequests, ProcessRequests
+from runtimes.process.trusted._requests import LISTING_BYTES, FileRequests, ProcessRequests
 from runtimes.process.trusted._sandboxes import ForkGroup, SandboxRecord
 
 _EXPENDABLE = "500"
@@ -71,7 +71,7 @@ class ServerClock:
         return moment + self._offset
 
 
-class _ContainerProcessRequests(ProcessRequests):
+class ContainerProcessRequests(ProcessRequests):
     """Process requests of a container: every process but this one and its helpers."""
 
     def __init__(self, reactor: _ContainerReactor, config: _spawn.RuntimeConfig) -> None:
@@ -161,7 +161,10 @@ class CopyingFileRequests(FileRequests):
         fd = message.fds[0]
         entries = functools.partial(_files.list_entries, sandbox.root, sandbox.uid, message.fields["request"])
         return self.in_child(
-            sandbox, message, lambda: _as_agent(sandbox, lambda: _spawn.with_file(fd, "wb", entries))
+            sandbox,
+            message,
+            lambda: _as_agent(sandbox, lambda: _spawn.with_file(fd, "wb", entries)),
+            LISTING_BYTES,
         )
 
     def remove(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
@@ -223,20 +226,27 @@ def _copy_bytes(source: int, target: int, count: int) -> None:
             view = view[os.write(target, view) :]
 
 
-class _ContainerInit:
+class ContainerInit:
     """Dispatcher of the server's requests."""
 
-    def __init__(self, server: socket.socket, settings: _wire.Fields) -> None:
+    def __init__(
+        self,
+        server: socket.socket,
+        settings: _wire.Fields,
+        process_requests_type: type[ContainerProcessRequests] = ContainerProcessRequests,
+        saved: tuple[str, ...] = SAVED_FOLDERS,
+    ) -> None:
         self._reactor = _ContainerReactor(server)
+        self._saved = saved
         restrictions = _confine.Restrictions(_seccomp.build_filter(notify=False), b"", None)
         config = _spawn.RuntimeConfig(False, (), (), restrictions, [], settings["shell_driver"], "")
-        process_requests = _ContainerProcessRequests(self._reactor, config)
+        process_requests = process_requests_type(self._reactor, config)
         self.copies = bool(settings["copies"])
         """File contents are passed by copying."""
         requests = CopyingFileRequests if self.copies else FileRequests
-        self._file_requests = requests(self._reactor, SAVED_FOLDERS)
+        self._file_requests = requests(self._reactor, saved)
         root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.group = _own_group()
+        self.group = self.limit_files()
         """Limits of the container, as far as they are visible inside."""
         self._sandbox = SandboxRecord(
             "", settings["uid"], ForkGroup(os.getpid(), -1), [], root, root, self.group, settings["limits"]
@@ -258,6 +268,10 @@ class _ContainerInit:
             "signal": process_requests.signal,
             "unpack": self._unpack,
         }
+
+    def limit_files(self) -> _cgroups.Cgroup:
+        """Return the files of the container's cgroup."""
+        return _own_group()
 
     def serve(self) -> None:
         """Serve until the server is gone."""
@@ -290,9 +304,9 @@ class _ContainerInit:
         fd = message.fds[0]
 
         def fill(source: IO[bytes]) -> None:
-            for folder in SAVED_FOLDERS:
+            for folder in self._saved:
                 _empty(f"/{folder}")
-            _archive.unpack(sandbox.files, SAVED_FOLDERS, sandbox.uid, source)
+            _archive.unpack(sandbox.files, self._saved, sandbox.uid, source)
 
         return self._file_requests.in_child(sandbox, message, lambda: _spawn.with_file(fd, "rb", fill), None)
 
@@ -311,6 +325,42 @@ def _empty(folder: str) -> bool:
             else:
                 left = True
     return not left
+
+
+class _RemoteProcessRequests(ContainerProcessRequests):
+    """Process requests of a remote sandbox, where the service's own processes run beside those of the agent.
+
+    The agent's are those of its user, and the descendants of this process.
+    """
+
+    def _placement(self, sandbox: SandboxRecord) -> _spawn.ProcessPlacement:
+        placement = super()._placement(sandbox)
+        placement.rlimits["NPROC"] = sandbox.limits["processes"]
+        return placement
+
+    def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        infos = (_processes.read_process(pid) for pid in pids if pid not in self._helpers)
+        found = {info.pid: info for info in infos if info is not None}
+        own = os.getpid()
+        return {
+            pid: info
+            for pid, info in found.items()
+            if pid != own and (own in _processes.lineage(found, pid) or _is_of(pid, sandbox.uid))
+        }
+
+
+def _is_of(pid: int, uid: int) -> bool:
+    try:
+        return _processes.real_uid(pid) == uid
+    except (OSError, KeyError):
+        return False
+
+
+class _RemoteInit(ContainerInit):
+    def limit_files(self) -> _cgroups.Cgroup:
+        """Return no files: a visible cgroup would be that of the whole machine."""
+        return _cgroups.Cgroup([], -1, -1, -1, -1, -1)
 
 
 def _own_group() -> _cgroups.Cgroup:
@@ -357,8 +407,8 @@ def _prepare_directories(uid: int) -> None:
             os.symlink(f"{fonts}/{name}", f"{MATPLOTLIB_FOLDER}/{name}")
 
 
-def main() -> None:
-    """Serve, as a container's init process."""
+def serve(server: socket.socket, make: Callable[[socket.socket, _wire.Fields], ContainerInit]) -> None:
+    """Serve the other end of a socket, whose first message has the settings, until it is closed."""
     # The agent's processes, root inside included, must not read or change this one.
     sc.prctl(sc.PR_SET_DUMPABLE, 0)
     sc.world_is_sandbox()
@@ -366,14 +416,12 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.connect(SOCKET)
     init_settings = _wire.receive(server)
     if init_settings is None:
         return
     try:
         _prepare_directories(init_settings.fields["uid"])
-        container_init = _ContainerInit(server, init_settings.fields)
+        container_init = make(server, init_settings.fields)
     except OSError as error:
         _wire.send(server, {"started": False, "error": str(error)})
         return
@@ -384,3 +432,18 @@ def main() -> None:
         {"started": True, "grouped": container_init.group.memory >= 0, "copies": container_init.copies},
     )
     container_init.serve()
+
+
+def main() -> None:
+    """Serve, as a container's init process."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.connect(SOCKET)
+    serve(server, ContainerInit)
+
+
+def serve_remote(connection: socket.socket, saved: tuple[str, ...]) -> None:
+    """Serve, as the parent of the agent's processes in a remote sandbox; `saved` are the folders of a snapshot."""
+    # Orphans become children of this process and are found again. gVisor has no subreapers.
+    with contextlib.suppress(OSError):
+        sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
+    serve(connection, lambda server, settings: _RemoteInit(server, settings, _RemoteProcessRequests, saved))

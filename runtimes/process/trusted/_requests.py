@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runtimes.process.trusted._zygote import ZygoteClient
 
 _KILL_ROUNDS = 200
-_LISTING_BYTES = 64 << 20
+LISTING_BYTES = 64 << 20
 _SMALL_BYTES = 64 << 20
 _ENTRY_BYTES = 4096
 """Bytes of an archive for the name, times and attributes of a file."""
@@ -242,7 +242,7 @@ class FileRequests:
         """Write the entries of a folder to the descriptor sent with the request."""
         request = message.fields["request"]
         body = functools.partial(_files.list_entries, sandbox.root, sandbox.uid, request)
-        return self._with_file(sandbox, message, "wb", body, _LISTING_BYTES)
+        return self._with_file(sandbox, message, "wb", body, LISTING_BYTES)
 
     def remove(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:
         """Remove a directory tree."""

@@ -1,0 +1,34 @@
+"""Sandboxes of E2B and Kubernetes as instances. See docs/remote-runtimes.md."""
+
+from typing import TYPE_CHECKING
+
+from runtimes._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from runtimes.remote._e2b import E2bService
+    from runtimes.remote._instance import RemoteInstance
+    from runtimes.remote._k8s import KubernetesService
+    from runtimes.remote._runtime import RemoteRuntime
+    from runtimes.remote._service import RemoteOptions, SandboxService, ServiceName
+
+__all__ = [
+    "E2bService",
+    "KubernetesService",
+    "RemoteInstance",
+    "RemoteOptions",
+    "RemoteRuntime",
+    "SandboxService",
+    "ServiceName",
+]
+
+# The programs inside a sandbox import this package with only the standard library.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "._e2b": ["E2bService"],
+        "._instance": ["RemoteInstance"],
+        "._k8s": ["KubernetesService"],
+        "._runtime": ["RemoteRuntime"],
+        "._service": ["RemoteOptions", "SandboxService", "ServiceName"],
+    },
+)

@@ -1,0 +1,3 @@
+"""Programs inside a remote sandbox. They run as root, with the sandbox's own Python."""
+
+__all__: list[str] = []

@@ -1,0 +1,158 @@
+"""Life of remote sandboxes, keys, settings."""
+
+import subprocess
+import sys
+
+import anyio
+import anyio.to_thread
+import httpx2
+import pytest
+
+from agentflow.errors import CannotFork, ConfigurationError, IsolationUnavailable
+from mcp_servers import RuntimeSettings
+from mcp_servers.core._runtimes import check_runtime, runtime_maker
+from runtimes import InstanceSpec
+from runtimes.remote import RemoteRuntime
+from tests.runtimes.remote.conftest import KEY, Stub, running_stub
+
+_CLAIMS = "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/default/sandboxclaims"
+
+
+async def sandboxes(stub: Stub) -> list[str]:
+    """Return the names of the sandboxes that the service has."""
+    headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}
+    async with httpx2.AsyncClient(base_url=stub.url, headers=headers) as client:
+        answer = (await client.get("/v2/sandboxes" if stub.name == "e2b" else _CLAIMS)).json()
+    return (
+        [s["sandboxID"] for s in answer]
+        if stub.name == "e2b"
+        else [c["metadata"]["name"] for c in answer["items"]]
+    )
+
+
+@pytest.mark.promise("remote:orphans")
+async def test_sandboxes_end_with_their_runtime(stub: Stub) -> None:
+    async with RemoteRuntime(stub.name, stub.options()) as runtime:
+        ids = {(await runtime.start()).id, (await runtime.start()).id}
+        assert set(await sandboxes(stub)) == ids
+    assert await sandboxes(stub) == []
+
+
+@pytest.mark.promise("remote:orphans")
+async def test_the_next_runtime_ends_the_sandboxes_of_a_killed_server(stub: Stub) -> None:
+    program = [sys.executable, "-m", "tests.runtimes.remote.doomed_server", stub.name]
+    command = [*program, stub.options().model_dump_json()]
+    doomed = await anyio.to_thread.run_sync(
+        lambda: subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8")
+    )
+    assert doomed.stdout is not None
+    orphan = (await anyio.to_thread.run_sync(doomed.stdout.readline)).strip()
+    async with RemoteRuntime(stub.name, stub.options()):
+        assert await sandboxes(stub) == [orphan]
+    doomed.kill()
+    doomed.wait()
+    doomed.stdout.close()
+    async with RemoteRuntime(stub.name, stub.options()) as runtime:
+        assert await sandboxes(stub) == []
+        await (await runtime.start()).stop()
+
+
+@pytest.mark.promise("remote:orphans")
+async def test_the_lifetime_of_a_sandbox_is_set_at_the_service(stub: Stub) -> None:
+    headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}
+    async with RemoteRuntime(stub.name, stub.options(lifetime=1234)) as runtime:
+        instance = await runtime.start()
+        async with httpx2.AsyncClient(base_url=stub.url, headers=headers) as client:
+            if stub.name == "e2b":
+                (before,) = (await client.get("/v2/sandboxes")).json()
+                assert (before["timeout"], before["internet"]) == (1234, False)
+                await instance.calls.sandbox.renew(99)
+                (after,) = (await client.get("/v2/sandboxes")).json()
+                assert after["timeout"] == 99
+            else:
+                (before,) = (await client.get(_CLAIMS)).json()["items"]
+                assert before["spec"]["lifecycle"]["shutdownPolicy"] == "Delete"
+                await instance.calls.sandbox.renew(100_000)
+                (after,) = (await client.get(_CLAIMS)).json()["items"]
+                assert (
+                    after["spec"]["lifecycle"]["shutdownTime"] > before["spec"]["lifecycle"]["shutdownTime"]
+                )
+
+
+@pytest.mark.promise("remote:spec")
+async def test_a_template_that_does_not_exist_is_one_line(stub: Stub) -> None:
+    async with RemoteRuntime(stub.name, stub.options(template="missing")) as runtime:
+        with pytest.raises(IsolationUnavailable, match=f"^{stub.name}: ") as error:
+            await runtime.start()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.promise("remote:keys")
+async def test_a_refused_key_does_not_appear_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_stub("e2b") as stub:
+        monkeypatch.setenv("E2B_API_KEY", "another-secret-77d1")
+        with pytest.raises(Exception, match="is not valid") as error:
+            async with RemoteRuntime("e2b", stub.options()):
+                raise NotImplementedError
+    assert "another-secret" not in str(error.value)
+    assert "$E2B_API_KEY" in str(error.value)
+
+
+@pytest.mark.promise("remote:keys")
+async def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("E2B_API_KEY", raising=False)
+    with pytest.raises(IsolationUnavailable, match=r"^runtime e2b needs a key: set E2B_API_KEY$"):
+        async with RemoteRuntime("e2b"):
+            raise NotImplementedError
+
+
+@pytest.mark.promise("remote:keys")
+async def test_kubernetes_asks_for_a_warm_pool() -> None:
+    with pytest.raises(IsolationUnavailable, match=r"^runtime k8s needs a warm pool: set runtime: "):
+        async with RemoteRuntime("k8s"):
+            raise NotImplementedError
+
+
+@pytest.mark.promise("remote:keys")
+@pytest.mark.parametrize(("name", "module"), [("e2b", "e2b"), ("k8s", "k8s_agent_sandbox")])
+def test_a_missing_library_is_one_line_with_the_command_that_adds_it(name: str, module: str) -> None:
+    script = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from runtimes.remote import RemoteRuntime\n"
+        f"RemoteRuntime({name!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=False)
+    line = done.stderr.splitlines()[-1]
+    assert f"runtime {name} needs the extra {name}: " in line
+    assert line.endswith(f"extras add {name}")
+
+
+@pytest.mark.promise("remote:fork")
+async def test_a_copy_without_its_memory_is_ended_and_reported() -> None:
+    with running_stub("e2b") as stub:
+        async with RemoteRuntime("e2b", stub.options(template="forgetful")) as runtime:
+            parent = await runtime.start()
+            await parent.run("bash", "x=1")
+            with pytest.raises(CannotFork):
+                await parent.fork()
+            assert (await parent.run("bash", "echo $x")).stdout == "1\n"
+            assert await sandboxes(stub) == [parent.id]
+
+
+@pytest.mark.promise("remote:setting")
+async def test_a_remote_runtime_is_chosen_by_the_setting_of_all_runtimes(stub: Stub) -> None:
+    options = {name: value for name, value in stub.options().model_dump(exclude_unset=True).items() if value}
+    settings = RuntimeSettings.model_validate({"name": stub.name, **options})
+    async with runtime_maker(settings, InstanceSpec())() as runtime:
+        instance = await runtime.start()
+        assert (await instance.exec(["echo", "hi"])).stdout == b"hi\n"
+
+
+@pytest.mark.promise("remote:setting")
+def test_an_option_of_another_runtime_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="k8s has no option internet; e2b does"):
+        check_runtime(RuntimeSettings(name="k8s", internet=True))
+    with pytest.raises(ConfigurationError, match="e2b has no option pool"):
+        check_runtime(RuntimeSettings(name="e2b", pool=1))
+    with pytest.raises(ConfigurationError, match="process has no option template; e2b or k8s does"):
+        check_runtime(RuntimeSettings(name="process", template="x"))
