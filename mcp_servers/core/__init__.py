@@ -18,6 +18,7 @@ from mcp_servers.core._call import (
     ToolResult,
 )
 from mcp_servers.core._failures import did_you_mean
+from mcp_servers.core._object_storage import BucketStorage, split_bucket_url
 from mcp_servers.core._runtimes import (
     RUNTIMES,
     RuntimeChoice,
@@ -42,6 +43,7 @@ __all__ = [
     "TIMEOUT_KEY",
     "UNUSABLE_KEY",
     "Backend",
+    "BucketStorage",
     "CallContext",
     "ClientQuota",
     "DefaultSession",
@@ -69,5 +71,6 @@ __all__ = [
     "load_backend",
     "process_runtime",
     "runtime_maker",
+    "split_bucket_url",
     "tool",
 ]

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import anyio
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -47,10 +47,10 @@ class Connections:
         self.limit = limit
         """Maximum number of connections."""
         self._clock = clock
-        self._open: dict[Peer, _Connection] = {}
+        self._open: dict[Peer, LimitedConnection] = {}
         # Both oldest first.
-        self._waiting: OrderedDict[_Connection, float] = OrderedDict()
-        self._unidentified: dict[_Connection, None] = {}
+        self._waiting: OrderedDict[LimitedConnection, float] = OrderedDict()
+        self._unidentified: dict[LimitedConnection, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -59,31 +59,41 @@ class Connections:
         """Return the class that the web server instantiates for each connection."""
         connections, make = self, _MAKE
 
-        class LimitedConnection(_Connection):
+        class OwnConnection(LimitedConnection):
             def __init__(self, **options: object) -> None:
                 super().__init__(connections, make(**options))
 
-        return LimitedConnection
+        return OwnConnection
 
     def limited(self, connection: asyncio.Protocol) -> asyncio.Protocol:
         """Return the protocol of a connection that is one of these."""
-        return _Connection(self, connection)
+        return LimitedConnection(self, connection)
 
     @contextmanager
     def answering(self, peer: Peer | None) -> Generator[Callable[[], None]]:
         """Enter when the headers of a request are complete; call the yielded function if its token is valid."""
-        connection = None if peer is None else self._open.get(peer)
-        self._waiting.pop(connection, 0.0) if connection else None
-
-        def identified() -> None:
-            if connection is not None:
-                self._unidentified.pop(connection, None)
-
+        connection = self.begin_answer(peer)
         try:
-            yield identified
+            yield lambda: self.identify(connection)
         finally:
-            if peer is not None and connection is not None and self._open.get(peer) is connection:
-                self._waiting[connection] = self._clock()
+            self.end_answer(connection)
+
+    def begin_answer(self, peer: Peer | None) -> "LimitedConnection | None":
+        """Record that the headers of a request are complete; return its connection."""
+        connection = None if peer is None else self._open.get(peer)
+        if connection is not None:
+            self._waiting.pop(connection, 0.0)
+        return connection
+
+    def identify(self, connection: "LimitedConnection | None") -> None:
+        """Record that a request on the connection had a valid token."""
+        if connection is not None:
+            self._unidentified.pop(connection, None)
+
+    def end_answer(self, connection: "LimitedConnection | None") -> None:
+        """Record that a request is answered: the time for the next headers begins."""
+        if connection is not None and self._open.get(connection.peer) is connection:
+            self._waiting[connection] = self._clock()
 
     async def watch(self) -> None:
         """Close connections whose headers do not arrive in time, until cancelled."""
@@ -94,7 +104,7 @@ class Connections:
     def expire(self) -> int:
         """Close connections whose headers are overdue; return their number."""
         overdue = self._clock() - HEADER_SECONDS
-        late: list[_Connection] = []
+        late: list[LimitedConnection] = []
         for connection, since in self._waiting.items():
             if since > overdue:
                 break
@@ -103,7 +113,7 @@ class Connections:
             connection.abort()
         return len(late)
 
-    def add(self, connection: "_Connection") -> None:
+    def add(self, connection: "LimitedConnection") -> None:
         """Record a new connection; close the oldest unidentified one, or this one, if there are too many."""
         self._open[connection.peer] = connection
         self._waiting[connection] = self._clock()
@@ -111,7 +121,7 @@ class Connections:
         if len(self._unidentified) > UNIDENTIFIED or len(self._open) > self.limit:
             next(iter(self._unidentified)).abort()
 
-    def remove(self, connection: "_Connection") -> None:
+    def remove(self, connection: "LimitedConnection") -> None:
         """Forget a closed connection."""
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
@@ -126,7 +136,7 @@ class _Abortable(Protocol):
     def abort(self) -> None: ...
 
 
-class _Connection(asyncio.Protocol):
+class LimitedConnection(asyncio.Protocol):
     """One connection; the web server's protocol inside does the work."""
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
@@ -164,3 +174,76 @@ class _Connection(asyncio.Protocol):
         self._connections.remove(self)
         if isinstance(self._transport, _Abortable):
             self._transport.abort()
+
+
+JOINED_BYTES = 64 * 1024
+"""Size from which joined writes are sent at once."""
+
+
+class _JoinedWrites(asyncio.Transport):
+    """Transport that sends what is written in one turn of the event loop in one piece."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._pieces = bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self._flush)
+        self._pieces += data
+        if len(self._pieces) > JOINED_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pieces:
+            data = bytes(self._pieces)
+            self._pieces.clear()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._pieces.clear()
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: object = None) -> Any:  # noqa: ANN401 -- of the interface
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+
+class ProxiedConnection(asyncio.Protocol):
+    """Connection of a proxy, which limits its clients itself; the web server's protocol inside does the work."""
+
+    def __init__(self, **options: object) -> None:
+        self._inner = _MAKE(**options)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # The transports of uvloop have no base class in common with asyncio's.
+        self._inner.connection_made(_JoinedWrites(cast("asyncio.Transport", transport)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()

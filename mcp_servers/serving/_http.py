@@ -21,7 +21,7 @@ from agentflow.errors import AgentFlowError, ConfigurationError
 from mcp_servers.core._shares import Shares
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, RateLimit, Scopes
-from mcp_servers.serving._connections import Connections, max_connections
+from mcp_servers.serving._connections import Connections, ProxiedConnection, max_connections
 from mcp_servers.serving._endpoints import CONNECTION, SESSIONS_PATH, TableEndpoints, admit, respond
 from mcp_servers.serving._protocol import STRUCTURED
 from mcp_servers.serving._request_bodies import (
@@ -363,7 +363,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 # A proxy limits the time of its clients, and none of its connections may end while it sends a request.
-                http="h11" if proxied else connections.protocol(),
+                http=ProxiedConnection if proxied else connections.protocol(),
                 timeout_keep_alive=PROXIED_SECONDS if proxied else IDLE_SECONDS,
                 ws="none",
                 # The address of a client in its requests is that of its connection.

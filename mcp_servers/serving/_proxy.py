@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
@@ -12,7 +11,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from agentflow.errors import ErrorKind
 from mcp_servers.core._call import KIND_KEY
-from mcp_servers.serving._connections import Connections
+from mcp_servers.serving._connections import Connections, LimitedConnection
 from mcp_servers.serving._http_framing import (
     HEAD_END,
     MAX_HEAD_BYTES,
@@ -64,10 +63,11 @@ class Router(Protocol):
         """Return the server of that name, if it is available."""
         ...
 
-    def least_busy(self, *, starting: bytes | None) -> Upstream | None:
+    def least_busy(self, *, starting: bytes | None, last: Upstream | None) -> Upstream | None:
         """Return the server with the fewest requests; `None` if none is available.
 
         :param starting: `Authorization` header of a client that starts a session: the fewest sessions count.
+        :param last: server of the last request of the connection, preferred among equals.
         """
         ...
 
@@ -90,8 +90,10 @@ def named_server(head: MessageHead) -> str | None:
     return None
 
 
-def choose(router: Router, head: MessageHead) -> Upstream | None:
+def choose(router: Router, head: MessageHead, last: Upstream | None) -> Upstream | None:
     """Return the server for a request; `None` if none is available.
+
+    :param last: server of the last request of the connection.
 
     A server that is gone is replaced by another one, which reports that the session is not found.
     """
@@ -99,7 +101,7 @@ def choose(router: Router, head: MessageHead) -> Upstream | None:
     if named is not None:
         return named
     starts = head.fields.get(TOOL_HEADER) in STARTING
-    return router.least_busy(starting=head.fields.get(b"authorization", b"") if starts else None)
+    return router.least_busy(starting=head.fields.get(b"authorization", b"") if starts else None, last=last)
 
 
 def response(status: str, body: bytes, mime: str = "application/json", *, close: bool = False) -> bytes:
@@ -183,8 +185,8 @@ class ClientLink(asyncio.Protocol):
         self._received = bytearray()
         self._exchange: _Exchange | None = None
         self._links: dict[Upstream, _ServerLink] = {}
-        self._answering = ExitStack()
-        self._identified: Callable[[], object] = bool
+        self._connection: LimitedConnection | None = None
+        self._last: Upstream | None = None
         self._closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -297,7 +299,7 @@ class ClientLink(asyncio.Protocol):
     def _dispatch(self, exchange: _Exchange) -> None:
         """Send a request to its server."""
         exchange.dispatched = True
-        self._identified = self._answering.enter_context(self._connections.answering(self._peer))
+        self._connection = self._connections.begin_answer(self._peer)
         answer = self._router.local(exchange.head)
         if answer is not None:
             self._start_soon(self._answer, exchange, answer)
@@ -305,11 +307,11 @@ class ClientLink(asyncio.Protocol):
             self._send_to_server(exchange)
 
     def _send_to_server(self, exchange: _Exchange) -> None:
-        server = choose(self._router, exchange.head)
+        server = choose(self._router, exchange.head, self._last)
         if server is None:
             self._refuse("503 Service Unavailable", NONE_AVAILABLE, kind=ErrorKind.UNAVAILABLE)
             return
-        exchange.server = server
+        exchange.server = self._last = server
         server.served += 1
         server.active += exchange.counts
         exchange.link = self._links.get(server)
@@ -387,7 +389,7 @@ class ClientLink(asyncio.Protocol):
     def _note(self, exchange: _Exchange, head: MessageHead) -> None:
         """Note what a response tells about its server and the client."""
         if head.line[1] not in _UNIDENTIFIED:
-            self._identified()
+            self._connections.identify(self._connection)
         report = head.fields.get(SESSIONS_HEADER)
         if report is not None and exchange.server is not None:
             count, _, full = report.partition(b";")
@@ -424,7 +426,8 @@ class ClientLink(asyncio.Protocol):
 
     def _end_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
-        self._answering.close()
+        self._connections.end_answer(self._connection)
+        self._connection = None
         if exchange is None:
             return
         if exchange.server is not None:

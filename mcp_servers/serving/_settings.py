@@ -13,10 +13,10 @@ from pydantic_settings import SettingsConfigDict
 from agentflow.errors import ConfigurationError
 from agentflow.settings import Section, Settings
 from agentflow.telemetry import Level, configure_logging
+from mcp_servers.core import BucketStorage, split_bucket_url
 from mcp_servers.core._archive import Archive, ArchiveStorage, FolderStorage
 from mcp_servers.core._backend import BACKENDS, check_known, load_backend
 from mcp_servers.core._failures import did_you_mean
-from mcp_servers.core._object_storage import BucketStorage, split_bucket_url
 from mcp_servers.core._runtimes import RuntimeChoice, RuntimeHost
 from mcp_servers.core._sessions import TableLimits, new_handle
 from mcp_servers.core._shares import ClientQuota

@@ -14,26 +14,7 @@ from agentflow.telemetry import start_tracing
 from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
 from mcp_servers.serving._http import HttpServer, listen_unix
 from mcp_servers.serving._settings import ServerSettings, make_table, set_up_logging
-
-
-class WorkerStart(msgspec.Struct):
-    """To a worker: start to serve."""
-
-    settings: dict[str, object]
-    """Settings of the worker."""
-    tokens: dict[str, str] | None
-    """Token of each client."""
-
-
-class WorkerState(msgspec.Struct):
-    """From a worker: its state during the start."""
-
-    waiting: list[str] = []
-    """Backends that are still being warmed up; the worker answers calls to the others."""
-    refusal: str = ""
-    """Reason why it cannot serve, in one line."""
-    configuration: bool = False
-    """The settings are the reason."""
+from mcp_servers.serving._workers import WorkerStart, WorkerState
 
 
 class ServerWorker:

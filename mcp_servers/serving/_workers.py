@@ -44,7 +44,6 @@ from mcp_servers.serving._metrics import Metrics, own_usage, together
 from mcp_servers.serving._proxy import ClientLink, Upstream, refusal, response
 from mcp_servers.serving._server_names import UNIX, worker_name
 from mcp_servers.serving._settings import OWNER, ServerSettings
-from mcp_servers.serving._worker import WorkerStart, WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +53,26 @@ ASK_SECONDS = 5.0
 """Time to wait for a worker when all workers are asked."""
 END_SECONDS = 30.0
 """Time for the workers to end their sessions, after that for running calls."""
+
+
+class WorkerStart(msgspec.Struct):
+    """To a worker: start to serve."""
+
+    settings: dict[str, object]
+    """Settings of the worker."""
+    tokens: dict[str, str] | None
+    """Token of each client."""
+
+
+class WorkerState(msgspec.Struct):
+    """From a worker: its state during the start."""
+
+    waiting: list[str] = []
+    """Backends that are still being warmed up; the worker answers calls to the others."""
+    refusal: str = ""
+    """Reason why it cannot serve, in one line."""
+    configuration: bool = False
+    """The settings are the reason."""
 
 
 class WorkerHandle:
@@ -239,15 +258,17 @@ class WorkerServer:
         """Return the worker of that name, if it is available."""
         return None if name is None else self._live.get(name)
 
-    def least_busy(self, *, starting: bytes | None) -> Upstream | None:
+    def least_busy(self, *, starting: bytes | None, last: Upstream | None) -> Upstream | None:
         """Return the worker with the fewest requests; `None` if none is available.
 
         :param starting: `Authorization` header of a client that starts a session: the fewest sessions count.
+        :param last: worker of the last request of the connection, preferred among equals.
         """
 
-        def load(worker: WorkerHandle) -> tuple[bool, int, int]:
-            sessions = 0 if starting is None else worker.sessions
-            return starting in worker.full_for, sessions + worker.active, worker.served
+        def load(worker: WorkerHandle) -> tuple[bool, int, bool, int]:
+            if starting is None:
+                return False, worker.active, worker is not last, worker.served
+            return starting in worker.full_for, worker.sessions + worker.active, False, worker.served
 
         return min(self._live.values(), key=load, default=None)
 

@@ -50,7 +50,7 @@ class FixedRouter:
     def server(self, name: str | None) -> Upstream | None:
         return self.servers.get(name or "")
 
-    def least_busy(self, *, starting: bytes | None) -> Upstream | None:
+    def least_busy(self, *, starting: bytes | None, last: Upstream | None) -> Upstream | None:
         return min(
             self.servers.values(),
             key=lambda server: (starting in server.full_for, server.sessions + server.active, server.served),

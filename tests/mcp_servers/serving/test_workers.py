@@ -325,7 +325,9 @@ async def test_calls_on_a_connection_of_a_lost_worker_are_unavailable_and_say_wh
             handles = await in_both(client)
             headers = await opened(http, crew.url)
             while not headers["Mcp-Session-Id"].endswith("-1"):
-                headers = await opened(http, crew.url)
+                # Requests on one connection go to the same worker while both are equally busy.
+                async with httpx2.AsyncClient(timeout=60, headers=bearer) as other:
+                    headers = await opened(other, crew.url)
 
             async def wait(worker: int) -> None:
                 call = {"name": "counter_wait", "arguments": {"session": handles[worker - 1]}}
