@@ -58,6 +58,7 @@ class BucketStorage:
     """Objects below a prefix of a bucket. Credentials, region and endpoint are those of the `AWS_*` variables."""
 
     upload_seconds = 300.0
+    """Time beyond that of a local folder to keep the files of a session."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
         """Use a bucket; nothing is sent yet.
