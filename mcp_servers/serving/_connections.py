@@ -95,6 +95,11 @@ class Connections:
         if connection is not None and self._open.get(connection.peer) is connection:
             self._waiting[connection] = self._clock()
 
+    def abort_all(self) -> None:
+        """Close every connection."""
+        for connection in tuple(self._open.values()):
+            connection.abort()
+
     async def watch(self) -> None:
         """Close connections whose headers do not arrive in time, until cancelled."""
         while True:

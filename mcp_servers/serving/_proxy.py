@@ -210,8 +210,9 @@ class ClientLink(asyncio.Protocol):
             self._exchange.link.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._exchange is not None and self._exchange.link is not None:
-            self._exchange.link.resume_reading()
+        # The exchange that filled the buffer may be over.
+        for link in self._links.values():
+            link.resume_reading()
 
     def server_paused(self) -> None:
         """Stop to read while the server takes no more of a request."""

@@ -205,7 +205,8 @@ class WorkerServer:
                 template, intensity=RESTARTS, period=PERIOD, backoff=Backoff(), name="workers"
             )
             async with anyio.create_task_group() as group:
-                server = await self._listen(group.start_soon)
+                connections = Connections(max_connections())
+                server = await self._listen(connections, group.start_soon)
                 try:
                     async with workers:
                         for number in range(1, self.size + 1):
@@ -221,13 +222,13 @@ class WorkerServer:
                         "the server's workers die repeatedly; see their log"
                     )
                 server.close()
+                connections.abort_all()
                 group.cancel_scope.cancel()
         if self._refusal is not None:
             raise self._refusal
 
-    async def _listen(self, start_soon: Callable[..., object]) -> asyncio.Server:
+    async def _listen(self, connections: Connections, start_soon: Callable[..., object]) -> asyncio.Server:
         """Begin to accept connections."""
-        connections = Connections(max_connections())
 
         def accepted() -> asyncio.Protocol:
             return connections.limited(ClientLink(self, connections, start_soon))

@@ -29,6 +29,7 @@ class RecordingServer:
         self.active = self.sessions = self.served = 0
         self.full_for: set[bytes] = set()
         self.serve = serve
+        self.open = 0
         self.listening: asyncio.Server
 
     async def listen(self) -> None:
@@ -36,9 +37,13 @@ class RecordingServer:
         self.listening = await asyncio.start_unix_server(self._answer, self.socket)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             await self.serve(reader, writer)
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        self.open -= 1
 
 
 class FixedRouter:
@@ -106,8 +111,11 @@ async def proxied(folder: Path, serve: Serve = answer_every_request) -> AsyncGen
         with anyio.fail_after(60):
             yield Proxied(router, listening.sockets[0].getsockname()[1])
         listening.close()
+        connections.abort_all()
         for server in servers:
             server.listening.close()
+        while len(connections) or any(server.open for server in servers):
+            await anyio.lowlevel.checkpoint()
         group.cancel_scope.cancel()
 
 
@@ -158,6 +166,20 @@ async def test_a_large_body_and_a_large_answer_pass_with_bounded_memory(tmp_path
         found = await proxy.exchange(message("/large", body, CLOSE))
         assert found.endswith(body)
         assert len(found) < len(body) + 200
+
+
+async def test_a_client_that_reads_slowly_gets_every_answer_on_its_connection(tmp_path: Path) -> None:
+    body = b"0123456789abcdef" * 100_000
+    async with proxied(tmp_path) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1000)
+        for _ in range(3):
+            writer.write(message("/slow", body))
+            await writer.drain()
+            await reader.readuntil(b"\r\n\r\n")
+            left = len(b"/slow ") + len(body)
+            while left:
+                left -= len(await reader.read(min(left, 10_000)))
+        writer.close()
 
 
 @pytest.mark.parametrize(
