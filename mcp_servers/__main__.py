@@ -35,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings(ServerSettings, options.config, _overrides(options))
         set_up_logging(settings.log_level)
         start_tracing(service="agentflow-tools")
-        # uvloop is an extra: 10 % less CPU if it is installed.
-        uvloop = {"use_uvloop": find_spec("uvloop") is not None}
+        # Only for the proxy of several workers: virtual machines don't start under uvloop, which is an extra.
+        uvloop = {"use_uvloop": settings.workers > 1 and find_spec("uvloop") is not None}
         anyio.run(serve, settings, _wants_http(options, settings), backend_options=uvloop)
     except BaseException as error:  # boundary: the user gets one line, whatever was raised
         # KeyboardInterrupt only before serving started; later, signals stop the server in order.

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import sys
-from importlib.util import find_spec
 
 import anyio
 import msgspec
@@ -78,8 +77,7 @@ def main() -> int:
     # Code in this process and its children must not use the connection.
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    uvloop = find_spec("uvloop") is not None
-    return anyio.run(ServerWorker(control).run, backend_options={"use_uvloop": uvloop})
+    return anyio.run(ServerWorker(control).run)
 
 
 if __name__ == "__main__":

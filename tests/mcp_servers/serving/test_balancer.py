@@ -97,6 +97,7 @@ async def test_the_sessions_of_a_killed_server_end_with_one_clear_error_and_the_
                 ):
                     continue
                 both.running["b"].process.kill()
+            await both.running["b"].process.wait()
             # HAProxy closes a connection that has served a request before; on a new one it answers with the error.
             assert re.fullmatch(
                 r"session_not_found: .*has ended.*|unavailable: .*the call may have run or not\.", told[0]

@@ -13,7 +13,7 @@ from typing import Literal
 
 _WORDS = """bwrap --unshare-pid --unshare-net --unshare-ipc --unshare-uts --die-with-parent --cap-add ALL --info-fd {info}
     --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/sbin /sbin --symlink usr/lib /lib --symlink usr/lib64 /lib64
-    --proc /proc --dev /dev --dir /root --dir /etc
+    --proc /proc --dev /dev --dir /root --dir /etc --dir /etc/skel --ro-bind /etc/pam.d /etc/pam.d
     --bind {root}/home /home --bind {root}/tmp /tmp --bind {root}/run /run --bind {root}/app /app --chdir / --clearenv
     --setenv PATH /usr/local/bin:/usr/bin:/bin --setenv HOME /root --"""
 
@@ -38,7 +38,7 @@ class Box:
                 *(word.format(root=root, info=write) for word in _WORDS.split()),
                 "sh",
                 "-c",
-                "echo root:x:0:0::/root:/bin/bash > /etc/passwd; echo root:x:0: > /etc/group; echo ready; exec sleep infinity",
+                "echo root:x:0:0::/root:/bin/bash > /etc/passwd; echo root:x:0: > /etc/group; echo root:*:19000:0:99999:7::: > /etc/shadow; echo /bin/bash > /etc/shells; echo ready; exec sleep infinity",
                 pass_fds=[write],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
