@@ -168,13 +168,14 @@ def test_an_interrupt_from_outside_stops_both_machines_and_the_same_command_resu
     whole, _ = one_machine("synth")
     with launch("synth", machines, postgres, tmp_path, outside=True) as running:
         running.shared.wait_for_holders(running.process, 2)
+        # The calls are released only afterwards: otherwise the runs could end before the request reaches them.
         running.process.send_signal(signal.SIGINT)
-        running.at.release()
         said = ended(running.process, 130)
         assert said.splitlines()[-1] == (
             "agentflow: stopped: received SIGINT; run the same command again to resume"
         )
         assert running.shared.holders() == {}
+        running.at.release()
         ended(running.again())
     assert files(tmp_path / "out") == whole
 

@@ -98,13 +98,14 @@ def test_an_interrupt_stops_the_workers_in_order_and_the_same_command_resumes(
         command = words("synth", tmp_path, at)
         with launched(tmp_path, url, command) as process:
             Shared(url).wait_for_holders(process, 2)
+            # The calls are released only afterwards: otherwise the runs could end before the signal reaches them.
             process.send_signal(signal.SIGINT)
-            at.release()
             said = ended(process, 130)
         assert said.splitlines()[-1] == (
             "agentflow: stopped: received SIGINT; run the same command again to resume"
         )
         assert Shared(url).holders() == {}
+        at.release()
         with launched(tmp_path, url, command) as process:
             ended(process)
     assert files(tmp_path / "out") == whole
