@@ -193,6 +193,11 @@ class _JoinedWrites(asyncio.Transport):
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._pieces = bytearray()
+        self.closed = False
+        """Nothing more is sent, and what arrives is discarded until the other end closes the connection.
+
+        Otherwise it would fail to send the rest of its request, and not read the answer.
+        """
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._pieces:
@@ -208,15 +213,18 @@ class _JoinedWrites(asyncio.Transport):
             self._transport.write(data)
 
     def close(self) -> None:
-        self._flush()
-        self._transport.close()
+        if not self.is_closing():
+            self._flush()
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        self.closed = True
 
     def abort(self) -> None:
         self._pieces.clear()
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        return self._transport.is_closing()
+        return self.closed or self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: object = None) -> Any:  # noqa: ANN401 -- of the interface
         return self._transport.get_extra_info(name, default)
@@ -233,16 +241,19 @@ class ProxiedConnection(asyncio.Protocol):
 
     def __init__(self, **options: object) -> None:
         self._inner = _MAKE(**options)
+        self._writes: _JoinedWrites
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # The transports of uvloop have no base class in common with asyncio's.
-        self._inner.connection_made(_JoinedWrites(cast("asyncio.Transport", transport)))
+        self._writes = _JoinedWrites(cast("asyncio.Transport", transport))
+        self._inner.connection_made(self._writes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._inner.data_received(data)
+        if not self._writes.closed:
+            self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received()

@@ -196,8 +196,9 @@ class ClientLink(asyncio.Protocol):
         self._peer = (str(host), int(port))
 
     def data_received(self, data: bytes) -> None:
-        self._received += data
-        self._advance()
+        if not self._closed:
+            self._received += data
+            self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
@@ -402,11 +403,24 @@ class ClientLink(asyncio.Protocol):
         """End an exchange whose response is complete, once the request is complete, too."""
         if exchange.closes:
             self._end_exchange()
-            self._transport.close()
+            self._close(unread=not exchange.request.complete)
         elif exchange.request.complete:
             self._end_exchange()
             self._transport.resume_reading()
             self._advance()
+
+    def _close(self, *, unread: bool) -> None:
+        """Close the connection once the client has read the answer.
+
+        :param unread: the client is still sending; what arrives is discarded for the time of a head.
+        """
+        if unread:
+            self._closed = True
+            self._received.clear()
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        else:
+            self._transport.close()
 
     def _lose(self, exchange: _Exchange) -> None:
         """End an exchange whose server is gone. An answer that has begun remains visibly incomplete."""
