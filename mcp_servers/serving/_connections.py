@@ -141,25 +141,13 @@ class _Abortable(Protocol):
     def abort(self) -> None: ...
 
 
-class LimitedConnection(asyncio.Protocol):
-    """One connection; the web server's protocol inside does the work."""
+class _WrappingProtocol(asyncio.Protocol):
+    """Passes the events of a connection on to the protocol inside, which does the work."""
 
-    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
-        self._connections = connections
+    def __init__(self, inner: asyncio.Protocol) -> None:
         self._inner = inner
-        self._transport: asyncio.BaseTransport | None = None
-        self.peer: Peer = ("", 0)
-        """Address of the client, as in its requests."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        host, port, *_ = transport.get_extra_info("peername") or ("", 0)
-        self.peer = (str(host), int(port))
-        self._inner.connection_made(transport)
-        self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.remove(self)
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -173,6 +161,28 @@ class LimitedConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._inner.resume_writing()
+
+
+class LimitedConnection(_WrappingProtocol):
+    """One connection; the web server's protocol inside does the work."""
+
+    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
+        super().__init__(inner)
+        self._connections = connections
+        self._transport: asyncio.BaseTransport | None = None
+        self.peer: Peer = ("", 0)
+        """Address of the client, as in its requests."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        host, port, *_ = transport.get_extra_info("peername") or ("", 0)
+        self.peer = (str(host), int(port))
+        self._inner.connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.remove(self)
+        super().connection_lost(exc)
 
     def abort(self) -> None:
         """Close the connection without waiting for the client."""
@@ -236,11 +246,11 @@ class _JoinedWrites(asyncio.Transport):
         self._transport.resume_reading()
 
 
-class ProxiedConnection(asyncio.Protocol):
+class ProxiedConnection(_WrappingProtocol):
     """Connection of a proxy, which limits its clients itself; the web server's protocol inside does the work."""
 
     def __init__(self, **options: object) -> None:
-        self._inner = _MAKE(**options)
+        super().__init__(_MAKE(**options))
         self._writes: _JoinedWrites
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -248,18 +258,6 @@ class ProxiedConnection(asyncio.Protocol):
         self._writes = _JoinedWrites(cast("asyncio.Transport", transport))
         self._inner.connection_made(self._writes)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._inner.connection_lost(exc)
-
     def data_received(self, data: bytes) -> None:
         if not self._writes.closed:
-            self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inner.resume_writing()
+            super().data_received(data)
