@@ -1,18 +1,20 @@
 """A tool server under load: slow calls, blocked backends, several workers.
 
 Run `python benchmarks/server.py [--check]`: prints a table of figures measured in this run, each with its baseline, and as
-the last line one JSON object. With `--check` it exits with 1 if a limit is missed. The calls a second of several workers depend
-on the machine, since proxy, workers and clients need a core each, so that figure has no limit.
+the last line one JSON object. With `--check` it exits with 1 if a limit is missed. Clients and proxy share one core, and the servers
+another one, so that each figure is that of a server with a core of its own: calls are made in the sessions of one worker at a time.
 """
 
 import argparse
 import json
 import logging
+import os
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -22,9 +24,10 @@ from pydantic import Field
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from agentflow.sandbox import Backend, Sandbox, tool
+from agentflow.sandbox import Backend, Sandbox, Session, tool
 from benchmarks._rows import Row
-from benchmarks.tools import TOKEN, calls_through, p95, served
+from benchmarks.tools import TOKEN, Call, calls_through, p95, served
+from mcp_servers.serving._server_names import server_of
 
 SLOW_SECONDS = 0.5
 """Seconds of a slow call."""
@@ -35,6 +38,7 @@ CALLS = 100
 ROUNDS = 3
 CLIENTS = 8
 CALLS_EACH = 150
+CORES = sorted(os.sched_getaffinity(0))
 WORKER = "mcp_servers.serving._worker"
 HERE = Path(__file__).resolve()
 SLOW = f"{HERE.stem}:SlowBackend"
@@ -50,6 +54,11 @@ class SlowBackend(Backend):
     async def wait(self, seconds: Annotated[float, Field(description="How long.")]) -> dict[str, object]:
         """Wait. Use it to measure."""
         await anyio.sleep(seconds)
+        return {}
+
+    @tool(read_only=True)
+    async def visit(self, session: Session) -> dict[str, object]:
+        """Do nothing in a session. Use it to measure."""
         return {}
 
 
@@ -112,42 +121,68 @@ async def beside_a_blocked_one(url: str) -> Row:
 
 
 class Load(NamedTuple):
-    """Empty calls of several clients at once."""
+    """Empty calls of several clients at once, and of one client."""
 
-    per_second: float
-    """Calls a second."""
     front_ms: float
     """CPU of the process that has the port, for each call."""
     workers_ms: float
     """CPU of its workers, for each call."""
+    p50_ms: float
+    """Time of a call of one client."""
 
 
-async def load(url: str) -> Load:
-    """Empty calls of several clients at once, without the time in which they connect."""
+async def load(url: str) -> list[Load]:
+    """Calls in the sessions of each worker, one worker after the other; of a server without workers in all sessions."""
+    front = psutil.Process(pid_of(url))
+    workers = workers_of(front)
+    for process in workers or [front]:
+        run_on(-1, process)
+    run_on(0, psutil.Process(), *([front] if workers else []))
 
-    async def client(call: Callable[[], Awaitable[object]]) -> None:
+    async def client(call: Call) -> None:
         for _ in range(CALLS_EACH):
             await call()
 
-    front = psutil.Process(pid_of(url))
-    workers = [child for child in front.children(recursive=True) if WORKER in child.cmdline()]
     async with AsyncExitStack() as stack:
-        sandboxes = [await stack.enter_async_context(Sandbox(url, token=TOKEN)) for _ in range(CLIENTS)]
-        calls = [calls_through(one) for one in sandboxes]
-        for call in calls:
-            await call()
-        before = cpu([front]), cpu(workers)
-        begin = time.perf_counter()
-        async with anyio.create_task_group() as group:
-            for call in calls:
-                group.start_soon(client, call)
-        seconds = time.perf_counter() - begin
-        count = CLIENTS * CALLS_EACH
-        spent = [
-            1000 * (now - then) / count
-            for now, then in zip((cpu([front]), cpu(workers)), before, strict=True)
-        ]
-        return Load(count / seconds, *spent)
+        number = CLIENTS * (2 if workers else 1)
+        sandboxes = [await stack.enter_async_context(Sandbox(url, token=TOKEN)) for _ in range(number)]
+        found: list[Load] = []
+        for calls in await calls_by_worker(sandboxes):
+            before = cpu([front]), cpu(workers)
+            async with anyio.create_task_group() as group:
+                for call in calls:
+                    group.start_soon(client, call)
+            spent = [now - then for now, then in zip((cpu([front]), cpu(workers)), before, strict=True)]
+            count = len(calls) * CALLS_EACH
+            alone = statistics.median(await latencies(calls[0]))
+            in_front, in_workers = (1000 * seconds / count for seconds in spent)
+            found.append(Load(in_front, in_workers, 1000 * alone))
+        return found
+
+
+async def calls_by_worker(sandboxes: Iterable[Sandbox]) -> list[list[Call]]:
+    """Calls in the sandboxes' sessions, of each worker those of its sessions."""
+    placed: list[tuple[str, Call]] = []
+    for sandbox in sandboxes:
+        call = calls_through(sandbox, "slow:visit")
+        await call()
+        (session,) = await sandbox.list_sessions()
+        placed.append((server_of(session.session) or "", call))
+    placed.sort(key=lambda one: one[0])
+    return [[call for _, call in group] for _, group in groupby(placed, key=lambda one: one[0])]
+
+
+def workers_of(front: psutil.Process) -> list[psutil.Process]:
+    """Return the worker processes of a server, without those that keep watch over them."""
+    children = front.children(recursive=True)
+    return [child for child in children if child.cmdline()[-3:-1] == ["-m", WORKER]]
+
+
+def run_on(place: int, *processes: psutil.Process) -> None:
+    """Let processes run on one core, if there are several."""
+    for process in processes:
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, {CORES[place]})
 
 
 def cpu(processes: Iterable[psutil.Process]) -> float:
@@ -155,28 +190,40 @@ def cpu(processes: Iterable[psutil.Process]) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
-async def p50(url: str) -> float:
-    """Milliseconds of an empty call of one client."""
-    async with Sandbox(url, token=TOKEN) as sandbox:
-        call = calls_through(sandbox)
-        await latencies(call)
-        return 1000 * statistics.median(await latencies(call))
+async def rate(url: str) -> float:
+    """Return the calls a second of several clients at once, on all cores."""
+    async with AsyncExitStack() as stack:
+        sandboxes = [await stack.enter_async_context(Sandbox(url, token=TOKEN)) for _ in range(CLIENTS)]
+        calls = [call for group in await calls_by_worker(sandboxes) for call in group]
+        begin = time.perf_counter()
+        async with anyio.create_task_group() as group:
+            for call in calls:
+                group.start_soon(latencies, call)
+        return len(calls) * CALLS / (time.perf_counter() - begin)
 
 
 async def two_workers(one: str, two: str) -> list[Row]:
     """Two workers beside one process, by turns."""
+    rates = [(await rate(two), await rate(one)) for _ in range(ROUNDS)]
+    many, single = (statistics.median(side) for side in zip(*rates, strict=True))
+    # Each round gives one load of the single process, and one of each worker.
     rounds = [(await load(two), await load(one)) for _ in range(ROUNDS)]
-    many, single = (
-        Load(*map(statistics.median, zip(*side, strict=True))) for side in zip(*rounds, strict=True)
+    proxied, direct = (
+        Load(*map(statistics.median, zip(*(each for loads in side for each in loads), strict=True)))
+        for side in zip(*rounds, strict=True)
     )
-    delays = [(await p50(two), await p50(one)) for _ in range(ROUNDS)]
-    proxied, direct = (statistics.median(side) for side in zip(*delays, strict=True))
     return [
-        Row("calls_a_second_of_two_workers", many.per_second, single.per_second, "one process"),
-        Row("proxy_cpu_of_a_call_ms", many.front_ms, 0.0, "nothing", 0.15),
+        Row("calls_a_second_of_two_workers", many, single, "one process"),
+        Row("proxy_cpu_of_a_call_ms", proxied.front_ms, 0.0, "nothing", 0.15),
         # The inverse of the calls for each second of CPU, so that less is better.
-        Row("cpu_of_a_call_in_workers_ratio", many.workers_ms / single.front_ms, 1.0, "one process", 1 / 0.9),
-        Row("p50_of_a_call_ms", proxied, direct, "one process", 0.3, added=True),
+        Row(
+            "cpu_of_a_call_in_workers_ratio",
+            proxied.workers_ms / direct.front_ms,
+            1.0,
+            "one process",
+            1 / 0.9,
+        ),
+        Row("p50_of_a_call_ms", proxied.p50_ms, direct.p50_ms, "one process", 0.3, added=True),
     ]
 
 

@@ -21,18 +21,15 @@ from mcp_servers.core._table import ToolTable
 from mcp_servers.serving._access import HttpOptions, Scopes
 from mcp_servers.serving._client_profiles import ClientProfiles
 from mcp_servers.serving._fair_limiter import FairLimiter
+from mcp_servers.serving._http_framing import SESSIONS_HEADER
 from mcp_servers.serving._metrics import Metrics, own_usage
 from mcp_servers.serving._post_response import PostResponse
 from mcp_servers.serving._protocol import McpAdapter, RequestContext
-from mcp_servers.serving._proxy import SESSIONS_HEADER
 from mcp_servers.serving._request_bodies import RequestIds
-from mcp_servers.serving._server_names import split_connection
+from mcp_servers.serving._server_names import CONNECTION_HEADER, split_connection
 
 PRINCIPAL = "agentflow.principal"
 """Key of the principal in a request's ASGI scope."""
-
-CONNECTION = b"mcp-session-id"
-"""Header with the id of a handshake-era connection. That of a named server ends in its name."""
 
 SESSIONS_PATH = "/sessions"
 """The live sessions of a client in this server alone; needs a token."""
@@ -125,7 +122,7 @@ class TableEndpoints:
 
     def _answering(self, application: ASGIApp) -> ASGIApp:
         """Answer POST requests with JSON instead of events where possible, and refuse reused request ids."""
-        ids = RequestIds(CONNECTION, self._options.body_bytes)
+        ids = RequestIds(CONNECTION_HEADER, self._options.body_bytes)
         name = self._options.name
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,7 +142,8 @@ class TableEndpoints:
     def _routed(self, scope: Scope, send: Send, name: str) -> tuple[Scope, Send]:
         """Name this server in the ids of connections, and report its load with each answer."""
         headers = [
-            (key, _own_id(value, name) if key == CONNECTION else value) for key, value in scope["headers"]
+            (key, _own_id(value, name) if key == CONNECTION_HEADER else value)
+            for key, value in scope["headers"]
         ]
         principal: str = scope[PRINCIPAL]
 
@@ -154,7 +152,7 @@ class TableEndpoints:
                 full = b"; full" if self._table.sessions.full(principal) else b""
                 load = (SESSIONS_HEADER, b"%d%s" % (len(self._table.sessions), full))
                 named = [
-                    (key, value + b"-" + name.encode() if key.lower() == CONNECTION else value)
+                    (key, value + b"-" + name.encode() if key.lower() == CONNECTION_HEADER else value)
                     for key, value in message["headers"]
                 ]
                 message = {**message, "headers": [*named, load]}

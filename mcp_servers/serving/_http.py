@@ -22,7 +22,7 @@ from mcp_servers.core._shares import Shares
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, RateLimit, Scopes
 from mcp_servers.serving._connections import Connections, ProxiedConnection, max_connections
-from mcp_servers.serving._endpoints import CONNECTION, SESSIONS_PATH, TableEndpoints, admit, respond
+from mcp_servers.serving._endpoints import SESSIONS_PATH, TableEndpoints, admit, respond
 from mcp_servers.serving._protocol import STRUCTURED
 from mcp_servers.serving._request_bodies import (
     LARGE_BYTES,
@@ -31,6 +31,7 @@ from mcp_servers.serving._request_bodies import (
     RequestBodies,
     body_size,
 )
+from mcp_servers.serving._server_names import CONNECTION_HEADER
 
 HEALTH = "/health"
 """Liveness; needs no token."""
@@ -130,7 +131,7 @@ class Guard:
             return await respond(send, 200, text.encode(), b"text/plain; version=0.0.4")
         if (switch := _switch(scope["query_string"])) not in ("", "true", "false"):
             return await self._refuse(send, 400, f"structured={switch}: use true or false")
-        if scope["method"] not in METHODS or (scope["method"] != "POST" and CONNECTION not in headers):
+        if scope["method"] not in METHODS or (scope["method"] != "POST" and CONNECTION_HEADER not in headers):
             allow = [(b"allow", ", ".join(METHODS).encode())]
             return await self._refuse(send, 405, f"{scope['method']} needs a connection: use POST", allow)
         backend = path.removesuffix("/mcp").removeprefix("/")

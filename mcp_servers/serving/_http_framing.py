@@ -1,8 +1,10 @@
 """Ends of HTTP/1.1 messages in a stream of bytes, which a proxy passes on unchanged."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Protocol, Self
+
+from mcp_servers.serving._server_names import CONNECTION_HEADER, SESSION_HEADER
 
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum size of the first line and the headers of a message."""
@@ -12,6 +14,30 @@ SMALL_BYTES = 16 * 1024
 
 HEAD_END = b"\r\n\r\n"
 
+TOOL_HEADER = b"mcp-name"
+"""Header with the tool of a call."""
+SESSIONS_HEADER = b"agentflow-sessions"
+"""Header in which a worker reports the number of its sessions, and `; full` if the client can start no more."""
+
+PROXY_HEADERS = (
+    SESSION_HEADER,
+    CONNECTION_HEADER,
+    TOOL_HEADER,
+    SESSIONS_HEADER,
+    b"content-length",
+    b"transfer-encoding",
+    b"connection",
+    b"expect",
+    b"authorization",
+    b"host",
+    b"origin",
+)
+"""Headers that matter to a proxy."""
+
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_HEAD = re.compile(rb"([^\r\n ]+) ([^\r\n ]+) ([^\r\n]*)(?:\r\n" + _TOKEN + rb":[^\r\n]*)*+\Z")
+_FIELD = re.compile(rb"\r\n(" + b"|".join(PROXY_HEADERS) + rb"):[ \t]*([^\r\n]*)", re.IGNORECASE)
+_FRAMING = (b"content-length", b"transfer-encoding")
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}\Z")
 _LENGTH = re.compile(rb"[0-9]{1,18}\Z")
 _MAX_LINE = 4096
@@ -21,14 +47,18 @@ class FramingError(ValueError):
     """Bytes that are no HTTP/1.1 message."""
 
 
-@dataclass(frozen=True, slots=True)
 class MessageHead:
     """First line and headers of a message."""
 
-    line: tuple[bytes, bytes, bytes]
-    """The three parts of the first line."""
-    fields: dict[bytes, bytes]
-    """Values of the headers by lower-case name; of a repeated header the last."""
+    __slots__ = ("fields", "line", "size")
+
+    def __init__(self, line: Sequence[bytes], fields: dict[bytes, bytes], size: int | None) -> None:
+        self.line = line
+        """The three parts of the first line."""
+        self.fields = fields
+        """Values of the headers that matter to a proxy by lower-case name; of a repeated header the last."""
+        self.size = size
+        """Size of the body, if a header tells it."""
 
     @classmethod
     def parse(cls, head: bytes) -> Self:
@@ -36,20 +66,33 @@ class MessageHead:
 
         :raises FramingError: if they are no head, or leave the end of the body open to interpretation.
         """
-        first, *lines = head.split(b"\r\n")
-        parts = first.split(b" ", 2)
-        if len(parts) < 3:
-            raise FramingError("the first line is incomplete")
+        whole = _HEAD.match(head)
+        if whole is None:
+            raise FramingError("the first line or a header is malformed")
         fields: dict[bytes, bytes] = {}
-        for line in lines:
-            name, colon, value = line.partition(b":")
-            name, value = name.lower(), value.strip()
-            if not colon or not name or name[:1] in b" \t" or name[-1:] in b" \t":
-                raise FramingError("a header is malformed")
-            if name in (b"content-length", b"transfer-encoding") and fields.setdefault(name, value) != value:
+        for name, value in _FIELD.findall(head):
+            name, value = name.lower(), value.rstrip(b" \t")
+            if name in _FRAMING and fields.get(name, value) != value:
                 raise FramingError(f"{name.decode()} is repeated")
             fields[name] = value
-        return cls((parts[0], parts[1], parts[2]), fields)
+        length = fields.get(b"content-length")
+        if length is not None and b"transfer-encoding" in fields:
+            raise FramingError("the end of the body is unclear")
+        if length is not None and not _LENGTH.match(length):
+            raise FramingError("content-length is no number")
+        return cls(whole.groups(), fields, None if length is None else int(length))
+
+    @classmethod
+    def of_whole(cls, data: bytes) -> Self | None:
+        """Return the head of a message that is complete with a small body, and nothing else; otherwise `None`.
+
+        :raises FramingError: as `parse`.
+        """
+        end = data.find(HEAD_END)
+        if not 0 <= end <= MAX_HEAD_BYTES:
+            return None
+        head = cls.parse(data[:end])
+        return head if head.size == len(data) - end - len(HEAD_END) <= SMALL_BYTES else None
 
     @property
     def closes(self) -> bool:
@@ -59,8 +102,7 @@ class MessageHead:
     @property
     def is_small(self) -> bool:
         """The body is of a known and small size, and its sender waits for nothing."""
-        length = self.fields.get(b"content-length", b"")
-        return b"expect" not in self.fields and len(length) < 6 and 0 < int(length or 0) <= SMALL_BYTES
+        return self.size is not None and 0 < self.size <= SMALL_BYTES and b"expect" not in self.fields
 
     def request_body(self) -> "MessageBody":
         """Return the body that follows this head of a request.
@@ -81,16 +123,12 @@ class MessageHead:
         return self._body() or OpenBody()
 
     def _body(self) -> "MessageBody | None":
-        encoding, length = self.fields.get(b"transfer-encoding"), self.fields.get(b"content-length")
-        if encoding is not None:
-            if encoding.lower() != b"chunked" or length is not None:
-                raise FramingError("the end of the body is unclear")
-            return ChunkedBody()
-        if length is None:
-            return None
-        if not _LENGTH.match(length):
-            raise FramingError("content-length is no number")
-        return SizedBody(int(length))
+        encoding = self.fields.get(b"transfer-encoding")
+        if encoding is None:
+            return None if self.size is None else SizedBody(self.size)
+        if encoding.lower() != b"chunked":
+            raise FramingError("the end of the body is unclear")
+        return ChunkedBody()
 
 
 class MessageBody(Protocol):

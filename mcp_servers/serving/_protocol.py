@@ -28,7 +28,7 @@ from mcp_servers.serving._content import RANGE_TEMPLATE, ResourceRange, call_res
 from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._metrics import Metrics
 from mcp_servers.serving._post_response import POST_RESPONSE, PostResponse
-from mcp_servers.serving._proxy import SESSION_HEADER
+from mcp_servers.serving._server_names import SESSION_HEADER
 
 RequestContext: TypeAlias = ServerRequestContext[Any, Any]
 """The SDK's context of a request."""

@@ -15,21 +15,15 @@ from mcp_servers.serving._connections import Connections, LimitedConnection
 from mcp_servers.serving._http_framing import (
     HEAD_END,
     MAX_HEAD_BYTES,
+    SESSIONS_HEADER,
+    TOOL_HEADER,
     FramingError,
     MessageBody,
     MessageHead,
     OpenBody,
+    SizedBody,
 )
-from mcp_servers.serving._server_names import server_of, split_connection
-
-SESSION_HEADER = b"mcp-param-session"
-"""Header with the session of a call."""
-CONNECTION_HEADER = b"mcp-session-id"
-"""Header with the id of a handshake-era connection."""
-TOOL_HEADER = b"mcp-name"
-"""Header with the tool of a call."""
-SESSIONS_HEADER = b"agentflow-sessions"
-"""Header in which a worker reports the number of its sessions, and `; full` if the client can start no more."""
+from mcp_servers.serving._server_names import SESSION_HEADER, gone, named_server, server_of
 
 STARTING = (b"session_start", b"session:start")
 """The tool that starts a session, in any worker."""
@@ -80,16 +74,6 @@ class Router(Protocol):
         ...
 
 
-def named_server(head: MessageHead) -> str | None:
-    """Return the name of the server that a request must reach."""
-    fields = head.fields
-    if session := fields.get(SESSION_HEADER):
-        return server_of(session.decode("latin-1"))
-    if connection := fields.get(CONNECTION_HEADER):
-        return split_connection(connection.decode("latin-1"))[1]
-    return None
-
-
 def choose(router: Router, head: MessageHead, last: Upstream | None) -> Upstream | None:
     """Return the server for a request; `None` if none is available.
 
@@ -97,7 +81,7 @@ def choose(router: Router, head: MessageHead, last: Upstream | None) -> Upstream
 
     A server that is gone is replaced by another one, which reports that the session is not found.
     """
-    named = router.server(named_server(head))
+    named = router.server(named_server(head.fields))
     if named is not None:
         return named
     starts = head.fields.get(TOOL_HEADER) in STARTING
@@ -127,13 +111,16 @@ def refusal(
     return response(status, body, close=True)
 
 
+_NOTHING_LEFT = SizedBody(0)
+
+
 class _Exchange:
     """A request and its response."""
 
     def __init__(self, head: MessageHead, body: MessageBody) -> None:
         self.head = head
         self.request = body
-        self.unsent = bytearray()
+        self.unsent = b""
         """Bytes of the request that wait for the rest of it, or for a connection to the server."""
         self.dispatched = False
         """The server is chosen."""
@@ -141,8 +128,10 @@ class _Exchange:
         self.link: _ServerLink | None = None
         self.started = False
         """A part of the final response has been passed on."""
-        self.withheld = bytearray()
+        self.withheld = b""
         """Bytes of the response that wait for the rest of a head, or of a small body."""
+        self.seen = 0
+        """Number of them that are no longer to be parsed."""
         self.response: MessageBody | None = None
         self.small_response = False
         self.closes = head.closes or head.line[2] == b"HTTP/1.0"
@@ -150,8 +139,7 @@ class _Exchange:
 
     def take_unsent(self) -> bytes:
         """Return the bytes of the request to send now."""
-        data = bytes(self.unsent)
-        self.unsent.clear()
+        data, self.unsent = self.unsent, b""
         return data
 
     @property
@@ -166,11 +154,6 @@ class _Exchange:
                 "502 Bad Gateway", gone(session), code=INTERNAL_ERROR, kind=ErrorKind.SESSION_NOT_FOUND
             )
         return refusal("502 Bad Gateway", LOST, code=INTERNAL_ERROR, kind=ErrorKind.UNAVAILABLE)
-
-
-def gone(session: str) -> str:
-    """Return one line for a call to a session whose server has ended."""
-    return f"session {session!r} is gone: its server process has ended. Start a new one with session_start."
 
 
 class ClientLink(asyncio.Protocol):
@@ -196,9 +179,10 @@ class ClientLink(asyncio.Protocol):
         self._peer = (str(host), int(port))
 
     def data_received(self, data: bytes) -> None:
-        if not self._closed:
-            self._received += data
-            self._advance()
+        if self._closed or (self._exchange is None and not self._received and self._begin_whole(data)):
+            return
+        self._received += data
+        self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
@@ -231,7 +215,7 @@ class ClientLink(asyncio.Protocol):
             link.abort()
             return
         try:
-            data = self._response_part(exchange, data)
+            data = self._whole_response(exchange, data) or self._response_part(exchange, data)
         except FramingError:
             self._lose(exchange)
             return
@@ -261,6 +245,19 @@ class ClientLink(asyncio.Protocol):
                 return
             else:
                 self._take_body(exchange)
+
+    def _begin_whole(self, data: bytes) -> bool:
+        """Begin an exchange if the data are one request with a small body, as of most calls; they are passed on unchanged."""
+        try:
+            head = MessageHead.of_whole(data)
+        except FramingError:
+            return False  # refused below
+        if head is None or b"expect" in head.fields:
+            return False
+        self._exchange = exchange = _Exchange(head, _NOTHING_LEFT)
+        exchange.unsent = data
+        self._dispatch(exchange)
+        return True
 
     def _begin(self) -> bool:
         """Begin an exchange if a whole head has arrived."""
@@ -302,7 +299,8 @@ class ClientLink(asyncio.Protocol):
         """Send a request to its server."""
         exchange.dispatched = True
         self._connection = self._connections.begin_answer(self._peer)
-        answer = self._router.local(exchange.head)
+        # Nothing that is posted concerns all servers.
+        answer = None if exchange.head.line[0] == b"POST" else self._router.local(exchange.head)
         if answer is not None:
             self._start_soon(self._answer, exchange, answer)
         else:
@@ -355,38 +353,48 @@ class ClientLink(asyncio.Protocol):
                 self._transport.resume_reading()
                 self._advance()
 
+    def _whole_response(self, exchange: _Exchange, data: bytes) -> bytes:
+        """Return the data if they are the whole response, as of most calls; otherwise nothing.
+
+        :raises FramingError: if they are no response.
+        """
+        if exchange.response is not None or exchange.withheld:
+            return b""
+        head = MessageHead.of_whole(data)
+        if head is None or head.line[1] != b"200" or exchange.head.line[0] == b"HEAD":
+            return b""
+        exchange.response = _NOTHING_LEFT
+        exchange.closes = exchange.closes or head.closes
+        self._note(exchange, head)
+        return data
+
     def _response_part(self, exchange: _Exchange, data: bytes) -> bytes:
         """Take a part of a response; return what is to be passed on now.
 
         :raises FramingError: if it is no response, or more than that.
         """
-        before = bytes(exchange.withheld)
-        exchange.withheld.clear()
-        if exchange.response is None:
-            before, data = b"", before + data
+        data, at = exchange.withheld + data, exchange.seen
         while exchange.response is None:
-            end = data.find(HEAD_END)
+            end = data.find(HEAD_END, at)
             if end < 0:
-                if len(data) > MAX_HEAD_BYTES:
+                if len(data) - at > MAX_HEAD_BYTES:
                     raise FramingError("the headers are too large")
-                exchange.withheld += data
-                return before
-            size = end + len(HEAD_END)
-            head = MessageHead.parse(data[:end])
-            if head.line[1][:1] == b"1":
-                before, data = before + data[:size], data[size:]
-                continue
-            exchange.response = head.response_body(of_head=exchange.head.line[0] == b"HEAD")
-            exchange.closes = exchange.closes or head.closes
-            exchange.small_response = head.is_small
-            self._note(exchange, head)
-            before, data = before + data[:size], data[size:]
-        if exchange.response.take(data) < len(data):
+                exchange.withheld, exchange.seen = data[at:], 0
+                return data[:at]
+            head = MessageHead.parse(data[at:end])
+            at = end + len(HEAD_END)
+            if head.line[1][:1] != b"1":
+                exchange.response = head.response_body(of_head=exchange.head.line[0] == b"HEAD")
+                exchange.closes = exchange.closes or head.closes
+                exchange.small_response = head.is_small
+                self._note(exchange, head)
+        if exchange.response.take(data[at:]) < len(data) - at:
             raise FramingError("more than a response")
         if exchange.small_response and not exchange.answered:
-            exchange.withheld += before + data
+            exchange.withheld, exchange.seen = data, len(data)
             return b""
-        return before + data
+        exchange.withheld, exchange.seen = b"", 0
+        return data
 
     def _note(self, exchange: _Exchange, head: MessageHead) -> None:
         """Note what a response tells about its server and the client."""

@@ -6,7 +6,7 @@ name of its server if that has one: `a`, `a-2`, `2`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mcp_servers.core._sessions import new_handle
@@ -14,6 +14,10 @@ from mcp_servers.core._sessions import new_handle
 NAME_PATTERN = r"(?:[a-z][a-z0-9]{0,31}(?:-[0-9]{1,3})?|[0-9]{1,3})"
 """Regular expression of the name of a server or worker."""
 
+SESSION_HEADER = b"mcp-param-session"
+"""Header with the session of a call."""
+CONNECTION_HEADER = b"mcp-session-id"
+"""Header with the id of a handshake-era connection."""
 UNIX = "unix:"
 """Prefix of an address that is the path of a Unix socket."""
 
@@ -45,6 +49,20 @@ def split_connection(connection: str) -> tuple[str, str | None]:
     """Split the id of a handshake-era connection into the SDK's id and the name of the server."""
     match = _CONNECTION.match(connection)
     return (connection, None) if match is None else (match["id"], match["name"])
+
+
+def named_server(fields: Mapping[bytes, bytes]) -> str | None:
+    """Return the name of the server that a request must reach: the last part of a session handle, or of a connection id."""
+    if session := fields.get(SESSION_HEADER):
+        return session.split(b"-", 2)[-1].decode("latin-1")
+    if connection := fields.get(CONNECTION_HEADER):
+        return connection.split(b"-", 1)[-1].decode("latin-1")
+    return None
+
+
+def gone(session: str) -> str:
+    """Return one line for a call to a session whose server has ended."""
+    return f"session {session!r} is gone: its server process has ended. Start a new one with session_start."
 
 
 @dataclass(frozen=True, slots=True)

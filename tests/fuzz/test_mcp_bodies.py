@@ -13,7 +13,7 @@ from mcp_servers.serving._connections import Connections
 from mcp_servers.serving._endpoints import TableEndpoints
 from mcp_servers.serving._http import Guard
 from mcp_servers.serving._http_framing import FramingError, MessageHead
-from mcp_servers.serving._proxy import named_server
+from mcp_servers.serving._server_names import named_server
 from tests.fuzz._budget import FuzzBudget, FuzzCase, fuzzed
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._serving import LEGACY, MODERN, headers_of, opened, request
@@ -94,7 +94,7 @@ async def test_the_proxy_reads_any_head_without_another_error(budget: FuzzBudget
             head = b"POST /mcp HTTP/1.1\r\n" + lines + case.mutated(data[:200])
             try:
                 found = MessageHead.parse(head)
-                named_server(found)
+                named_server(found.fields)
                 found.request_body().take(data)
             except FramingError as error:
                 assert "\n" not in str(error)

@@ -97,11 +97,31 @@ def test_any_bytes_are_chunks_or_a_framing_error(data: bytes) -> None:
         b" folded: x",
         b"space : x",
         b": x",
+        b"bare: x\ncontent-length: 3",
+        b"bare: x\rcontent-length: 3",
+        b"content-length: 0\r\ntransfer-encoding: chunked",
     ],
 )
 def test_a_head_that_can_be_read_in_two_ways_is_refused(headers: bytes) -> None:
     with pytest.raises(FramingError):
         MessageHead.parse(HOST + headers).request_body()
+
+
+@given(
+    headers=st.lists(st.sampled_from([b"X-A: b\r\n", b"Mcp-Name: t \r\n", b"HOST: x\r\n"]), max_size=4),
+    body=st.binary(max_size=60),
+    cut=st.integers(1, 20),
+)
+def test_only_a_whole_message_has_the_head_of_a_whole_message(
+    headers: list[bytes], body: bytes, cut: int
+) -> None:
+    data = HOST + b"".join(headers) + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    whole = MessageHead.of_whole(data)
+    assert whole is not None
+    parsed = MessageHead.parse(data[: data.index(HEAD_END)])
+    assert (whole.line, whole.fields, whole.size) == (parsed.line, parsed.fields, len(body))
+    assert MessageHead.of_whole(data + b"x" * cut) is None
+    assert MessageHead.of_whole(data[: -min(cut, len(body) + len(HEAD_END))]) is None
 
 
 @pytest.mark.parametrize("size", [b"-1", b"0x1", b"", b"1_0", b"f" * 16, b"g"])

@@ -185,7 +185,7 @@ async def test_a_client_that_reads_slowly_gets_every_answer_on_its_connection(tm
 @pytest.mark.parametrize(
     ("data", "status", "reason"),
     [
-        (b"nonsense\r\n\r\n", b"400", "the first line is incomplete"),
+        (b"nonsense\r\n\r\n", b"400", "the first line or a header is malformed"),
         (message(headers="transfer-encoding: chunked\r\n"), b"400", "the end of the body is unclear"),
         (b"POST / HTTP/1.1\r\nx: " + b"y" * MAX_HEAD_BYTES, b"431", "the headers are too large"),
         (
