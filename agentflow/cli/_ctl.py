@@ -1,11 +1,12 @@
-"""`agentflow ctl`: calls the control server of an active run, and shows the progress of one that was started elsewhere."""
+"""`agentflow ctl`: calls the control server of an active run, or commands all processes of a run by its journal."""
 
 import argparse
 import json
 import math
 import os
+import re
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +36,7 @@ WATCH_SECONDS = 0.5
 """Interval at which `watch` reads the progress; a change of phase is read at once."""
 ANSWER_SECONDS = 10.0
 """Time in which `watch` expects an answer."""
+_JOURNAL = re.compile(r"(postgres|sqlite)\w*(\+\w+)?://")
 _LAST = (Phase.STOPPING, Phase.WRITING, Phase.DONE, Phase.STOPPED)
 _GONE = (ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT, ErrorKind.SESSION_NOT_FOUND)
 _NOTHING = StatusOutput(
@@ -68,19 +70,34 @@ def run_ctl(given: argparse.Namespace) -> int:
             )
         _address(Path(given.dir))
         return view_runs(given.dir, port=given.port, opens=not given.no_open, as_json=given.json)
-    arguments: dict[str, object] = {}
-    if given.action == "add":
-        seeds = [seed for text in given.seeds for seed in load_seeds(text)]
-        arguments = {"seeds": seeds, "name": given.name}
-    verb = "add_seeds" if given.action == "add" else given.action
-    answer = anyio.run(_ask, control_address(given), f"run:{verb}", arguments)
+    adds = given.action == "add"
+    words: list[str] = given.seeds if adds else []
+    place = given.place if not adds else words.pop(0) if _JOURNAL.match(words[0]) else ""
+    seeds = [seed for text in words for seed in load_seeds(text)]
+    if place:
+        from agentflow.cli._watch import command_place
+
+        if given.url:
+            raise ConfigurationError(f"--url: leave it out; a run in {place} is commanded by its journal")
+        answers = command_place(
+            place, given.action, run=given.run, seeds=seeds, origin=given.name if adds else ""
+        )
+    elif given.run:
+        raise ConfigurationError("--run: name the journal of the run, too")
+    else:
+        verb = "add_seeds" if adds else given.action
+        arguments: dict[str, object] = {"seeds": seeds, "name": given.name} if adds else {}
+        answers = [anyio.run(_ask, control_address(given), f"run:{verb}", arguments)]
+    for answer in answers:
+        _print(given, answer)
+    return Exit.DONE
+
+
+def _print(given: argparse.Namespace, answer: Mapping[str, object]) -> None:
     if given.json:
         print_json(answer)
-    else:
-        sys.stdout.writelines(
-            f"{printable(f'{name:<16} {_text(value)}')}\n" for name, value in answer.items()
-        )
-    return Exit.DONE
+        return
+    sys.stdout.writelines(f"{printable(f'{name:<16} {_text(value)}')}\n" for name, value in answer.items())
 
 
 async def _ask(address: _ControlAddress, tool: str, arguments: dict[str, object]) -> dict[str, object]:

@@ -19,7 +19,7 @@ import msgspec
 from agentflow._terminal import printable
 from agentflow.cli._display import RUN_LOGGER, RunView, open_display, set_up_logging, speed_fields
 from agentflow.cli._output import UNLIMITED, Exit, print_wide, write_out
-from agentflow.errors import ConfigurationError, RunStopped
+from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.rollout import (
     Assignment,
     RolloutConfig,
@@ -204,13 +204,14 @@ class _EvaluationRun:
         self._meter = ThroughputMeter(time.monotonic)
         self._meter.start(0)
         self._finished = 0
+        self._ending = False
 
     def status(self) -> _Progress:
         """Return the current progress."""
         done = self._finished == len(self.cells)
         stopped = self.interrupted or bool(self.stopped)
         over = Phase.STOPPED if stopped else Phase.DONE
-        phase = over if done else Phase.STOPPING if self.interrupted else Phase.GROWING
+        phase = over if done else Phase.STOPPING if self._ending else Phase.GROWING
         statuses = [(cell, cell.run.status()) for cell in self.cells]
         self._meter.record(sum(status.finished for _, status in statuses))
         # A rollout that has not begun has all of its tasks before it.
@@ -241,10 +242,12 @@ class _EvaluationRun:
     async def _work(self, cell: _Cell) -> None:
         async with self._limit:
             try:
-                if not self.interrupted:
+                if not self._ending:
                     await cell.run.run(cell.assignment)
             except RunStopped as stopped:
                 self.stopped.append(f"{cell.benchmark}, {cell.model}: {stopped.message}")
+                if stopped.cause is StopCause.INTERRUPTED and not self._ending:
+                    self._stop("requested by agentflow ctl")
             except ConfigurationError as error:
                 # Another model or benchmark may work.
                 self.refused.append(str(error))
@@ -257,9 +260,17 @@ class _EvaluationRun:
     async def _listen(self) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
-                for cell in self.cells:
-                    cell.run.stop_now() if self.interrupted else cell.run.stop(f"received {number.name}")
+                if self.interrupted:
+                    for cell in self.cells:
+                        cell.run.stop_now()
                 self.interrupted = True
+                self._stop(f"received {number.name}")
+
+    def _stop(self, why: str) -> None:
+        """Stop all rollouts, and begin no other one."""
+        self._ending = True
+        for cell in self.cells:
+            cell.run.stop(why)
 
 
 def _fields(progress: _Progress) -> dict[str, object]:

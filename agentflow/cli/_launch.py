@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -145,6 +146,7 @@ def _worker_words(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]
 def _workers(given: argparse.Namespace, words: Sequence[str]) -> _Workers:
     """Return the workers of the place that `--on` names."""
     plain, hidden = _worker_words(words)
+    plain = (*plain, f"launch_id={secrets.token_hex(8)}")
     command = WorkerCommand(plain, os.getcwd(), tuple(hidden.items()))
     if given.on == "local":
         if given.working_dir or given.label:
@@ -204,7 +206,8 @@ class _Launch:
         """Return the current progress."""
         read = self._runs.status
         growing = self._phase is Phase.STARTING and read.total > 0
-        phase = Phase.GROWING if growing else self._phase
+        working = Phase.PAUSED if read.paused else Phase.GROWING
+        phase = working if growing else self._phase
         return _Progress(phase, time.monotonic() - self._began, self._workers.active, read)
 
     def stop(self, why: str = "it was asked to stop") -> None:

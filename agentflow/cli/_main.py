@@ -367,6 +367,13 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
         if name == "watch":
             place = "follow a run of any kind by its journal: its output_dir, a folder of several, or postgresql://…"
             action.add_argument("place", nargs="?", default="", metavar="PLACE", help=place)
+        elif name not in ("add", "open"):
+            place = "command all processes of a run by its journal: its output_dir, or postgresql://…"
+            action.add_argument("place", nargs="?", default="", metavar="PLACE", help=place)
+        if name not in ("watch", "open"):
+            what = "name of the run in that journal, or of the evaluation, if several are unfinished"
+            action.add_argument("--run", default="", metavar="NAME", help=what)
+        if name == "watch":
             action.add_argument(
                 "--patience",
                 type=float,
@@ -377,7 +384,8 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
         if name == "open":
             _describe_opening(action)
         if name == "add":
-            action.add_argument("seeds", nargs="+", metavar="SEED", help="text, or JSONL or CSV file")
+            what = "text, or JSONL or CSV file; the first may be a journal instead: postgresql://…"
+            action.add_argument("seeds", nargs="+", metavar="SEED", help=what)
             action.add_argument(
                 "--name", default="", help="name of the list: adding the same list again adds nothing"
             )

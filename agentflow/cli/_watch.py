@@ -1,10 +1,11 @@
-"""`agentflow ctl watch PLACE`: follows runs of any kind by their journals and files, which it only reads."""
+"""`agentflow ctl ACTION PLACE`: follows runs of any kind by their journals and files, and commands them by their journals."""
 
 import math
+import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,6 +17,7 @@ from agentflow.cli._display import RunView, open_display, speed_fields
 from agentflow.cli._output import Exit, print_json, write_out
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.inspection import RunCollection, RunKind, RunSummary, WorkState, open_runs
+from agentflow.journal import NewSeed, open_journal
 from agentflow.runs import (
     Phase,
     ThroughputMeter,
@@ -26,6 +28,7 @@ from agentflow.runs import (
     speed_text,
     usage_text,
 )
+from agentflow.synthesis.pipeline import new_seeds
 from agentflow.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ POLL_SECONDS: Final = 1.0
 """Interval at which runs are read; longer if reading takes long."""
 SETTLE_SECONDS: Final = 5.0
 """Time without an active run after which several runs have ended: the next one of an evaluation may be starting."""
+PATIENCE_SECONDS: Final = 10.0
+"""Time in which a command must reach a journal."""
 _SHARE: Final = 4
 _NAME_CHARS: Final = 60
 _UNITS: Final[Mapping[RunKind, str]] = {RunKind.SYNTHESIS: "seeds", RunKind.ROLLOUT: "tasks"}
@@ -140,6 +145,85 @@ def watch_place(place: str, *, patience: float, as_json: bool) -> int:
         with open_display(RunView(watch.status, {"watched": place}, _fields, _table)) as show_progress:
             anyio.run(watch.run, show_progress)
         return watch.exit() if write_out(watch.print_end) else Exit.INTERRUPTED
+
+
+def command_place(
+    place: str, action: str, *, run: str = "", seeds: Sequence[Mapping[str, object]] = (), origin: str = ""
+) -> list[dict[str, object]]:
+    """Write a command for all processes of a run into its journal; return the progress, or the new seeds.
+
+    :param action: `status`, `pause`, `resume`, `stop` or `add`.
+    :param run: name of the run, or of an evaluation, if the journal has several unfinished ones.
+    :param origin: name of the list of seeds.
+    :raises AgentFlowError: one line, if there is no such run.
+    """
+    added = new_seeds(seeds)
+    with open_runs(place) as runs:
+        watch = _PlaceWatch(runs, place, 0.0, as_json=False)
+        watch.read()
+        chosen = _chosen(watch.status().runs, action, run)
+        commanded = [] if action == "status" else [_journal_of(runs, each) for each in chosen]
+        if action == "add":
+            return [anyio.run(_add, *commanded[0], added, origin, chosen[0].summary.state)]
+        for url, name in commanded:
+            anyio.run(_write, url, name, action)
+        watch.read()
+        ids = {each.summary.id for each in chosen}
+        return [each.fields() for each in watch.status().runs if each.summary.id in ids]
+
+
+def _chosen(found: list[WatchedRun], action: str, name: str) -> list[WatchedRun]:
+    """Return the runs that a command is for: the only unfinished one, or those of an evaluation.
+
+    :raises ConfigurationError: one line, if there is none, or there are several and none was named.
+    """
+    known = _names(found) or "none"
+    if name:
+        found = [run for run in found if f"{run.summary.name}/".startswith(f"{name}/")]
+    if not found:
+        raise ConfigurationError(f"{action}: the journal has no run {name}; its runs: {known}")
+    unfinished = [run for run in found if run.summary.state is not WorkState.DONE]
+    if action == "status":
+        return unfinished or found
+    if not unfinished:
+        raise ConfigurationError(f"{action}: {_names(found)} has ended")
+    if len({run.summary.name.partition("/")[0] for run in unfinished}) > 1:
+        raise ConfigurationError(f"{action}: name one of these runs with --run: {_names(unfinished)}")
+    if action == "add" and (len(unfinished) > 1 or unfinished[0].summary.kind is not RunKind.SYNTHESIS):
+        raise ConfigurationError(f"add: {_names(unfinished)} is no synthesis, which alone takes seeds")
+    return unfinished
+
+
+def _names(runs: Sequence[WatchedRun]) -> str:
+    return ", ".join(one_line(run.summary.name, _NAME_CHARS) for run in runs)
+
+
+def _journal_of(runs: RunCollection, run: WatchedRun) -> tuple[str | Path, str]:
+    found = runs.journal_of(run.summary.id)
+    if found is None:
+        raise ConfigurationError(
+            f"{_names([run])}: takes no commands; it is a training, or was begun by an earlier version of agentflow"
+        )
+    return found
+
+
+async def _write(url: str | Path, name: str, action: str) -> None:
+    async with open_journal(url, patience=PATIENCE_SECONDS) as journal:
+        if action == "stop":
+            await journal.stop_run(name)
+        else:
+            await journal.pause_run(name, paused=action == "pause")
+
+
+async def _add(
+    url: str | Path, name: str, seeds: Sequence[NewSeed], origin: str, state: WorkState
+) -> dict[str, object]:
+    origin = f"control/{origin or secrets.token_hex(4)}"
+    async with open_journal(url, patience=PATIENCE_SECONDS) as journal:
+        added = await journal.add_seeds(name, seeds, origin)
+    idle = state is not WorkState.RUNNING
+    note = "No process works on the run; start it again to grow them." if idle else ""
+    return {"ids": [seed.id for seed in added], "origin": origin, "note": note}
 
 
 def _open(place: str) -> RunCollection:
@@ -259,7 +343,7 @@ class _PlaceWatch:
         """Return the phase of a run, and whether it was killed."""
         folder = Path(summary.folder) if summary.folder else None
         if summary.state is WorkState.RUNNING:
-            return Phase.GROWING, False
+            return Phase.PAUSED if summary.paused else Phase.GROWING, False
         if folder is not None and is_output_active(folder):
             if summary.state is WorkState.DONE:
                 return Phase.WRITING, False

@@ -51,6 +51,7 @@ class RunCollection:
         self._journals: dict[str, JournalReader] = {}
         self._readers: dict[str, RunReader] = {}
         self._known: set[tuple[str, int]] = set()
+        self._stored: dict[str, tuple[str | Path, StoredRun]] = {}
         try:
             self._find()
         except BaseException:
@@ -97,6 +98,16 @@ class RunCollection:
         if len(named) != 1:
             raise KeyError(run)
         return self._readers[named[0]]
+
+    def journal_of(self, run: str) -> tuple[str | Path, str] | None:
+        """Return the address of a run's journal and its name there, by its id, if it takes commands.
+
+        A training has no journal, and those of earlier versions take none.
+        """
+        place, stored = self._stored.get(run, ("", None))
+        if stored is None or self._journals[str(place)].paused(stored.number) is None:
+            return None
+        return place, stored.name
 
     def _find(self) -> None:
         """Open what is not open yet."""
@@ -153,6 +164,7 @@ class RunCollection:
             )
             kind = EpisodeRun if _is_rollout(journal, run) else TreeRun
             self._readers[id] = kind(id, shown, journal, run, folder)
+            self._stored[id] = place, run
 
     def _free(self, id: str, place: object) -> str:
         """Return an id that no other run has."""

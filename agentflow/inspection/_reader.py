@@ -208,6 +208,7 @@ class JournalRun(RunReader, Generic[R]):
             name=self.name,
             kind=self.kind,
             state=WorkState.DONE if done else WorkState.RUNNING if active else idle,
+            paused=bool(self._journal.paused(self._run)),
             folder="" if self._folder is None else str(self._folder),
             started=None if start is None else start.started,
             seeds=seeds,

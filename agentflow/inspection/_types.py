@@ -65,6 +65,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Kind."""
     state: WorkState
     """State."""
+    paused: bool = False
+    """Its processes begin nothing new until it is resumed; asked for by `agentflow ctl` through its journal."""
     folder: str = ""
     """Folder of its files, as it was named; empty if only the journal is known."""
     started: float | None = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentflow.journal._leases import Counts, has_died, this_process
     from agentflow.journal._news import JournalNews
     from agentflow.journal._reader import JournalReader, StoredRun, StoredSeed, open_reader
-    from agentflow.journal._run import Run
+    from agentflow.journal._run import Run, RunCommands
     from agentflow.journal._seeds import NewSeed
     from agentflow.journal._writer import SeedTaken
 
@@ -27,6 +27,7 @@ __all__ = [
     "NewSeed",
     "Page",
     "Run",
+    "RunCommands",
     "SeedTaken",
     "StoredRun",
     "StoredSeed",
@@ -46,7 +47,7 @@ __getattr__ = lazy_exports(
         "._leases": ["Counts", "has_died", "this_process"],
         "._news": ["JournalNews"],
         "._reader": ["JournalReader", "StoredRun", "StoredSeed", "open_reader"],
-        "._run": ["Run"],
+        "._run": ["Run", "RunCommands"],
         "._seeds": ["NewSeed"],
         "._writer": ["SeedTaken"],
     },

@@ -1,12 +1,12 @@
 """Opening the journal and its runs."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from agentflow._secrets import mask_settings
 from agentflow._typeguards import is_object
@@ -15,9 +15,10 @@ from agentflow.errors import ConfigurationError
 from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.journal._leases import this_process
 from agentflow.journal._run import Run
-from agentflow.journal._schema import migrate, put_new, runs
+from agentflow.journal._schema import launches, migrate, put_new, runs
+from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, Writer
-from agentflow.trajectory import digest
+from agentflow.trajectory import Seed, digest
 
 _LONGEST = 60
 _NOTHING = msgspec.Raw(b"nothing")
@@ -78,12 +79,14 @@ class Journal:
         *,
         lease_seconds: float = 30.0,
         host: str | None = None,
+        launch: str | None = None,
     ) -> Run:
         """Open the run of that name; create it the first time.
 
         :param settings: the settings that determine its content, without secrets.
         :param lease_seconds: seconds for which a claimed seed is held without renewal.
         :param host: name of this host in the records of its seeds; `None`: the system's.
+        :param launch: id of the launch that this process belongs to; `None`: it is one by itself.
         :raises ConfigurationError: if it was created with other settings; the line names each difference.
         :raises RunStopped: if the journal can't be written.
         """
@@ -93,10 +96,15 @@ class Journal:
             raise ConfigurationError(f"lease_seconds: {lease_seconds:g} is too short; write more than 0")
         # Equal settings give equal bytes.
         wanted = msgspec.json.encode(settings, order="deterministic")
+        user = f"{this_process()}#{next(_users)}"
+        launch = launch or user
 
         def open_or_make(connection: Connection) -> tuple[int, bytes]:
-            put_new(connection, runs, {"name": name, "settings": wanted}, unique="name")
-            return connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name)).one()
+            put_new(connection, runs, {"name": name, "settings": wanted, "paused": False}, "name")
+            found = connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name)).one()
+            row = {"run": found.id, "launch": launch, "stopped": False}
+            put_new(connection, launches, row, "run", "launch")
+            return found
 
         number, kept = await self._inbox.change(open_or_make)
         before: object = msgspec.json.decode(kept)
@@ -107,10 +115,43 @@ class Journal:
             number=number,
             key=digest(before, 16),
             lease_seconds=lease_seconds,
-            user=f"{this_process()}#{next(_users)}",
+            user=user,
+            launch=launch,
             host=host,
             now=self._now,
         )
+
+    async def pause_run(self, name: str, *, paused: bool) -> None:
+        """Let all processes of a run pause, those that start later too, or let them continue."""
+        change = update(runs).where(runs.c.name == name).values(paused=paused)
+        await self._inbox.change(lambda connection: connection.execute(change))
+
+    async def stop_run(self, name: str) -> None:
+        """Let all processes of the launches of a run so far end; a pause ends, too. A later launch resumes the run."""
+
+        def stop(connection: Connection) -> None:
+            connection.execute(update(runs).where(runs.c.name == name).values(paused=False))
+            number = _number(connection, name)
+            connection.execute(update(launches).where(launches.c.run == number).values(stopped=True))
+
+        await self._inbox.change(stop)
+
+    async def add_seeds(self, name: str, seeds: Sequence[NewSeed], origin: str) -> list[Seed]:
+        """Add a list of seeds to a run of that name; see `Run.add_seeds`."""
+        return await self._inbox.change(
+            lambda connection: add_seeds(connection, _number(connection, name), seeds, origin)
+        )
+
+
+def _number(connection: Connection, name: str) -> int:
+    """Return the number of a run.
+
+    :raises ConfigurationError: if there is none.
+    """
+    number = connection.scalar(select(runs.c.id).where(runs.c.name == name))
+    if number is None:
+        raise ConfigurationError(f"journal: it has no run {name!r}")
+    return number
 
 
 def _check_same(run: str, before: object, now: object) -> None:

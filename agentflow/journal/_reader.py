@@ -24,6 +24,8 @@ T = TypeVar("T")
 _SOME = 500
 _HOSTS_SINCE = 4
 """Version of the tables that first had the hosts of seeds."""
+_COMMANDS_SINCE = 5
+"""Version of the tables that first had commands for the processes of runs."""
 _AROUND = 400
 """Characters before and after a text that was found."""
 
@@ -127,6 +129,16 @@ class JournalReader:
         def ask(connection: Connection) -> dict[str, Counts]:
             version = connection.scalar(select(schema.c.version)) or 0
             return count_by_host(connection, run) if version >= _HOSTS_SINCE else {}
+
+        return self.read(ask)
+
+    def paused(self, run: int) -> bool | None:
+        """Return whether a run is to pause; `None`: its journal, of an earlier version, takes no commands."""
+
+        def ask(connection: Connection) -> bool | None:
+            if (connection.scalar(select(schema.c.version)) or 0) < _COMMANDS_SINCE:
+                return None
+            return connection.scalar(select(runs.c.paused).where(runs.c.id == run))
 
         return self.read(ask)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select, update
@@ -12,7 +13,17 @@ from agentflow.journal._backend import BlobRow, EntryRow
 from agentflow.journal._database import JournalDatabase
 from agentflow.journal._leases import Counts
 from agentflow.journal._page import Page, Writing
-from agentflow.journal._schema import blobs, entries, harvests, put, reserve_slot, seeds, usage
+from agentflow.journal._schema import (
+    blobs,
+    entries,
+    harvests,
+    launches,
+    put,
+    reserve_slot,
+    runs,
+    seeds,
+    usage,
+)
 from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, SeedTaken
 from agentflow.trajectory import Blob, Seed, Usage
@@ -31,6 +42,20 @@ _END = (
     )
     .values(done=True, owner=None, until=None)
 )
+_COMMANDS = (
+    select(runs.c.paused, launches.c.stopped)
+    .join(launches, launches.c.run == runs.c.id)
+    .where(runs.c.id == bindparam("of_run"), launches.c.launch == bindparam("of_launch"))
+)
+
+
+class RunCommands(NamedTuple):
+    """Commands for the processes of a run, which `agentflow ctl` writes into the journal."""
+
+    paused: bool
+    """Begin no effect."""
+    stopped: bool
+    """End early."""
 
 
 class Run:
@@ -48,6 +73,7 @@ class Run:
         key: str,
         lease_seconds: float,
         user: str,
+        launch: str,
         host: str | None = None,
         now: Callable[[], float] | None,
     ) -> None:
@@ -58,6 +84,7 @@ class Run:
         self._number = number
         self._lease_seconds = lease_seconds
         self._user = user
+        self._launch = launch
         self._host = host
         self._now = now
         self._claims: dict[int, int] = {}
@@ -238,6 +265,12 @@ class Run:
     async def counts(self) -> Counts:
         """Count the seeds by state."""
         return await self._database.read(lambda connection: _leases.count(connection, self._number))
+
+    async def commands(self) -> RunCommands:
+        """Return the commands for the processes of this launch."""
+        of = {"of_run": self._number, "of_launch": self._launch}
+        row = await self._database.read(lambda connection: connection.execute(_COMMANDS, of).one())
+        return RunCommands(*row)
 
     async def load_usage(self) -> dict[str, Usage]:
         """Return the run's usage so far, by role, over all processes."""

@@ -37,8 +37,18 @@ runs = Table(
     Column("id", Integer, primary_key=True),
     Column("name", Text, nullable=False),
     Column("settings", LargeBinary, nullable=False),
+    Column("paused", Boolean, nullable=False),
 )
-"""Runs by name, with the settings that determine their content."""
+"""Runs by name, with the settings that determine their content; the processes of a paused one begin no effect."""
+
+launches = Table(
+    "agentflow_launches",
+    METADATA,
+    Column("run", Integer, primary_key=True),
+    Column("launch", Text, primary_key=True),
+    Column("stopped", Boolean, nullable=False),
+)
+"""Launches of a run: the processes of a stopped one end, also those that are restarted."""
 
 seeds = Table(
     "agentflow_seeds",
@@ -111,10 +121,10 @@ def put(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
     connection.execute(_put(connection.dialect.name, table, tuple(row)), row)
 
 
-def put_new(connection: Connection, table: Table, row: dict[str, Any], *, unique: str) -> None:
-    """Insert a row unless one has the same value in that column."""
+def put_new(connection: Connection, table: Table, row: dict[str, Any], *unique: str) -> None:
+    """Insert a row unless one has the same values in these columns."""
     insert = _insert(connection.dialect.name, table).values(row)
-    connection.execute(insert.on_conflict_do_nothing(index_elements=[unique]))
+    connection.execute(insert.on_conflict_do_nothing(index_elements=unique))
 
 
 def reserve_slot(connection: Connection, name: str, now: float, interval: float) -> float:
@@ -200,7 +210,18 @@ def _hosts(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE agentflow_seeds ADD COLUMN host TEXT"))
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _index_of_news, _rate_limits, _hosts)
+def _commands(connection: Connection) -> None:
+    """Add what `agentflow ctl` asks of the processes of a run."""
+    connection.execute(text("ALTER TABLE agentflow_runs ADD COLUMN paused BOOLEAN NOT NULL DEFAULT FALSE"))
+    connection.execute(
+        text(
+            "CREATE TABLE agentflow_launches (run INTEGER NOT NULL, launch TEXT NOT NULL, "
+            "stopped BOOLEAN NOT NULL, PRIMARY KEY (run, launch))"
+        )
+    )
+
+
+MIGRATIONS: tuple[Migration, ...] = (_first_tables, _index_of_news, _rate_limits, _hosts, _commands)
 """All migrations, in order. A released migration never changes."""
 
 

@@ -60,13 +60,15 @@ def _job(
     words: Sequence[str], workers: int, image: str, secret: str, mounts: Sequence[Mapping[str, object]]
 ) -> dict[str, object]:
     """Return the Job. Without `completions`, it is done once a pod has found that nothing is left, and all have ended."""
-    host = {"name": "AGENTFLOW_HOST_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     container = {
         "name": "worker",
         "image": image,
         "command": ["agentflow", *words, "output_dir=/output/files"],
         "workingDir": _WORK,
-        "env": [host],
+        "env": [
+            {"name": f"AGENTFLOW_{name}", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+            for name, path in _FROM_POD.items()
+        ],
         "envFrom": [{"secretRef": {"name": secret}}],
         "securityContext": _SECURITY,
         "volumeMounts": [{"name": "output", "mountPath": "/output"}, *mounts],
@@ -96,6 +98,12 @@ def _job(
     }
 
 
+_FROM_POD: Final[Mapping[str, str]] = {
+    "HOST_NAME": "spec.nodeName",
+    # The Job's: a pod that replaces another one belongs to the same launch.
+    "LAUNCH_ID": "metadata.labels['batch.kubernetes.io/controller-uid']",
+}
+"""Settings of a worker by the field of its pod."""
 _SECURITY: Final[Mapping[str, object]] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},

@@ -23,6 +23,8 @@ class LaunchStatus(Struct, frozen=True):
     """Number of finished seeds or tasks."""
     total: int = 0
     """Number of all."""
+    paused: bool = False
+    """`agentflow ctl` has paused one of them."""
     held: dict[str, int] = field(default_factory=dict[str, int])
     """Numbers of claimed ones by host."""
     finished: dict[str, int] = field(default_factory=dict[str, int])
@@ -62,13 +64,15 @@ class LaunchedRuns:
 
     def _read(self, reader: JournalReader) -> LaunchStatus:
         done = total = 0
+        paused = False
         held, finished = Counter[str](), Counter[str]()
         for run in reader.runs():
             if run.name not in self._names:
                 continue
             counts, _, _ = reader.counts(run.number)
+            paused |= bool(reader.paused(run.number))
             done, total = done + counts.done, total + sum(counts)
             for host, own in reader.hosts(run.number).items():
                 held[host] += own.leased
                 finished[host] += own.done
-        return LaunchStatus(done, total, dict(held), dict(finished))
+        return LaunchStatus(done, total, paused, dict(held), dict(finished))

@@ -189,7 +189,8 @@ def _end_of(status: int, output: Path, errors: Path) -> WorkerEnd:
         printed = _Printed()
     if printed.stopped is not None:
         return WorkerEnd(status, printed.stopped.message, printed.stopped.cause)
-    return WorkerEnd(status, printed.error or _last_line(errors).decode(errors="replace"))
+    said = printed.error or _last_line(errors).decode(errors="replace")
+    return WorkerEnd(status, said.removeprefix("agentflow: "))
 
 
 class _Stop(msgspec.Struct):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from agentflow.rollout._summary import RolloutSummary, SummaryBuilder
 from agentflow.rollout._tasks import Assignment
 from agentflow.runs import (
     GRACE_SECONDS,
+    PauseGate,
     Phase,
     Resume,
     SandboxPool,
@@ -181,7 +182,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
 
         guard = ScoreGuard(assignment.metric)
         guard.works = metric is not None and await _was_scored(run)
-        worker = TaskWorker(run, solve, sandboxes, metric, self.config, report, guard)
+        worker = TaskWorker(run, solve, sandboxes, metric, self.config, report, guard, self._gate)
         await self._schedule(run, worker, concurrency=self.config.workers)
 
     async def _open_verifiers(self, sandbox: Sandbox, assignment: Assignment) -> TaskVerifiers:
@@ -322,6 +323,8 @@ class TaskWorker:
     """Called with each finished task."""
     guard: ScoreGuard
     """Guard against a metric that fails on every answer."""
+    gate: PauseGate = field(default_factory=PauseGate)
+    """Gate in front of the metric, which may ask a judge."""
 
     async def work(self, seed: Seed) -> bytes:
         """Work on a task until it is answered or all tries are used, and score the answer."""
@@ -376,7 +379,7 @@ class TaskWorker:
         assert self.metric is not None, "only answers are scored"
         if episode.verdict is not None:
             return scored_verdict(episode.verdict)
-        return await self.metric.score(episode.answer, task)
+        return await self.gate.run(self.metric.score, episode.answer, task)
 
     async def _score(self, episode: Episode | None, task: Task, page: Page) -> Scored:
         """Score the answer.

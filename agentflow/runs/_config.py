@@ -163,6 +163,9 @@ class RunConfig(Settings):
     """Name of the run in its journal."""
     host_name: str | None = Field(default=None, min_length=1)
     """Name of this host in the journal's records of who worked on a seed; `None`: the system's."""
+    launch_id: str | None = Field(default=None, min_length=1)
+    """Id that all processes of a launch share, also those that are restarted: `agentflow ctl stop` ends it for good; `None`: this
+    process is a launch by itself."""
 
     @model_validator(mode="after")
     def _known_backends(self) -> Self:
@@ -296,7 +299,7 @@ _ANSWER_KEYS: Final = (
 _NOT_CONTENT: Final = frozenset({
     *RoleModel.model_fields, "imports", "output_dir", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
     "max_sandboxes", "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "save_prompts",
-    "tracing", "host_name",
+    "tracing", "host_name", "launch_id",
 })  # fmt: skip
 
 

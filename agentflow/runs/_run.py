@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from agentflow.actors import ChildInfo, ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
-from agentflow.journal import NewSeed, Run, open_journal, this_process
+from agentflow.journal import NewSeed, Run, RunCommands, open_journal, this_process
 from agentflow.models import Accounts, Model, ModelSettings, OpenModel, Statistics, make_model
 from agentflow.runs._config import RunConfig
 from agentflow.runs._directory import Resume, RunDirectory, write_report_page
@@ -108,6 +108,7 @@ class SupervisedRun(Generic[C, P]):
         self._grace_seconds = grace_seconds
         self._with_page = True
         self._gate = PauseGate()
+        self._paused_by_journal = False
         self._priced: Mapping[str, ModelSettings] = {}
         self._shutdown = RunShutdown()
         self._name = name
@@ -147,6 +148,15 @@ class SupervisedRun(Generic[C, P]):
     def stop_now(self) -> None:
         """Do not wait for effects in flight."""
         self._shutdown.immediate.set()
+
+    def _obey(self, commands: RunCommands) -> None:
+        """Follow the commands of the journal; a pause that was asked for elsewhere remains."""
+        if commands.stopped:
+            self.stop("requested by agentflow ctl")
+        elif commands.paused != self._paused_by_journal:
+            self._paused_by_journal = commands.paused
+            logger.info("agentflow ctl", command="pause" if commands.paused else "resume")
+            (self.pause if commands.paused else self.resume)()
 
     async def add_seeds(self, seeds: Sequence[NewSeed], origin: str) -> tuple[list[Seed], bool]:
         """Add seeds to the active run; they are in the journal when this returns.
@@ -246,7 +256,11 @@ class SupervisedRun(Generic[C, P]):
         tools = [tool.name for tool in self.chosen.tools]
         whole = {**self.config.identity(), **identity, "tools": tools}
         run = self._run = await journal.open_run(
-            self.config.run_name, whole, lease_seconds=LEASE_SECONDS, host=self.config.host_name
+            self.config.run_name,
+            whole,
+            lease_seconds=LEASE_SECONDS,
+            host=self.config.host_name,
+            launch=self.config.launch_id,
         )
         self.directory.check(sum(await run.counts()) > 0)
         await run.keep(RUN_START, start_of(self._kind, self.chosen))
@@ -294,6 +308,7 @@ class SupervisedRun(Generic[C, P]):
                 agent=self._agent,
                 grace_seconds=self._grace_seconds,
                 save_usage=save_usage,
+                obey=self._obey,
             )
             return self._scheduler
 

@@ -14,7 +14,7 @@ from agentflow.errors import (
     WorkPostponed,
     unwrap_group,
 )
-from agentflow.journal import Counts, Run, SeedTaken
+from agentflow.journal import Counts, Run, RunCommands, SeedTaken
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
 from agentflow.telemetry import Operation, RunTrace, get_logger
@@ -27,7 +27,7 @@ LEASE_SECONDS = 30.0
 GRACE_SECONDS = 10.0
 """Time that effects in flight get when the run is stopped."""
 POLL_SECONDS = 1.0
-"""Interval at which the journal is checked for seeds that other processes released or added."""
+"""Interval at which the journal is checked for commands, and for seeds that other processes released or added."""
 TRIES = 2
 """Attempts per seed: work that crashed is repeated once; recorded effects are not."""
 
@@ -99,6 +99,8 @@ class SeedScheduler:
     """Time that effects in flight get when the run is stopped."""
     save_usage: Callable[[], Awaitable[None]]
     """Called with each renewal of the leases."""
+    obey: Callable[[RunCommands], None]
+    """Follows the commands of the journal."""
     _changed: anyio.Event = field(default_factory=anyio.Event, init=False)
     _recovered: bool = field(default=False, init=False)
     """A seed was finished after the last one was postponed."""
@@ -125,6 +127,9 @@ class SeedScheduler:
 
     async def _work_through(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
+            # A run that was paused or stopped before claims nothing.
+            self.obey(await self.journal.commands())
+            tasks.start_soon(self._follow_commands)
             while await self._start_seeds(tasks) or not await self._is_done():
                 with anyio.move_on_after(POLL_SECONDS):
                     await self._changed.wait()
@@ -136,7 +141,7 @@ class SeedScheduler:
     async def _start_seeds(self, tasks: anyio.abc.TaskGroup) -> int:
         """Claim as many seeds as there are free places; return their number."""
         free = self.concurrency - self.progress.active
-        if free <= 0 or self.gate.is_closed:
+        if free <= 0 or self.gate.is_closed or self.shutdown.requested.is_set():
             return 0
         claimed = await self.journal.claim(self.owner, free)
         for seed in claimed:
@@ -205,6 +210,15 @@ class SeedScheduler:
                     self.progress.failures["seed crashed"] += 1
                     return self.give_up(seed, unwrap_group(error))
         raise AssertionError("the last try returns or raises")
+
+    async def _follow_commands(self) -> None:
+        while True:
+            await anyio.sleep(POLL_SECONDS)
+            try:
+                self.obey(await self.journal.commands())
+            except RunStopped as stopped:
+                self.shutdown.request(stopped)
+                return
 
     async def _renew(self) -> None:
         while True:

@@ -60,6 +60,7 @@ __all__ = [
     "SynthesisPipeline",
     "SynthesisRun",
     "SynthesisStatus",
+    "new_seeds",
     "render_report",
     "seeds_for",
     "status_table",

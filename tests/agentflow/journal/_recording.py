@@ -56,7 +56,7 @@ async def record_until_killed(url: str) -> None:
 async def fill(url: str, folder: Path) -> None:
     """Record until the disk is full; then free space and check the entries."""
     ballast = folder / "ballast"
-    ballast.write_bytes(b"x" * 2**20)
+    ballast.write_bytes(b"x" * 5 * 2**20)
     known: dict[str, Note] = {}
     told: set[str] = set()
 

@@ -40,7 +40,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 @pytest.mark.promise("journal:full")
 def test_a_full_disk_ends_the_run_at_once_and_keeps_acknowledged_entries(tmp_path: Path) -> None:
     script = (
-        'mount -t tmpfs -o size=6m none "$1" && exec "$2" -m tests.agentflow.journal._recording "$3" "$1"'
+        'mount -t tmpfs -o size=8m none "$1" && exec "$2" -m tests.agentflow.journal._recording "$3" "$1"'
     )
     done = subprocess.run(
         [

@@ -206,7 +206,16 @@ async def test_a_claim_whose_response_was_lost_ends_with_its_lease(url: str) -> 
     database, inbox, time = ForgetfulDatabase(backend_for(url), 1, SYSTEM_CLOCK), Inbox(), [0.0]
     await migrate(database)
     async with Supervisor([ChildSpec(id="writer", start=lambda: Writer(database, inbox))]):
-        run = Run(database, inbox, number=1, key="", lease_seconds=LEASE, user="me", now=lambda: time[0])
+        run = Run(
+            database,
+            inbox,
+            number=1,
+            key="",
+            lease_seconds=LEASE,
+            user="me",
+            launch="me",
+            now=lambda: time[0],
+        )
         seeds = await run.add_seeds([NewSeed("a"), NewSeed("b"), NewSeed("c")])
         database.forgets = True
         assert await run.claim("me", 1) == [seeds[1]]

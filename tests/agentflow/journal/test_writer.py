@@ -46,7 +46,7 @@ class WatchedDatabase(JournalDatabase):
 
 def run_on(database: JournalDatabase, inbox: Inbox) -> Run:
     """The first run of that journal."""
-    return Run(database, inbox, number=1, key="", lease_seconds=30, user="me", now=None)
+    return Run(database, inbox, number=1, key="", lease_seconds=30, user="me", launch="me", now=None)
 
 
 async def record(run: Run, numbers: range) -> None:
