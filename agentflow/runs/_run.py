@@ -108,7 +108,7 @@ class SupervisedRun(Generic[C, P]):
         self._grace_seconds = grace_seconds
         self._with_page = True
         self._gate = PauseGate()
-        self._paused_by_journal = False
+        self._obeyed = ("resume", 0)
         self._priced: Mapping[str, ModelSettings] = {}
         self._shutdown = RunShutdown()
         self._name = name
@@ -151,12 +151,19 @@ class SupervisedRun(Generic[C, P]):
 
     def _obey(self, commands: RunCommands) -> None:
         """Follow the commands of the journal; a pause that was asked for elsewhere remains."""
-        if commands.stopped:
-            self.stop("requested by agentflow ctl")
-        elif commands.paused != self._paused_by_journal:
-            self._paused_by_journal = commands.paused
-            logger.info("agentflow ctl", command="pause" if commands.paused else "resume")
-            (self.pause if commands.paused else self.resume)()
+        command = "stop" if commands.stopped else "pause" if commands.paused else "resume"
+        before, self._obeyed = self._obeyed, (command, self._gate.in_flight if commands.paused else 0)
+        if before != self._obeyed:
+            logger.warning("agentflow ctl", command=command, in_flight=self._gate.in_flight)
+        if command == before[0]:
+            return
+        match command:
+            case "stop":
+                self.stop("requested by agentflow ctl")
+            case "pause":
+                self.pause()
+            case _:
+                self.resume()
 
     async def add_seeds(self, seeds: Sequence[NewSeed], origin: str) -> tuple[list[Seed], bool]:
         """Add seeds to the active run; they are in the journal when this returns.
