@@ -60,6 +60,18 @@ class PostgresServer:
         # They end by themselves once they notice; a server does not start before.
         psutil.wait_procs([first, *others], timeout=60)
 
+    def require_password(self, user: str, password: str) -> None:
+        """Make a user who needs a password, and restart."""
+        self._run(
+            *("psql", "--host", str(self._folder), "--port", str(self.port), "--dbname", "postgres"),
+            *("--command", f"CREATE ROLE {user} LOGIN PASSWORD '{password}'"),
+        )
+        self.stop()
+        access = self._folder / "data/pg_hba.conf"
+        rules = access.read_text(encoding="utf-8")
+        access.write_text(f"host all {user} 127.0.0.1/32 scram-sha-256\n{rules}", encoding="utf-8")
+        self.start()
+
     def make(self, *, durable: bool = False) -> None:
         """Create the cluster's files.
 
@@ -85,7 +97,7 @@ class PostgresServer:
             [
                 self._programs / program,
                 *arguments,
-                *(("--username", _SERVER_USER) if program == "createdb" else ()),
+                *(("--username", _SERVER_USER) if program in ("createdb", "psql") else ()),
             ],
             cwd=self._folder,
             stdin=subprocess.DEVNULL,

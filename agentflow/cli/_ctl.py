@@ -73,6 +73,8 @@ def run_ctl(given: argparse.Namespace) -> int:
     adds = given.action == "add"
     words: list[str] = given.seeds if adds else []
     place = given.place if not adds else words.pop(0) if _JOURNAL.match(words[0]) else ""
+    if adds and not words:
+        raise ConfigurationError("add: name the seeds after the journal")
     seeds = [seed for text in words for seed in load_seeds(text)]
     if place:
         from agentflow.cli._watch import command_place

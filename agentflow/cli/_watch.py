@@ -181,7 +181,7 @@ def _chosen(found: list[WatchedRun], action: str, name: str) -> list[WatchedRun]
     if name:
         found = [run for run in found if f"{run.summary.name}/".startswith(f"{name}/")]
     if not found:
-        raise ConfigurationError(f"{action}: the journal has no run {name}; its runs: {known}")
+        raise ConfigurationError(f"{action}: the journal has no run{name and f' {name}'}; its runs: {known}")
     unfinished = [run for run in found if run.summary.state is not WorkState.DONE]
     if action == "status":
         return unfinished or found

@@ -120,7 +120,7 @@ _SPREAD: Final[Mapping[str, object]] = {
 }
 _RULES: Final[Sequence[Mapping[str, object]]] = (
     # A machine that is drained is no failure.
-    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     # Failed, refused and stopped runs would end in the same way again; a killed one is started again.
     {"action": "FailJob", "onExitCodes": {"containerName": "worker", "operator": "In", "values": [1, 2, 3]}},
 )

@@ -1,5 +1,6 @@
 """Pages, harvests, blobs and usage of a run."""
 
+from functools import partial
 from hashlib import sha256
 
 import anyio
@@ -7,7 +8,7 @@ import anyio.lowlevel
 import pytest
 from msgspec import Struct
 
-from agentflow.errors import RunStopped
+from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal
 from agentflow.trajectory import Seed, Usage
 
@@ -236,3 +237,33 @@ async def test_a_page_can_be_read_by_key_prefix_without_a_claim(run: Run) -> Non
     read = await run.read_page(seed, "act/")
     assert list(read.keys()) == ["act/0"]
     assert read.recall("act/0", Note) == Note("kept")
+
+
+@pytest.mark.promise("journal:commands")
+async def test_a_pause_reaches_all_processes_of_a_run_also_later_ones(journal: Journal) -> None:
+    one, other = await journal.open_run("one", {}), await journal.open_run("other", {})
+    await journal.pause_run("one", paused=True)
+    later = await journal.open_run("one", {})
+    assert await one.commands() == await later.commands() == (True, False)
+    assert await other.commands() == (False, False)
+    await journal.pause_run("one", paused=False)
+    assert await one.commands() == await later.commands() == (False, False)
+
+
+@pytest.mark.promise("journal:commands")
+async def test_a_stop_ends_a_launch_for_good_and_a_later_launch_resumes_the_run(journal: Journal) -> None:
+    first = await journal.open_run("run", {}, launch="first")
+    by_hand = await journal.open_run("run", {})
+    await journal.pause_run("run", paused=True)
+    await journal.stop_run("run")
+    restarted = await journal.open_run("run", {}, launch="first")
+    assert await first.commands() == await by_hand.commands() == await restarted.commands() == (False, True)
+    for launch in ("second", None):
+        assert await (await journal.open_run("run", {}, launch=launch)).commands() == (False, False)
+
+
+@pytest.mark.promise("journal:commands")
+async def test_a_command_for_an_unknown_run_is_refused_in_one_line(journal: Journal) -> None:
+    for command in (partial(journal.stop_run, "none"), partial(journal.add_seeds, "none", [], "more")):
+        with pytest.raises(ConfigurationError, match=r"^journal: it has no run 'none'$"):
+            await command()
