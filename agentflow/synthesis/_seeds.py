@@ -23,7 +23,7 @@ BUNDLED = Path(__file__).parent / "_bundled" / "seeds.jsonl"
 
 
 def new_seeds(seeds: object) -> "list[NewSeed]":
-    """Load seeds in any form that `load_seeds` takes, for the journal.
+    """Load seeds in any form that `load_seeds` takes, for the journal. See docs/synthesis.md.
 
     :raises ConfigurationError: one line, if one can't be used.
     """
