@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +51,21 @@ def refused(*arguments: str) -> str:
 
 
 def wait_until_logged(pids: Iterable[int], *words: str) -> None:
-    """Wait until workers have logged a line with these words."""
+    """Wait until workers have logged a line with these words, or have ended."""
     for pid in pids:
-        log = Path(f"/proc/{pid}/fd/2")
-        wait_for(lambda log=log: re.search(".*".join(words), log.read_text(encoding="utf-8")))
+        with suppress(FileNotFoundError):
+            log = Path(f"/proc/{pid}/fd/2")
+            wait_for(lambda log=log: re.search(".*".join(words), log.read_text(encoding="utf-8")))
 
 
 def workers_below(parent: int) -> set[int]:
     """Return the process ids of the run processes of a launch."""
-    children = psutil.Process(parent).children()
-    return {child.pid for child in children if "agentflow.cli" in child.cmdline()}
+    found = set[int]()
+    for child in psutil.Process(parent).children():
+        with suppress(psutil.Error):  # it has just ended
+            if any(word.startswith("launch_id=") for word in child.cmdline()):
+                found.add(child.pid)
+    return found
 
 
 @pytest.mark.promise("launch:commands")
