@@ -31,7 +31,7 @@ DISTRIBUTION: Final = "agentflow-trees"
 """Name of the distribution; on PyPI, `agentflow` is another project."""
 
 PURPOSES: Final[Mapping[str, str]] = {
-    "all": "everything that is small and under a permissive licence: all but e2b, k8s, litellm, ray, train and zim",
+    "all": "everything that is small and under a permissive licence: all but e2b, k8s, litellm, modal, ray, train and zim",
     "browser": "backend `browser`: a confined Chromium",
     "data": "libraries for code in sessions, backend `data`, Parquet files",
     "datasets": "data sets in the format of Hugging Face as tasks",
@@ -44,6 +44,7 @@ PURPOSES: Final[Mapping[str, str]] = {
     "k8s": "sandboxes in a Kubernetes cluster",
     "litellm": "models of any provider that LiteLLM supports (150 MB)",
     "math": "mathematical answers judged by more rules",
+    "modal": "sandboxes of Modal",
     "otel": "traces and metrics to a collector",
     "postgres": "a journal that many machines share",
     "ray": "runs on the machines of a Ray cluster (290 MB)",

@@ -1,4 +1,4 @@
-"""Sandboxes of E2B and Kubernetes as instances. See docs/remote-runtimes.md."""
+"""Sandboxes of services as instances. See docs/remote-runtimes.md."""
 
 from typing import TYPE_CHECKING
 
@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from runtimes.remote._e2b import E2bService
     from runtimes.remote._instance import RemoteInstance
     from runtimes.remote._k8s import KubernetesService
+    from runtimes.remote._modal import ModalService
     from runtimes.remote._runtime import RemoteRuntime
     from runtimes.remote._service import RemoteOptions, SandboxService, ServiceName
 
 __all__ = [
     "E2bService",
     "KubernetesService",
+    "ModalService",
     "RemoteInstance",
     "RemoteOptions",
     "RemoteRuntime",
@@ -28,6 +30,7 @@ __getattr__ = lazy_exports(
         "._e2b": ["E2bService"],
         "._instance": ["RemoteInstance"],
         "._k8s": ["KubernetesService"],
+        "._modal": ["ModalService"],
         "._runtime": ["RemoteRuntime"],
         "._service": ["RemoteOptions", "SandboxService", "ServiceName"],
     },

@@ -45,7 +45,7 @@ _REPLAY_NOTE: Final = (
 
 
 class RemoteRuntime:
-    """Runtime whose instances are sandboxes of E2B or Kubernetes. See docs/remote-runtimes.md.
+    """Runtime whose instances are sandboxes of a service. See docs/remote-runtimes.md.
 
     Example::
 
@@ -273,6 +273,10 @@ def make_service(name: ServiceName, options: RemoteOptions) -> SandboxService:
             from runtimes.remote._e2b import E2bService
 
             return E2bService(options)
+        if name == "modal":
+            from runtimes.remote._modal import ModalService
+
+            return ModalService(options)
         from runtimes.remote._k8s import KubernetesService
 
         return KubernetesService(options)

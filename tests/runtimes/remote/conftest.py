@@ -72,7 +72,12 @@ def _k8s(url: str) -> Stub:
     return Stub("k8s", url, {"KUBECONFIG": file.name}, template="pool")
 
 
-STUBS: Mapping[str, Callable[[str], Stub]] = {"e2b": _e2b, "k8s": _k8s}
+def _modal(url: str) -> Stub:
+    names = {"MODAL_TOKEN_ID": "ak-stub", "MODAL_TOKEN_SECRET": KEY, "MODAL_SERVER_URL": url}
+    return Stub("modal", url, names)
+
+
+STUBS: Mapping[str, Callable[[str], Stub]] = {"e2b": _e2b, "k8s": _k8s, "modal": _modal}
 
 
 @contextmanager

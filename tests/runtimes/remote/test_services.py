@@ -2,32 +2,62 @@
 
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import httpx2
 import pytest
+from grpclib.client import Channel
+from modal_proto import api_pb2
+from modal_proto.api_grpc import ModalClientStub
 
 from agentflow.errors import CannotFork, ConfigurationError, IsolationUnavailable
 from mcp_servers import RuntimeSettings
 from mcp_servers.core._runtimes import check_runtime, runtime_maker
 from runtimes import InstanceSpec
-from runtimes.remote import RemoteRuntime
+from runtimes.remote import RemoteRuntime, ServiceName
 from tests.runtimes.remote.conftest import KEY, Stub, running_stub
 
+KEYS = [("e2b", "E2B_API_KEY"), ("modal", "MODAL_TOKEN_SECRET")]
+"""Services with a key, and the environment variable that holds it."""
 _CLAIMS = "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/default/sandboxclaims"
 
 
-async def sandboxes(stub: Stub) -> list[str]:
-    """Return the names of the sandboxes that the service has."""
+async def _fetch(stub: Stub, path: str) -> Any:  # noqa: ANN401 - JSON
     headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}
     async with httpx2.AsyncClient(base_url=stub.url, headers=headers) as client:
-        answer = (await client.get("/v2/sandboxes" if stub.name == "e2b" else _CLAIMS)).json()
-    return (
-        [s["sandboxID"] for s in answer]
-        if stub.name == "e2b"
-        else [c["metadata"]["name"] for c in answer["items"]]
-    )
+        return (await client.get(path)).json()
+
+
+async def _e2b(stub: Stub) -> dict[str, Any]:
+    return {found["sandboxID"]: found for found in await _fetch(stub, "/v2/sandboxes")}
+
+
+async def _k8s(stub: Stub) -> dict[str, Any]:
+    return {found["metadata"]["name"]: found["spec"] for found in (await _fetch(stub, _CLAIMS))["items"]}
+
+
+async def _modal(stub: Stub) -> dict[str, Any]:
+    address = httpx2.URL(stub.url)
+    async with Channel(address.host, address.port) as channel:
+        reply = await ModalClientStub(channel).SandboxListV2(
+            api_pb2.SandboxListRequest(), metadata={"x-modal-token-secret": KEY}
+        )
+    return {found.id: found for found in reply.sandboxes}
+
+
+_LISTS: Mapping[str, Callable[[Stub], Awaitable[dict[str, Any]]]] = {
+    "e2b": _e2b,
+    "k8s": _k8s,
+    "modal": _modal,
+}
+
+
+async def sandboxes(stub: Stub) -> dict[str, Any]:
+    """Return the sandboxes that the service has, by their ids, each as the service describes it."""
+    return await _LISTS[stub.name](stub)
 
 
 @pytest.mark.promise("remote:orphans")
@@ -35,7 +65,7 @@ async def test_sandboxes_end_with_their_runtime(stub: Stub) -> None:
     async with RemoteRuntime(stub.name, stub.options()) as runtime:
         ids = {(await runtime.start()).id, (await runtime.start()).id}
         assert set(await sandboxes(stub)) == ids
-    assert await sandboxes(stub) == []
+    assert await sandboxes(stub) == {}
 
 
 @pytest.mark.promise("remote:orphans")
@@ -48,35 +78,30 @@ async def test_the_next_runtime_ends_the_sandboxes_of_a_killed_server(stub: Stub
     assert doomed.stdout is not None
     orphan = (await anyio.to_thread.run_sync(doomed.stdout.readline)).strip()
     async with RemoteRuntime(stub.name, stub.options()):
-        assert await sandboxes(stub) == [orphan]
+        assert list(await sandboxes(stub)) == [orphan]
     doomed.kill()
     doomed.wait()
     doomed.stdout.close()
     async with RemoteRuntime(stub.name, stub.options()) as runtime:
-        assert await sandboxes(stub) == []
+        assert await sandboxes(stub) == {}
         await (await runtime.start()).stop()
 
 
 @pytest.mark.promise("remote:orphans")
 async def test_the_lifetime_of_a_sandbox_is_set_at_the_service(stub: Stub) -> None:
-    headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}
     async with RemoteRuntime(stub.name, stub.options(lifetime=1234)) as runtime:
         instance = await runtime.start()
-        async with httpx2.AsyncClient(base_url=stub.url, headers=headers) as client:
-            if stub.name == "e2b":
-                (before,) = (await client.get("/v2/sandboxes")).json()
-                assert (before["timeout"], before["internet"]) == (1234, False)
-                await instance.calls.sandbox.renew(99)
-                (after,) = (await client.get("/v2/sandboxes")).json()
-                assert after["timeout"] == 99
-            else:
-                (before,) = (await client.get(_CLAIMS)).json()["items"]
-                assert before["spec"]["lifecycle"]["shutdownPolicy"] == "Delete"
-                await instance.calls.sandbox.renew(100_000)
-                (after,) = (await client.get(_CLAIMS)).json()["items"]
-                assert (
-                    after["spec"]["lifecycle"]["shutdownTime"] > before["spec"]["lifecycle"]["shutdownTime"]
-                )
+        (before,) = (await sandboxes(stub)).values()
+        await instance.calls.sandbox.renew(100_000)
+        (after,) = (await sandboxes(stub)).values()
+    if stub.name == "e2b":
+        assert (before["timeout"], before["internet"], after["timeout"]) == (1234, False, 100_000)
+    elif stub.name == "k8s":
+        assert before["lifecycle"]["shutdownPolicy"] == "Delete"
+        assert after["lifecycle"]["shutdownTime"] > before["lifecycle"]["shutdownTime"]
+    else:
+        assert (before.timeout_secs, before.idle_timeout_secs, before.name) == (86_400, 1234, "BLOCKED")
+        assert after.ready_at > before.ready_at
 
 
 @pytest.mark.promise("remote:spec")
@@ -88,21 +113,27 @@ async def test_a_template_that_does_not_exist_is_one_line(stub: Stub) -> None:
 
 
 @pytest.mark.promise("remote:keys")
-async def test_a_refused_key_does_not_appear_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with running_stub("e2b") as stub:
-        monkeypatch.setenv("E2B_API_KEY", "another-secret-77d1")
+@pytest.mark.parametrize(("name", "variable"), KEYS)
+async def test_a_refused_key_does_not_appear_in_the_error(
+    monkeypatch: pytest.MonkeyPatch, name: ServiceName, variable: str
+) -> None:
+    with running_stub(name) as stub:
+        monkeypatch.setenv(variable, "another-secret-77d1")
         with pytest.raises(Exception, match="is not valid") as error:
-            async with RemoteRuntime("e2b", stub.options()):
+            async with RemoteRuntime(name, stub.options()):
                 raise NotImplementedError
     assert "another-secret" not in str(error.value)
-    assert "$E2B_API_KEY" in str(error.value)
+    assert f"${variable}" in str(error.value)
 
 
 @pytest.mark.promise("remote:keys")
-async def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("E2B_API_KEY", raising=False)
-    with pytest.raises(IsolationUnavailable, match=r"^runtime e2b needs a key: set E2B_API_KEY$"):
-        async with RemoteRuntime("e2b"):
+@pytest.mark.parametrize(("name", "variable"), KEYS)
+async def test_a_missing_key_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: ServiceName, variable: str
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(IsolationUnavailable, match=rf"^runtime {name} needs a key: set .*\b{variable}$"):
+        async with RemoteRuntime(name):
             raise NotImplementedError
 
 
@@ -114,7 +145,9 @@ async def test_kubernetes_asks_for_a_warm_pool() -> None:
 
 
 @pytest.mark.promise("remote:keys")
-@pytest.mark.parametrize(("name", "module"), [("e2b", "e2b"), ("k8s", "k8s_agent_sandbox")])
+@pytest.mark.parametrize(
+    ("name", "module"), [("e2b", "e2b"), ("k8s", "k8s_agent_sandbox"), ("modal", "modal")]
+)
 def test_a_missing_library_is_one_line_with_the_command_that_adds_it(name: str, module: str) -> None:
     script = (
         f"import sys; sys.modules[{module!r}] = None\n"
@@ -136,7 +169,7 @@ async def test_a_copy_without_its_memory_is_ended_and_reported() -> None:
             with pytest.raises(CannotFork):
                 await parent.fork()
             assert (await parent.run("bash", "echo $x")).stdout == "1\n"
-            assert await sandboxes(stub) == [parent.id]
+            assert list(await sandboxes(stub)) == [parent.id]
 
 
 @pytest.mark.promise("remote:setting")
@@ -150,9 +183,9 @@ async def test_a_remote_runtime_is_chosen_by_the_setting_of_all_runtimes(stub: S
 
 @pytest.mark.promise("remote:setting")
 def test_an_option_of_another_runtime_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="k8s has no option internet; e2b does"):
+    with pytest.raises(ConfigurationError, match="k8s has no option internet; e2b or modal does"):
         check_runtime(RuntimeSettings(name="k8s", internet=True))
     with pytest.raises(ConfigurationError, match="e2b has no option pool"):
         check_runtime(RuntimeSettings(name="e2b", pool=1))
-    with pytest.raises(ConfigurationError, match="process has no option template; e2b or k8s does"):
+    with pytest.raises(ConfigurationError, match="process has no option template; e2b or k8s or modal does"):
         check_runtime(RuntimeSettings(name="process", template="x"))

@@ -52,14 +52,22 @@ class Box:
         return cls(root, process, json.loads(told)["child-pid"])
 
     async def run(
-        self, argv: list[str], *, env: Mapping[str, str] | None = None, cwd: str = "/"
+        self,
+        argv: list[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/",
+        stdin: int = subprocess.DEVNULL,
     ) -> AsyncGenerator[tuple[Literal["stdout", "stderr", "exit"], bytes | int]]:
-        """Run a command; yield its output as it arrives, and its exit status."""
+        """Run a command; yield its output as it arrives, and its exit status.
+
+        :param stdin: descriptor of its standard input.
+        """
         process = await asyncio.create_subprocess_exec(
             *f"nsenter --target {self._pid} --pid --net --ipc --uts --mount --root --wd=/ -- env --chdir={cwd} --".split(),
             *argv,
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", **(env or {})},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
