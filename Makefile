@@ -111,7 +111,7 @@ clean:
 
 .venv/.dev: .venv/.core .venv/.train
 	@echo 'Installing the tools for checks and tests ...'
-	@$(INSTALL) -c constraints.txt -e '.[all,e2b,k8s,modal,zim]' --group dev
+	@$(INSTALL) -c constraints.txt -e '.[all,daytona,e2b,k8s,modal,zim]' --group dev
 	@touch $@
 
 # An installation without extras, for the tests of one.

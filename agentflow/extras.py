@@ -31,10 +31,11 @@ DISTRIBUTION: Final = "agentflow-trees"
 """Name of the distribution; on PyPI, `agentflow` is another project."""
 
 PURPOSES: Final[Mapping[str, str]] = {
-    "all": "everything that is small and under a permissive licence: all but e2b, k8s, litellm, modal, ray, train and zim",
+    "all": "everything that is small and under a permissive licence: all but daytona, e2b, k8s, litellm, modal, ray, train and zim",
     "browser": "backend `browser`: a confined Chromium",
     "data": "libraries for code in sessions, backend `data`, Parquet files",
     "datasets": "data sets in the format of Hugging Face as tasks",
+    "daytona": "sandboxes of Daytona",
     "desktop": "machines with a screen: windows, screenshots",
     "docker": "containers as sandboxes",
     "document": "backend `document`: PDF, Office files, images",

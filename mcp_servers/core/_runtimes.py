@@ -13,7 +13,7 @@ from runtimes.docker import ContainerOptions
 from runtimes.remote import RemoteOptions
 
 _CONTAINERS = ("docker", "runc", "gvisor")
-_REMOTE = ("e2b", "k8s", "modal")
+_REMOTE = ("daytona", "e2b", "k8s", "modal")
 RUNTIMES: Final = ("process", *_CONTAINERS, *_REMOTE)
 """Names of the runtimes: on this machine, from the lightest isolation to a kernel of its own, and those of services."""
 
@@ -21,7 +21,7 @@ RUNTIMES: Final = ("process", *_CONTAINERS, *_REMOTE)
 class RuntimeSettings(ContainerOptions, RemoteOptions):
     """A runtime with options."""
 
-    name: Literal["process", "docker", "runc", "gvisor", "e2b", "k8s", "modal"]
+    name: Literal["process", "docker", "runc", "gvisor", "daytona", "e2b", "k8s", "modal"]
     """Name of the runtime."""
     idle: bool = False
     """process: sandboxed programs run at idle priority, with CPU time that no other process wants; else with a fair share."""
@@ -56,7 +56,7 @@ _TAKEN_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "cpus": _CONTAINERS,
     "idle": ("process",),
     "image": ("docker",),
-    "internet": ("e2b", "modal"),
+    "internet": ("daytona", "e2b", "modal"),
     "lifetime": _REMOTE,
     "namespace": ("k8s",),
     "network": ("docker",),
@@ -86,7 +86,7 @@ def runtime_maker(choice: str | RuntimeSettings, spec: InstanceSpec) -> Callable
             from runtimes.process import ProcessRuntime
 
             return ProcessRuntime(pool=options.pool, pool_spec=spec, idle=options.idle)
-        if options.name == "e2b" or options.name == "k8s" or options.name == "modal":
+        if options.name in ("daytona", "e2b", "k8s", "modal"):
             from runtimes.remote import RemoteRuntime
 
             return RemoteRuntime(options.name, _remote_options(options))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from runtimes.remote._daytona import DaytonaService
     from runtimes.remote._e2b import E2bService
     from runtimes.remote._instance import RemoteInstance
     from runtimes.remote._k8s import KubernetesService
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from runtimes.remote._service import RemoteOptions, SandboxService, ServiceName
 
 __all__ = [
+    "DaytonaService",
     "E2bService",
     "KubernetesService",
     "ModalService",
@@ -27,6 +29,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
+        "._daytona": ["DaytonaService"],
         "._e2b": ["E2bService"],
         "._instance": ["RemoteInstance"],
         "._k8s": ["KubernetesService"],

@@ -269,6 +269,10 @@ def make_service(name: ServiceName, options: RemoteOptions) -> SandboxService:
     """
     try:
         # Only the chosen service's library is imported.
+        if name == "daytona":
+            from runtimes.remote._daytona import DaytonaService
+
+            return DaytonaService(options)
         if name == "e2b":
             from runtimes.remote._e2b import E2bService
 

@@ -14,7 +14,7 @@ from agentflow.errors import InstanceGone, RuntimeFailure
 from agentflow.settings import Section
 from runtimes._protocol import InstanceSpec
 
-ServiceName = Literal["e2b", "k8s", "modal"]
+ServiceName = Literal["daytona", "e2b", "k8s", "modal"]
 """Services that provide remote sandboxes."""
 
 SERVER_LABEL: Final = "agentflow-server"
@@ -27,9 +27,9 @@ class RemoteOptions(Section):
     """Options of the runtimes with remote sandboxes."""
 
     template: str | None = None
-    """e2b: template; k8s: warm pool; modal: image of a registry. It needs `bash` and `python3` (3.11 or newer)."""
+    """daytona: snapshot; e2b: template; k8s: warm pool; modal: image of a registry. It needs `bash` and `python3` (3.11 or newer)."""
     internet: bool = False
-    """e2b, modal: sandboxes may reach the internet."""
+    """daytona, e2b, modal: sandboxes may reach the internet."""
     lifetime: PositiveInt = Field(default=600, ge=60)
     """Seconds after which the service ends a sandbox whose server has died."""
     namespace: str = "default"

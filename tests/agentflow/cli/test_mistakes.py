@@ -14,7 +14,7 @@ from tests.agentflow.cli._mistakes import CORE_ONLY, MISTAKES, README, USES, Cas
 from tests.behaviour._tree import ROOT
 
 CASES = (*MISTAKES, *CORE_ONLY, *USES, *README)
-HEAVY = ("all", "e2b", "k8s", "litellm", "modal", "train", "zim")
+HEAVY = ("all", "daytona", "e2b", "k8s", "litellm", "modal", "train", "zim")
 """Extras that the environment of the suite has; the others are installed alone."""
 
 

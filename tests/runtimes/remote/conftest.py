@@ -77,7 +77,11 @@ def _modal(url: str) -> Stub:
     return Stub("modal", url, names)
 
 
-STUBS: Mapping[str, Callable[[str], Stub]] = {"e2b": _e2b, "k8s": _k8s, "modal": _modal}
+def _daytona(url: str) -> Stub:
+    return Stub("daytona", url, {"DAYTONA_API_KEY": KEY, "DAYTONA_API_URL": url})
+
+
+STUBS: Mapping[str, Callable[[str], Stub]] = {"daytona": _daytona, "e2b": _e2b, "k8s": _k8s, "modal": _modal}
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from runtimes.remote import RemoteOptions, RemoteRuntime
 
 async def main() -> None:
     name, options = sys.argv[1:]
-    assert name in ("e2b", "k8s", "modal")
+    assert name in ("daytona", "e2b", "k8s", "modal")
     async with RemoteRuntime(name, RemoteOptions.model_validate_json(options)) as runtime:
         sys.stdout.write((await runtime.start()).id + "\n")
         sys.stdout.flush()

@@ -13,14 +13,14 @@ from grpclib.client import Channel
 from modal_proto import api_pb2
 from modal_proto.api_grpc import ModalClientStub
 
-from agentflow.errors import CannotFork, ConfigurationError, IsolationUnavailable
+from agentflow.errors import CannotFork, ConfigurationError, IsolationUnavailable, RuntimeFailure
 from mcp_servers import RuntimeSettings
 from mcp_servers.core._runtimes import check_runtime, runtime_maker
 from runtimes import InstanceSpec
 from runtimes.remote import RemoteRuntime, ServiceName
 from tests.runtimes.remote.conftest import KEY, Stub, running_stub
 
-KEYS = [("e2b", "E2B_API_KEY"), ("modal", "MODAL_TOKEN_SECRET")]
+KEYS = [("daytona", "DAYTONA_API_KEY"), ("e2b", "E2B_API_KEY"), ("modal", "MODAL_TOKEN_SECRET")]
 """Services with a key, and the environment variable that holds it."""
 _CLAIMS = "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/default/sandboxclaims"
 
@@ -29,6 +29,10 @@ async def _fetch(stub: Stub, path: str) -> Any:  # noqa: ANN401 - JSON
     headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}
     async with httpx2.AsyncClient(base_url=stub.url, headers=headers) as client:
         return (await client.get(path)).json()
+
+
+async def _daytona(stub: Stub) -> dict[str, Any]:
+    return {found["id"]: found for found in (await _fetch(stub, "/sandbox?limit=200"))["items"]}
 
 
 async def _e2b(stub: Stub) -> dict[str, Any]:
@@ -49,6 +53,7 @@ async def _modal(stub: Stub) -> dict[str, Any]:
 
 
 _LISTS: Mapping[str, Callable[[Stub], Awaitable[dict[str, Any]]]] = {
+    "daytona": _daytona,
     "e2b": _e2b,
     "k8s": _k8s,
     "modal": _modal,
@@ -94,7 +99,11 @@ async def test_the_lifetime_of_a_sandbox_is_set_at_the_service(stub: Stub) -> No
         (before,) = (await sandboxes(stub)).values()
         await instance.calls.sandbox.renew(100_000)
         (after,) = (await sandboxes(stub)).values()
-    if stub.name == "e2b":
+    if stub.name == "daytona":
+        assert (before["autoDestroyAt"], before["networkBlockAll"]) == ("in 21 minutes", True)
+        assert (before["autoStopInterval"], before["autoDeleteInterval"]) == (0, 0)
+        assert after["autoDestroyAt"] == "in 1667 minutes"
+    elif stub.name == "e2b":
         assert (before["timeout"], before["internet"], after["timeout"]) == (1234, False, 100_000)
     elif stub.name == "k8s":
         assert before["lifecycle"]["shutdownPolicy"] == "Delete"
@@ -146,7 +155,14 @@ async def test_kubernetes_asks_for_a_warm_pool() -> None:
 
 @pytest.mark.promise("remote:keys")
 @pytest.mark.parametrize(
-    ("name", "module"), [("e2b", "e2b"), ("k8s", "k8s_agent_sandbox"), ("modal", "modal")]
+    ("name", "module"),
+    [
+        ("daytona", "daytona_api_client_async"),
+        ("daytona", "daytona_toolbox_api_client_async"),
+        ("e2b", "e2b"),
+        ("k8s", "k8s_agent_sandbox"),
+        ("modal", "modal"),
+    ],
 )
 def test_a_missing_library_is_one_line_with_the_command_that_adds_it(name: str, module: str) -> None:
     script = (
@@ -158,6 +174,36 @@ def test_a_missing_library_is_one_line_with_the_command_that_adds_it(name: str, 
     line = done.stderr.splitlines()[-1]
     assert f"runtime {name} needs the extra {name}: " in line
     assert line.endswith(f"extras add {name}")
+
+
+@pytest.mark.promise("remote:spec")
+async def test_a_sandbox_that_fails_to_start_is_deleted_and_its_reason_reported() -> None:
+    with running_stub("daytona") as stub:
+        async with RemoteRuntime("daytona", stub.options(template="broken")) as runtime:
+            with pytest.raises(IsolationUnavailable, match=r"ended: the image does not exist$"):
+                await runtime.start()
+            assert await sandboxes(stub) == {}
+
+
+@pytest.mark.promise("remote:gone")
+async def test_a_failure_of_a_running_sandbox_is_not_its_end() -> None:
+    with running_stub("daytona") as stub:
+        async with RemoteRuntime("daytona", stub.options()) as runtime:
+            instance = await runtime.start()
+            with pytest.raises(RuntimeFailure, match=r"^daytona: file not found$"):
+                await instance.calls.sandbox.download("/tmp/missing")
+            with pytest.raises(RuntimeFailure, match=r"^daytona: command execution timeout$"):
+                await instance.calls.sandbox.command("sleep 1000", 1)
+            assert (await instance.exec(["echo", "hi"])).stdout == b"hi\n"
+
+
+@pytest.mark.promise("remote:orphans")
+async def test_sandboxes_of_all_pages_are_found() -> None:
+    with running_stub("daytona") as stub:
+        async with RemoteRuntime("daytona", stub.options()) as runtime:
+            ids = {(await runtime.start()).id for _ in range(3)}
+            async with RemoteRuntime("daytona", stub.options()):
+                assert set(await sandboxes(stub)) == ids
 
 
 @pytest.mark.promise("remote:fork")
@@ -183,9 +229,11 @@ async def test_a_remote_runtime_is_chosen_by_the_setting_of_all_runtimes(stub: S
 
 @pytest.mark.promise("remote:setting")
 def test_an_option_of_another_runtime_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="k8s has no option internet; e2b or modal does"):
+    with pytest.raises(ConfigurationError, match="k8s has no option internet; daytona or e2b or modal does"):
         check_runtime(RuntimeSettings(name="k8s", internet=True))
     with pytest.raises(ConfigurationError, match="e2b has no option pool"):
         check_runtime(RuntimeSettings(name="e2b", pool=1))
-    with pytest.raises(ConfigurationError, match="process has no option template; e2b or k8s or modal does"):
+    with pytest.raises(
+        ConfigurationError, match="process has no option template; daytona or e2b or k8s or modal does"
+    ):
         check_runtime(RuntimeSettings(name="process", template="x"))

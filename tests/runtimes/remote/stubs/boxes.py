@@ -70,6 +70,7 @@ class Box:
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         pieces: asyncio.Queue[tuple[Literal["stdout", "stderr"], bytes]] = asyncio.Queue()
 
@@ -95,7 +96,7 @@ class Box:
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
 
     async def finish(
