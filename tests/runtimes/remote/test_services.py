@@ -198,6 +198,16 @@ async def test_a_failure_of_a_running_sandbox_is_not_its_end(name: ServiceName) 
             assert (await instance.exec(["echo", "hi"])).stdout == b"hi\n"
 
 
+@pytest.mark.promise("remote:gone")
+async def test_an_upload_that_fails_reports_the_reason() -> None:
+    with running_stub("modal") as stub:
+        async with RemoteRuntime("modal", stub.options()) as runtime:
+            instance = await runtime.start()
+            with pytest.raises(RuntimeFailure, match=r"^modal: a command failed: mkdir: .*/proc/none"):
+                await instance.calls.sandbox.upload("/proc/none/file", bytes(5_000_000))
+            assert (await instance.exec(["echo", "hi"])).stdout == b"hi\n"
+
+
 @pytest.mark.promise("remote:orphans")
 async def test_sandboxes_of_all_pages_are_found() -> None:
     with running_stub("daytona") as stub:

@@ -62,13 +62,14 @@ class Execution:
         self.changed = asyncio.Condition()
         self.received = 0
         self._stdin, self._write = os.pipe()
+        self._writing = asyncio.Lock()
 
     async def run(self, box: Box, request: router.TaskExecStartRequest) -> None:
-        """Run it to its end or its deadline."""
+        """Run it to its end or its deadline; a command that can't be started ends like one that is killed."""
         try:
             async with asyncio.timeout(request.timeout_secs or None):
                 await self._run(box, list(request.command_args), request.workdir or "/")
-        except TimeoutError:
+        except OSError:
             await self._end(137)
 
     async def _run(self, box: Box, argv: list[str], cwd: str) -> None:
@@ -85,25 +86,27 @@ class Execution:
         async with self.changed:
             self.status = status
             self.changed.notify_all()
+        # Ends a write that nobody reads.
         os.close(self._stdin)
-        self.close_stdin()
+        async with self._writing:
+            self._close_stdin()
 
     async def feed(self, request: router.TaskExecStdinWriteRequest) -> None:
         """Write to its standard input what it has not received before."""
         if self.status is not None:
             raise GRPCError(Status.FAILED_PRECONDITION, "the process has exited")
-        data = request.data[self.received - request.offset :]
-        self.received += len(data)
-        try:
-            while data:
-                data = data[await asyncio.to_thread(os.write, self._write, data) :]
-        except OSError:
-            raise GRPCError(Status.FAILED_PRECONDITION, "the process has closed its stdin") from None
-        if request.eof:
-            self.close_stdin()
+        async with self._writing:
+            data = request.data[self.received - request.offset :]
+            self.received += len(data)
+            try:
+                while data:
+                    data = data[await asyncio.to_thread(os.write, self._write, data) :]
+            except OSError:
+                raise GRPCError(Status.FAILED_PRECONDITION, "the process has closed its stdin") from None
+            if request.eof:
+                self._close_stdin()
 
-    def close_stdin(self) -> None:
-        """Close its standard input."""
+    def _close_stdin(self) -> None:
         if self._write >= 0:
             os.close(self._write)
             self._write = -1
