@@ -80,10 +80,11 @@ class DatabaseBackend(Protocol):
         """Run a query that changes nothing."""
         ...
 
-    async def write(self, change: Callable[[Connection], T], *, durable: bool) -> T:
+    async def write(self, change: Callable[[Connection], T], *, durable: bool, atomic: bool) -> T:
         """Run a change in one transaction, one at a time; a failed change leaves nothing behind.
 
-        A durable change survives a power loss, together with everything before it.
+        A durable change survives a power loss, together with everything before it. Each statement of a change that is
+        not atomic may be a transaction by itself, which saves round trips.
         """
         ...
 
@@ -106,8 +107,8 @@ class DatabaseBackend(Protocol):
         """Return the time that all users of the database agree on."""
         ...
 
-    def moment(self) -> float | ColumnElement[float]:
-        """Return that time as a part of a statement."""
+    def clock(self) -> ColumnElement[float]:
+        """Return that time as a part of any statement, read when it is executed."""
         ...
 
     def trouble(self, error: BaseException) -> DatabaseFailure:

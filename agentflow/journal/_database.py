@@ -75,12 +75,15 @@ class JournalDatabase:
         """
         return await self._persist(lambda: self.backend.read(ask))
 
-    async def write(self, change: Callable[[Connection], T], *, durable: bool = False) -> T:
+    async def write(
+        self, change: Callable[[Connection], T], *, durable: bool = False, atomic: bool = True
+    ) -> T:
         """Run a change in one transaction, one at a time. A failed attempt is rolled back and retried.
 
+        :param atomic: `False`: each statement may be a transaction by itself.
         :raises RunStopped: if the database can't be written.
         """
-        return await self._persist(lambda: self.backend.write(change, durable=durable))
+        return await self._persist(lambda: self.backend.write(change, durable=durable, atomic=atomic))
 
     async def insert(self, rows: Sequence[EntryRow], blobs: Sequence[BlobRow] = ()) -> int:
         """Write the new entries, and blobs in the same transaction; return the number of entries.

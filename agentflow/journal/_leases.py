@@ -5,15 +5,12 @@ import socket
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Double, Integer, and_, bindparam, func, or_, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentflow.journal._schema import seeds
-
-Moment: TypeAlias = float | ColumnElement[float]
-"""A time, or the expression with which the database reads its clock: it saves a round trip."""
-
 
 class Counts(NamedTuple):
     """Numbers of a run's seeds by state."""
@@ -40,44 +37,102 @@ def claim(
     run: int,
     owner: str,
     limit: int,
-    now: Moment,
+    now: ColumnElement[float],
     seconds: float,
+    holders: set[str],
     without: Sequence[int] = (),
     host: str | None = None,
 ) -> list[Claimed]:
     """Claim free seeds, lowest index first: unclaimed ones, and those whose owner is gone.
 
+    Usually one statement: it claims nothing if a seed in its way belongs to an unknown process of this machine, which may
+    have ended. Then the holders are read, and it is executed again.
+
+    :param now: clock of the leases.
+    :param holders: known processes of this machine that hold seeds; updated.
     :param host: name of the host that works on them.
     :param without: numbers of seeds to leave.
     """
-    holders = connection.scalars(
-        select(seeds.c.owner).where(seeds.c.run == run, seeds.c.owner.is_not(None)).distinct()
+    while True:
+        values = {
+            "of_run": run,
+            "by": owner,
+            "on": host or _host(),
+            "most": limit,
+            "seconds": seconds,
+            "left_out": without,
+            "holders": list(holders),
+            "dead": [holder for holder in holders if has_died(holder)],
+        }
+        if taken := connection.execute(_claim_statement(now), values).all():
+            return [Claimed(body, claims) for _, body, claims in sorted(taken)]
+        before = set(holders)
+        holders.clear()
+        holders.update(
+            holder
+            for holder in connection.scalars(
+                select(seeds.c.owner).where(seeds.c.run == run, _of_this_machine()).distinct()
+            )
+            if holder is not None
+        )
+        if holders <= before:
+            return []
+
+
+@cache
+def _claim_statement(now: ColumnElement[float]) -> ReturningUpdate[tuple[int, bytes, int]]:
+    """Build the statement once: building costs several times as much as executing."""
+    of_run = seeds.c.run == bindparam("of_run")
+    unknown = and_(
+        _of_this_machine(), seeds.c.until > now, seeds.c.owner.not_in(bindparam("holders", expanding=True))
     )
-    dead = [holder for holder in holders if holder is not None and has_died(holder)]
     free = (
-        select(seeds.c.number)
+        select(seeds.c.number, unknown.label("unknown"))
         .where(
-            _open(run),
-            *([seeds.c.number.not_in(without)] if without else ()),
-            or_(seeds.c.owner.is_(None), seeds.c.until <= now, seeds.c.owner.in_(dead)),
+            of_run,
+            ~seeds.c.done,
+            seeds.c.number.not_in(bindparam("left_out", expanding=True)),
+            or_(
+                seeds.c.owner.is_(None),
+                seeds.c.until <= now,
+                seeds.c.owner.in_(bindparam("dead", expanding=True)),
+                unknown,
+            ),
         )
         .order_by(seeds.c.number)
-        .limit(limit)
+        .limit(bindparam("most", type_=Integer))
         .with_for_update(skip_locked=True)
         # Postgres evaluates it once, because it locks rows.
         .cte("free")
     )
-    taken = connection.execute(
+    return (
         update(seeds)
-        .where(seeds.c.run == run, seeds.c.number.in_(select(free.c.number)))
-        .values(owner=owner, until=now + seconds, claims=seeds.c.claims + 1, host=host or _host())
+        .where(
+            of_run,
+            seeds.c.number.in_(select(free.c.number)),
+            ~select(free.c.number).where(free.c.unknown).exists(),
+        )
+        .values(
+            owner=bindparam("by"),
+            until=now + bindparam("seconds", type_=Double),
+            claims=seeds.c.claims + 1,
+            host=bindparam("on"),
+        )
         .returning(seeds.c.number, seeds.c.body, seeds.c.claims)
     )
-    return [Claimed(body, claims) for _, body, claims in sorted(taken)]
+
+
+def _of_this_machine() -> ColumnElement[bool]:
+    return seeds.c.owner.startswith(f"{_place()}:", autoescape=True)
 
 
 def renew(
-    connection: Connection, run: int, owner: str, held: Sequence[int], now: Moment, seconds: float
+    connection: Connection,
+    run: int,
+    owner: str,
+    held: Sequence[int],
+    now: ColumnElement[float],
+    seconds: float,
 ) -> None:
     """Extend an owner's leases on these seeds."""
     connection.execute(

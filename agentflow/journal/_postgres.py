@@ -75,11 +75,12 @@ class Postgres:
         async with self._readers, self._engine.connect() as connection:
             return await connection.run_sync(ask)
 
-    async def write(self, change: Callable[[Connection], T], *, durable: bool) -> T:
-        """Run a change; every transaction is durable."""
+    async def write(self, change: Callable[[Connection], T], *, durable: bool, atomic: bool) -> T:
+        """Run a change; every transaction is durable. A transaction of several statements costs two more round trips."""
         if self._writing is None:
             self._writing = await self._engine.connect()
         try:
+            await self._writing.execution_options(isolation_level="READ COMMITTED" if atomic else "AUTOCOMMIT")
             result = await self._writing.run_sync(change)
             await self._writing.commit()
         except BaseException:
@@ -128,7 +129,7 @@ class Postgres:
         """Return the server's time."""
         return _server_time(connection)
 
-    def moment(self) -> ColumnElement[float]:
+    def clock(self) -> ColumnElement[float]:
         """Return the server's clock."""
         return _CLOCK
 

@@ -86,7 +86,8 @@ class Run:
         self._user = user
         self._launch = launch
         self._host = host
-        self._now = now
+        self._clock = database.backend.clock() if now is None else bindparam("now", callable_=now)
+        self._holders: set[str] = set()
         self._claims: dict[int, int] = {}
         self._opened: set[int] = set()
         self._postponed: set[int] = set()
@@ -132,10 +133,19 @@ class Run:
         seconds, without = self._lease_seconds, tuple(self._postponed)
 
         def take(connection: Connection) -> list[_leases.Claimed]:
-            now = self._time()
-            return _leases.claim(connection, self._number, owner, count, now, seconds, without, self._host)
+            return _leases.claim(
+                connection,
+                self._number,
+                owner,
+                count,
+                self._clock,
+                seconds,
+                self._holders,
+                without,
+                self._host,
+            )
 
-        claimed = await self._inbox.change(take)
+        claimed = await self._inbox.change(take, atomic=False)
         found = [msgspec.json.decode(body, type=Seed) for body, _ in claimed]
         self._claims |= {seed.index: claims for seed, (_, claims) in zip(found, claimed, strict=True)}
         return found
@@ -146,9 +156,9 @@ class Run:
         held = list(self._claims)
 
         def extend(connection: Connection) -> None:
-            _leases.renew(connection, self._number, owner, held, self._time(), self._lease_seconds)
+            _leases.renew(connection, self._number, owner, held, self._clock, self._lease_seconds)
 
-        await self._inbox.change(extend)
+        await self._inbox.change(extend, atomic=False)
 
     async def release(self, owner: str) -> None:
         """Release this owner's unfinished seeds at once."""
@@ -353,9 +363,6 @@ class Run:
         if data is None:
             raise KeyError(hash)
         return data
-
-    def _time(self) -> _leases.Moment:
-        return self._database.backend.moment() if self._now is None else self._now()
 
     def _claims_of(self, connection: Connection, seed: Seed) -> int:
         found = connection.scalar(

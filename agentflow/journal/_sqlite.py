@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import URL, ColumnElement, Connection, Double, Engine, NullPool, bindparam, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -33,6 +33,7 @@ _BUSY_SECONDS = 2
 # The second code means no space for the shared-memory file beside the journal.
 _NO_ROOM = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}
 _PASSING = {"SQLITE_BUSY", "SQLITE_LOCKED"}
+_CLOCK: ColumnElement[float] = bindparam("now", callable_=time.time, type_=Double[float]())
 _CHECKPOINT_PAGES = 4000
 _WRITE_AHEAD_BYTES = 64 * 2**20
 
@@ -64,8 +65,8 @@ class Sqlite:
         """Run a query in the reading thread, which writers do not block."""
         return await self._reader.do(ask)
 
-    async def write(self, change: Callable[[Connection], T], *, durable: bool) -> T:
-        """Run a change, durable or not."""
+    async def write(self, change: Callable[[Connection], T], *, durable: bool, atomic: bool) -> T:
+        """Run a change in one transaction, durable or not."""
 
         def transact(connection: Connection) -> T:
             driver = _driver(connection, durable=durable)
@@ -96,9 +97,9 @@ class Sqlite:
         """Return this machine's time: all users are on this machine."""
         return time.time()
 
-    def moment(self) -> float:
+    def clock(self) -> ColumnElement[float]:
         """Return this machine's time."""
-        return time.time()
+        return _CLOCK
 
     def trouble(self, error: BaseException) -> DatabaseFailure:
         """Classify by SQLite's error name."""

@@ -49,11 +49,14 @@ class _Entry:
 class _Change(Generic[T]):
     """Any other change, with its own transaction."""
 
-    __slots__ = ("answer", "durable", "make")
+    __slots__ = ("answer", "atomic", "durable", "make")
 
-    def __init__(self, make: Callable[[Connection], T], durable: bool, answer: asyncio.Future[T]) -> None:
+    def __init__(
+        self, make: Callable[[Connection], T], durable: bool, atomic: bool, answer: asyncio.Future[T]
+    ) -> None:
         self.make = make
         self.durable = durable
+        self.atomic = atomic
         self.answer = answer
 
 
@@ -80,13 +83,16 @@ class Inbox:
         await self._send(_Entry(row, answer))
         return answer
 
-    async def change(self, make: Callable[[Connection], T], *, durable: bool = False) -> T:
+    async def change(
+        self, make: Callable[[Connection], T], *, durable: bool = False, atomic: bool = True
+    ) -> T:
         """Run another change in a transaction; return its result once it is on disk.
 
+        :param atomic: `False`: each statement may be a transaction by itself.
         :raises RunStopped: if it can't be done.
         """
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        await self._send(_Change(make, durable, answer))
+        await self._send(_Change(make, durable, atomic, answer))
         return await answer
 
     async def take(self) -> Sequence[_Job]:
@@ -200,7 +206,9 @@ class Writer:
 
     async def _change(self, change: _Change[Any]) -> None:
         try:
-            result = await self._database.write(change.make, durable=change.durable)
+            result = await self._database.write(
+                change.make, durable=change.durable, atomic=change.atomic
+            )
         # Boundary of the caller: the error is its own, and the writer continues.
         except AgentFlowError as refusal:
             _fail(change, refusal)

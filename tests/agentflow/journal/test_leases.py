@@ -193,12 +193,14 @@ class ForgetfulDatabase(JournalDatabase):
 
     forgets = False
 
-    async def write(self, change: Callable[[Connection], T], *, durable: bool = False) -> T:
+    async def write(
+        self, change: Callable[[Connection], T], *, durable: bool = False, atomic: bool = True
+    ) -> T:
         """Run a change, and run it again as if its first answer had been lost."""
         if self.forgets:
             self.forgets = False
-            await super().write(change, durable=durable)
-        return await super().write(change, durable=durable)
+            await super().write(change, durable=durable, atomic=atomic)
+        return await super().write(change, durable=durable, atomic=atomic)
 
 
 @pytest.mark.promise("journal:leases:one-owner")
