@@ -7,10 +7,22 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Double, Integer, and_, bindparam, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Double,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentflow.journal._schema import seeds
+
 
 class Counts(NamedTuple):
     """Numbers of a run's seeds by state."""
@@ -58,30 +70,28 @@ def claim(
             "of_run": run,
             "by": owner,
             "on": host or _host(),
-            "most": limit,
             "seconds": seconds,
             "left_out": without,
             "holders": list(holders),
             "dead": [holder for holder in holders if has_died(holder)],
         }
-        if taken := connection.execute(_claim_statement(now), values).all():
+        if taken := connection.execute(_claim_statement(now, limit), values).all():
             return [Claimed(body, claims) for _, body, claims in sorted(taken)]
         before = set(holders)
         holders.clear()
-        holders.update(
-            holder
-            for holder in connection.scalars(
-                select(seeds.c.owner).where(seeds.c.run == run, _of_this_machine()).distinct()
-            )
-            if holder is not None
-        )
+        found = select(seeds.c.owner).where(seeds.c.run == run, _of_this_machine()).distinct()
+        holders.update(filter(None, connection.scalars(found)))
         if holders <= before:
             return []
 
 
 @cache
-def _claim_statement(now: ColumnElement[float]) -> ReturningUpdate[tuple[int, bytes, int]]:
-    """Build the statement once: building costs several times as much as executing."""
+def _claim_statement(now: ColumnElement[float], limit: int) -> ReturningUpdate[tuple[int, bytes, int]]:
+    """Build the statement once: building costs several times as much as executing.
+
+    The limit is a constant of it: Postgres keeps a plan that does not read the whole table only if it knows that few rows are
+    needed.
+    """
     of_run = seeds.c.run == bindparam("of_run")
     unknown = and_(
         _of_this_machine(), seeds.c.until > now, seeds.c.owner.not_in(bindparam("holders", expanding=True))
@@ -100,7 +110,7 @@ def _claim_statement(now: ColumnElement[float]) -> ReturningUpdate[tuple[int, by
             ),
         )
         .order_by(seeds.c.number)
-        .limit(bindparam("most", type_=Integer))
+        .limit(literal_column(str(limit)))
         .with_for_update(skip_locked=True)
         # Postgres evaluates it once, because it locks rows.
         .cte("free")

@@ -11,7 +11,17 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import URL, ColumnElement, Connection, Double, Engine, NullPool, bindparam, create_engine, event
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Double,
+    Engine,
+    NullPool,
+    bindparam,
+    create_engine,
+    event,
+)
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 

@@ -206,9 +206,7 @@ class Writer:
 
     async def _change(self, change: _Change[Any]) -> None:
         try:
-            result = await self._database.write(
-                change.make, durable=change.durable, atomic=change.atomic
-            )
+            result = await self._database.write(change.make, durable=change.durable, atomic=change.atomic)
         # Boundary of the caller: the error is its own, and the writer continues.
         except AgentFlowError as refusal:
             _fail(change, refusal)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, event
 
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal, this_process
@@ -175,6 +175,51 @@ async def test_seeds_of_an_ended_process_are_free_at_once(run: Run) -> None:
     assert await run.claim("elsewhere/boot/1:17:4711", 1) == seeds[:1]
     assert await run.claim(this_process(), 3) == seeds[1:]
     assert await run.claim("another", 3) == []
+
+
+@pytest.mark.promise("journal:leases:dead")
+async def test_a_claim_takes_the_lowest_index_of_processes_that_ended_since_they_were_seen_alive(
+    run: Run,
+) -> None:
+    seeds = await run.add_seeds([NewSeed("a"), NewSeed("b"), NewSeed("c"), NewSeed("d")])
+    script = "from agentflow.journal import this_process; print(this_process(), flush=True); input()"
+    async with await anyio.open_process([sys.executable, "-c", script]) as process:
+        assert process.stdout is not None
+        other = (await process.stdout.receive()).decode().strip()
+        assert await run.claim(other, 2) == seeds[:2]
+        assert await run.claim(this_process(), 1) == seeds[2:3]
+        process.kill()
+        await process.wait()
+    assert await run.claim(this_process(), 2) == seeds[:2]
+    assert await run.claim(this_process(), 2) == seeds[3:]
+
+
+@pytest.mark.promise("journal:leases:one-statement")
+async def test_a_claim_reads_the_holders_only_if_an_unknown_process_of_this_machine_holds_a_seed(
+    url: str,
+) -> None:
+    statements: list[str] = []
+
+    def note(_connection: Connection, _cursor: object, statement: str, *_rest: object) -> None:
+        statements.append(statement.split()[0])
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        async with open_journal(url) as journal, open_journal(url) as another:
+            run = await journal.open_run("run", {})
+            seeds = await run.add_seeds([NewSeed(str(number)) for number in range(4)])
+            statements.clear()
+            assert await run.claim("elsewhere/boot/1:17:4711", 1) == seeds[:1]
+            assert await run.claim(this_process(), 1) == seeds[1:2]
+            assert statements == ["WITH", "WITH"]
+            new = await another.open_run("run", {})
+            statements.clear()
+            assert await new.claim("elsewhere/boot/1:17:4711", 1) == seeds[2:3]
+            assert statements == ["WITH", "SELECT", "WITH"]
+            assert await new.claim("elsewhere/boot/1:17:4711", 1) == seeds[3:]
+            assert statements == ["WITH", "SELECT", "WITH", "WITH"]
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
 
 
 @pytest.mark.promise("journal:leases:clock")
