@@ -86,7 +86,7 @@ def claim(
 
 
 @cache
-def _claim_statement(now: ColumnElement[float], limit: int) -> ReturningUpdate[tuple[int, bytes, int]]:
+def _claim_statement(now: ColumnElement[float], limit: int) -> ReturningUpdate[int, bytes, int]:
     """Build the statement once: building costs several times as much as executing.
 
     The limit is a constant of it: Postgres keeps a plan that does not read the whole table only if it knows that few rows are

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
 from agentflow.errors import RunStopped
 from agentflow.journal import _leases
@@ -86,7 +86,9 @@ class Run:
         self._user = user
         self._launch = launch
         self._host = host
-        self._clock = database.backend.clock() if now is None else bindparam("now", callable_=now)
+        self._clock: ColumnElement[float] = (
+            database.backend.clock() if now is None else bindparam("now", callable_=now)
+        )
         self._holders: set[str] = set()
         self._claims: dict[int, int] = {}
         self._opened: set[int] = set()
