@@ -1,9 +1,14 @@
-"""Ends of HTTP/1.1 messages in a stream of bytes, which a proxy passes on unchanged."""
+"""Ends of HTTP/1.1 messages in a stream of bytes, which a proxy passes on unchanged, and its own responses."""
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Protocol, Self
 
+from mcp_types import INVALID_REQUEST
+
+from agentflow.errors import ErrorKind
+from mcp_servers.core._call import KIND_KEY
 from mcp_servers.serving._server_names import CONNECTION_HEADER, SESSION_HEADER
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -219,3 +224,26 @@ class ChunkedBody:
         self._trailer = length == 0
         # The chunk and the line end after it.
         self._left = length + 2 if length else 0
+
+
+def response(status: str, body: bytes, mime: str = "application/json", *, close: bool = False) -> bytes:
+    """Return a whole response."""
+    end = "connection: close\r\n" if close else ""
+    return (
+        f"HTTP/1.1 {status}\r\ncontent-type: {mime}\r\ncontent-length: {len(body)}\r\n{end}\r\n".encode()
+        + body
+    )
+
+
+def refusal(
+    status: str, message: str, *, code: int = INVALID_REQUEST, kind: ErrorKind | None = None
+) -> bytes:
+    """Return a response that refuses a request and closes the connection.
+
+    :param kind: kind of the failure of a tool call.
+    """
+    error: dict[str, object] = {"code": code, "message": message}
+    if kind is not None:
+        error["data"] = {KIND_KEY: kind}
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
+    return response(status, body, close=True)

@@ -27,7 +27,8 @@ from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._client import SteadyTransport, failure_of, progress_relay, tool_result
 from mcp_servers.serving._content import kept_resource
 from mcp_servers.serving._endpoints import SESSIONS_PATH, SessionsReport
-from mcp_servers.serving._server_names import PeerAddress, gone, server_of
+from mcp_servers.serving._proxy import gone
+from mcp_servers.serving._server_names import PeerAddress, server_of
 
 if TYPE_CHECKING:
     from mcp_servers.core._sessions import DefaultSession

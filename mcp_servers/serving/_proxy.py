@@ -1,16 +1,14 @@
 """Proxy in front of several servers: routes each request by its headers and passes bytes on unchanged."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types import INTERNAL_ERROR
 
 from agentflow.errors import ErrorKind
-from mcp_servers.core._call import KIND_KEY
 from mcp_servers.serving._connections import Connections, LimitedConnection
 from mcp_servers.serving._http_framing import (
     HEAD_END,
@@ -22,8 +20,9 @@ from mcp_servers.serving._http_framing import (
     MessageHead,
     OpenBody,
     SizedBody,
+    refusal,
 )
-from mcp_servers.serving._server_names import SESSION_HEADER, gone, named_server, server_of
+from mcp_servers.serving._server_names import SESSION_HEADER, named_server, server_of
 
 STARTING = (b"session_start", b"session:start")
 """The tool that starts a session, in any worker."""
@@ -88,29 +87,6 @@ def choose(router: Router, head: MessageHead, last: Upstream | None) -> Upstream
     return router.least_busy(starting=head.fields.get(b"authorization", b"") if starts else None, last=last)
 
 
-def response(status: str, body: bytes, mime: str = "application/json", *, close: bool = False) -> bytes:
-    """Return a whole response."""
-    end = "connection: close\r\n" if close else ""
-    return (
-        f"HTTP/1.1 {status}\r\ncontent-type: {mime}\r\ncontent-length: {len(body)}\r\n{end}\r\n".encode()
-        + body
-    )
-
-
-def refusal(
-    status: str, message: str, *, code: int = INVALID_REQUEST, kind: ErrorKind | None = None
-) -> bytes:
-    """Return a response that refuses a request and closes the connection.
-
-    :param kind: kind of the failure of a tool call.
-    """
-    error: dict[str, object] = {"code": code, "message": message}
-    if kind is not None:
-        error["data"] = {KIND_KEY: kind}
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
-    return response(status, body, close=True)
-
-
 _NOTHING_LEFT = SizedBody(0)
 
 
@@ -154,6 +130,11 @@ class _Exchange:
                 "502 Bad Gateway", gone(session), code=INTERNAL_ERROR, kind=ErrorKind.SESSION_NOT_FOUND
             )
         return refusal("502 Bad Gateway", LOST, code=INTERNAL_ERROR, kind=ErrorKind.UNAVAILABLE)
+
+
+def gone(session: str) -> str:
+    """Return one line for a call to a session whose server has ended."""
+    return f"session {session!r} is gone: its server process has ended. Start a new one with session_start."
 
 
 class ClientLink(asyncio.Protocol):

@@ -60,11 +60,6 @@ def named_server(fields: Mapping[bytes, bytes]) -> str | None:
     return None
 
 
-def gone(session: str) -> str:
-    """Return one line for a call to a session whose server has ended."""
-    return f"session {session!r} is gone: its server process has ended. Start a new one with session_start."
-
-
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
     """Address of a server, as its peers reach it."""

@@ -39,9 +39,9 @@ from mcp_servers.serving._http import (
     public_address,
     url_of,
 )
-from mcp_servers.serving._http_framing import MessageHead
+from mcp_servers.serving._http_framing import MessageHead, refusal, response
 from mcp_servers.serving._metrics import Metrics, own_usage, together
-from mcp_servers.serving._proxy import ClientLink, Upstream, refusal, response
+from mcp_servers.serving._proxy import ClientLink, Upstream
 from mcp_servers.serving._server_names import UNIX, worker_name
 from mcp_servers.serving._settings import OWNER, ServerSettings
 
