@@ -29,10 +29,19 @@ class PostgresServer:
         self.port = port
         """Its port on 127.0.0.1, reserved also while the server is stopped."""
 
-    def new_database(self) -> str:
-        """Return the URL of a new, empty database."""
+    def new_database(self, folder: Path | None = None) -> str:
+        """Return the URL of a new, empty database.
+
+        :param folder: empty folder for its tables, instead of one beside those of the others.
+        """
         name = f"test{next(self._numbers)}"
-        self._run("createdb", "--host", str(self._folder), "--port", str(self.port), name)
+        here = ("--host", str(self._folder), "--port", str(self.port))
+        if folder is not None:
+            if os.geteuid() == 0:
+                shutil.chown(folder, _SERVER_USER, _SERVER_USER)
+            command = f"CREATE TABLESPACE {name} LOCATION '{folder}'"
+            self._run("psql", *here, "--dbname", "postgres", "--command", command)
+        self._run("createdb", *here, *(("--tablespace", name) if folder is not None else ()), name)
         return f"postgresql://{_SERVER_USER}@127.0.0.1:{self.port}/{name}"
 
     def by_socket(self, url: str) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -52,6 +53,8 @@ def claim(
     now: ColumnElement[float],
     seconds: float,
     holders: set[str],
+    *,
+    held: Mapping[int, int],
     without: Sequence[int] = (),
     host: str | None = None,
 ) -> list[Claimed]:
@@ -62,6 +65,7 @@ def claim(
 
     :param now: clock of the leases.
     :param holders: known processes of this machine that hold seeds; updated.
+    :param held: seeds that are in work here, with their claims: their leases may have run out.
     :param host: name of the host that works on them.
     :param without: numbers of seeds to leave.
     """
@@ -72,6 +76,7 @@ def claim(
             "on": host or _host(),
             "seconds": seconds,
             "left_out": without,
+            "held": list(held.items()),
             "holders": list(holders),
             "dead": [holder for holder in holders if has_died(holder)],
         }
@@ -104,7 +109,7 @@ def _claim_statement(now: ColumnElement[float], limit: int) -> ReturningUpdate[i
             seeds.c.number.not_in(bindparam("left_out", expanding=True)),
             or_(
                 seeds.c.owner.is_(None),
-                seeds.c.until <= now,
+                _run_out(now),
                 seeds.c.owner.in_(bindparam("dead", expanding=True)),
                 unknown,
             ),
@@ -210,6 +215,13 @@ def count_by_host(connection: Connection, run: int) -> dict[str, Counts]:
 
 def _open(run: int) -> ColumnElement[bool]:
     return and_(seeds.c.run == run, ~seeds.c.done)
+
+
+def _run_out(now: ColumnElement[float]) -> ColumnElement[bool]:
+    """Return the condition that a lease is over, and its seed not in work here."""
+    # No lease is twice as long: the clock was set back.
+    over = or_(seeds.c.until <= now, seeds.c.until > now + 2 * bindparam("seconds", type_=Double))
+    return and_(over, tuple_(seeds.c.number, seeds.c.claims).not_in(bindparam("held", expanding=True)))
 
 
 def this_process() -> str:

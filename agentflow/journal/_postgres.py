@@ -1,5 +1,8 @@
 """Journal in a Postgres database shared by many machines."""
 
+import asyncio
+import socket
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
@@ -7,7 +10,8 @@ from typing import TypeVar
 import anyio
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] - it is typed, and does not say so
 from anyio.from_thread import start_blocking_portal
-from sqlalchemy import URL, ColumnElement, Connection, Double, literal_column, select, text
+from sqlalchemy import URL, ColumnElement, Connection, Double, event, literal_column, select, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -44,8 +48,19 @@ _INSERT_WITH_BLOBS = f"""
 """
 _SCHEMA_LOCK = 0x6166_6A6F_7572_6E61
 # SQLSTATE classes and codes: connections, lost races, a server that stops, starts or has no space.
-_PASSING = ("08", "40", "57P01", "57P02", "57P03", "53300", "55P03")
+_PASSING = ("08", "40", "25P03", "57P01", "57P02", "57P03", "53300", "55P03")
 _FULL = "53100"
+_SILENT_SECONDS = 30
+"""Time after which an end that does not answer is given up: by the client, whose network may be cut, and by the server, where
+a transaction of a machine that has stopped would keep its locks."""
+_PROBES = 3
+_SERVER_SETTINGS = {
+    "idle_in_transaction_session_timeout": f"{_SILENT_SECONDS}s",
+    "tcp_keepalives_idle": f"{_SILENT_SECONDS // _PROBES}s",
+    "tcp_keepalives_interval": f"{_SILENT_SECONDS // _PROBES}s",
+    "tcp_keepalives_count": f"{_PROBES - 1}",
+    "tcp_user_timeout": f"{_SILENT_SECONDS}s",
+}
 
 
 def _engine(url: URL, size: int, **settings: str) -> AsyncEngine:
@@ -54,12 +69,29 @@ def _engine(url: URL, size: int, **settings: str) -> AsyncEngine:
     if "sslmode" in query:
         # libpq's sslmode is the driver's ssl.
         query["ssl"] = query.pop("sslmode")
-    return create_async_engine(
+    engine = create_async_engine(
         url.set(drivername="postgresql+asyncpg", query=query),
         pool_size=size,
         max_overflow=0,
-        connect_args={"timeout": 10, "server_settings": settings},
+        connect_args={"timeout": 10, "server_settings": {**_SERVER_SETTINGS, **settings}},
     )
+    event.listen(engine.sync_engine, "connect", _notice_silence)
+    return engine
+
+
+def _notice_silence(connection: DBAPIConnection, _record: object) -> None:
+    """Let the kernel end a connection whose server is silent; a reply would be waited for forever."""
+    driver: object = connection.driver_connection
+    assert isinstance(driver, asyncpg.Connection)
+    # The driver has no setting for it.
+    transport: asyncio.Transport = driver._transport  # pyright: ignore
+    own: socket.socket = transport.get_extra_info("socket")
+    if own.family != socket.AF_UNIX and sys.platform == "linux":
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_SECONDS // _PROBES)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_SECONDS // _PROBES)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES - 1)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_SECONDS * 1000)
 
 
 class Postgres:

@@ -130,7 +130,8 @@ class Run:
         """Claim up to `count` free seeds, lowest index first, for as long as the lease is renewed.
 
         A seed is free if nobody holds it, its lease has run out, or its owner was a process of this machine
-        (see `this_process`) that has ended. Seeds that were postponed here are left to others.
+        (see `this_process`) that has ended. Seeds that were postponed here are left to others, and those in work here are not
+        claimed again, even if this process was suspended for longer than a lease.
         """
         seconds, without = self._lease_seconds, tuple(self._postponed)
 
@@ -143,8 +144,9 @@ class Run:
                 self._clock,
                 seconds,
                 self._holders,
-                without,
-                self._host,
+                held=self._claims,
+                without=without,
+                host=self._host,
             )
 
         claimed = await self._inbox.change(take, atomic=False)

@@ -112,8 +112,12 @@ rates = Table(
     METADATA,
     Column("name", Text, primary_key=True),
     Column("free", Double, nullable=False),
+    Column("at", Double),
 )
-"""Rate limits, with the time of the next free slot."""
+"""Rate limits, with the times of the next free slot and of the last reservation."""
+
+_SET_BACK = 10.0
+"""Seconds by which a clock that was set back differs from one that another process has read a moment before."""
 
 
 def put(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
@@ -128,12 +132,17 @@ def put_new(connection: Connection, table: Table, row: dict[str, Any], *unique: 
 
 
 def reserve_slot(connection: Connection, name: str, now: float, interval: float) -> float:
-    """Reserve the next free slot of a rate limit and return its time."""
-    insert = _insert(connection.dialect.name, rates).values(name=name, free=now + interval)
-    later = case((rates.c.free > now, rates.c.free), else_=now) + interval
-    statement = insert.on_conflict_do_update(index_elements=[rates.c.name], set_={"free": later})
-    free: float = connection.execute(statement.returning(rates.c.free)).scalar_one()
-    return free - interval
+    """Reserve the next free slot of a rate limit and return its time.
+
+    If the clock was set back since the last reservation, the slots move with it.
+    """
+    insert = _insert(connection.dialect.name, rates).values(name=name, free=now + interval, at=now)
+    back = case((rates.c.at > now + _SET_BACK, rates.c.at - now), else_=0.0)
+    free = rates.c.free - back
+    later = case((free > now, free), else_=now) + interval
+    statement = insert.on_conflict_do_update(index_elements=[rates.c.name], set_={"free": later, "at": now})
+    reserved: float = connection.execute(statement.returning(rates.c.free)).scalar_one()
+    return reserved - interval
 
 
 @cache
@@ -221,7 +230,19 @@ def _commands(connection: Connection) -> None:
     )
 
 
-MIGRATIONS: tuple[Migration, ...] = (_first_tables, _index_of_news, _rate_limits, _hosts, _commands)
+def _reservations(connection: Connection) -> None:
+    """Add the time of the last reservation to a rate limit; later ones show by it that the clock was set back."""
+    connection.execute(text("ALTER TABLE agentflow_rates ADD COLUMN at DOUBLE PRECISION"))
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    _first_tables,
+    _index_of_news,
+    _rate_limits,
+    _hosts,
+    _commands,
+    _reservations,
+)
 """All migrations, in order. A released migration never changes."""
 
 

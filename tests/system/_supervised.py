@@ -120,10 +120,11 @@ def endpoint(
     same: bool = False,
     hold_after: int | None = None,
     down_after: int | None = None,
+    log: Path | None = None,
 ) -> Generator[Endpoint]:
     """Fake endpoint in its own process."""
     serving = fake_endpoint(
-        delay_ms=delay_ms, faults=faults, same=same, hold_after=hold_after, down_after=down_after
+        delay_ms=delay_ms, faults=faults, same=same, hold_after=hold_after, down_after=down_after, log=log
     )
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving) as url:
         yield Endpoint(url)

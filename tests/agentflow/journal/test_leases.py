@@ -43,7 +43,10 @@ class Model:
             seed
             for seed in self.seeds
             if seed.index not in self.done
-            and (seed.index not in self.leases or self.leases[seed.index][1] <= self.now)
+            and (
+                seed.index not in self.leases
+                or (self.leases[seed.index][1] <= self.now and self.leases[seed.index][0] != owner)
+            )
         ][:limit]
         for seed in free:
             self.leases[seed.index] = (owner, self.now + LEASE)
@@ -224,13 +227,41 @@ async def test_a_claim_reads_the_holders_only_if_an_unknown_process_of_this_mach
 
 @pytest.mark.promise("journal:leases:clock")
 async def test_leases_use_the_clock_of_the_database(journal: Journal) -> None:
-    run = await journal.open_run("run", {}, lease_seconds=1e-6)
-    held = await journal.open_run("held", {}, lease_seconds=3600)
-    for one in (run, held):
-        await one.add_seeds([NewSeed("a")])
-        await one.claim("first", 1)
-    assert len(await run.claim("second", 1)) == 1
-    assert await held.claim("second", 1) == []
+    for name, seconds, free in (("run", 1e-6, 1), ("held", 3600, 0)):
+        first, second = [await journal.open_run(name, {}, lease_seconds=seconds) for _ in range(2)]
+        await first.add_seeds([NewSeed("a")])
+        await first.claim("first", 1)
+        assert len(await second.claim("second", 1)) == free
+
+
+@pytest.mark.promise("journal:leases:suspended")
+async def test_a_process_that_was_suspended_does_not_claim_its_own_seeds_again(url: str) -> None:
+    time = [0.0]
+    async with open_journal(url, now=lambda: time[0]) as one, open_journal(url, now=lambda: time[0]) as two:
+        first, second = await one.open_run("run", {}), await two.open_run("run", {})
+        seeds = await first.add_seeds([NewSeed("a"), NewSeed("b"), NewSeed("c")])
+        assert await first.claim("first", 2) == seeds[:2]
+        time[0] = 3600
+        assert await first.claim("first", 1) == seeds[2:]
+        assert await second.claim("second", 1) == seeds[:1]
+        await second.release("second")
+        assert await first.claim("first", 3) == seeds[:1]
+
+
+@pytest.mark.promise("journal:leases:clock")
+async def test_a_clock_that_is_set_back_makes_no_lease_longer(url: str) -> None:
+    time = [7200.0]
+    async with open_journal(url, now=lambda: time[0]) as one, open_journal(url, now=lambda: time[0]) as two:
+        first, second = await one.open_run("run", {}), await two.open_run("run", {})
+        seeds = await first.add_seeds([NewSeed("a"), NewSeed("b")])
+        await first.claim("first", 2)
+        time[0] -= 29
+        assert await second.claim("second", 2) == []
+        time[0] -= 3600
+        await first.renew("first")
+        assert await second.claim("second", 2) == []
+        time[0] -= 3600
+        assert await second.claim("second", 2) == seeds
 
 
 class ForgetfulDatabase(JournalDatabase):

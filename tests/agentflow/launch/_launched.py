@@ -4,14 +4,18 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import text
+import anyio
+import psutil
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal import JournalReader, open_reader
@@ -21,6 +25,8 @@ from tests.system._supervised import Endpoint, endpoint, settings, wait_for
 if TYPE_CHECKING:
     from subprocess import Popen
 
+ROUNDS = [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(0)])]
+"""Numbers of disturbances."""
 CALLS = ("plan", "node", "facts", "aliases", "word", "translate", "read", "recall")
 """First parts of the keys of model calls."""
 COMMANDS = ("synth", "rollout", "eval")
@@ -92,12 +98,36 @@ class Shared:
         found = self._ask("SELECT key, body FROM agentflow_entries WHERE seed >= 0")
         return sum(_calls(bytes(body)) for key, body in found if key.partition("/")[0] in CALLS)
 
-    def wait_for_holders(self, process: "Popen[str]", number: int) -> dict[str, str]:
-        """Wait until so many processes hold seeds, and return them."""
+    def takeovers(self) -> int:
+        """Return how many times a seed was claimed that somebody had claimed before."""
+        return sum(row[0] - 1 for row in self._ask("SELECT claims FROM agentflow_seeds WHERE claims > 0"))
+
+    def end_lease(self, owner: str) -> None:
+        """Let the lease of an owner run out now."""
+        address = make_url(self.url).set(drivername="postgresql+asyncpg")
+
+        async def change() -> None:
+            engine = create_async_engine(address)
+            async with engine.begin() as connection:
+                ended = text("UPDATE agentflow_seeds SET until = 0 WHERE owner = :owner")
+                await connection.execute(ended, {"owner": owner})
+            await engine.dispose()
+
+        anyio.run(change)
+
+    def wait_for_holders(
+        self, process: "Popen[str]", number: int, at: Endpoint | None = None
+    ) -> dict[str, str]:
+        """Wait until so many processes hold seeds, and return them.
+
+        :param at: endpoint that answers a few calls meanwhile: a process learns by its next results that it has lost a seed.
+        """
         found: dict[str, str] = {}
 
         def enough() -> bool:
             assert process.poll() is None, finish(process)
+            if at is not None:
+                let_pass(at, 1)
             found.clear()
             found.update(self.holders())
             return len(found) == number
@@ -123,6 +153,58 @@ def _rows(reader: JournalReader, query: str) -> list[tuple[Any, Any]]:
 def _calls(body: bytes) -> int:
     calls: int = json.loads(body)["usage"]["calls"]
     return calls
+
+
+class Disturbances:
+    """Moments of disturbances, and the calls that may be made again after each."""
+
+    def __init__(self, shared: Shared, log: Path) -> None:
+        """Describe them.
+
+        :param log: log of the endpoint.
+        """
+        self._shared = shared
+        self._log = log
+        self._moments: list[tuple[int, int]] = []
+
+    def add(self) -> None:
+        """Note a disturbance: calls that are not recorded now may be made again."""
+        bodies = self._bodies()
+        self._moments.append((len(bodies), len(set(bodies)) - self._shared.recorded_calls()))
+
+    def repeated(self) -> tuple[int, int]:
+        """Return how many calls from before a disturbance were made again after it, and how many may be."""
+        bodies = self._bodies()
+        ends = [count for count, _ in self._moments[1:]] + [len(bodies)]
+        again = sum(
+            body in set(bodies[:count])
+            for (count, _), end in zip(self._moments, ends, strict=True)
+            for body in bodies[count:end]
+        )
+        return again, sum(lost for _, lost in self._moments)
+
+    def _bodies(self) -> list[bytes]:
+        return self._log.read_bytes().splitlines()
+
+
+def let_pass(at: Endpoint, calls: int) -> None:
+    """Answer the calls held back and some more, and hold back those after them."""
+    at.release()
+    at.hold(calls)
+
+
+@contextmanager
+def suspended(processes: Iterable[psutil.Process]) -> Generator[None]:
+    """Suspend processes while a block runs."""
+    stopped = list(processes)
+    for process in stopped:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def pid_of(owner: str) -> int:

@@ -14,12 +14,11 @@ from sqlalchemy import make_url
 from tests._postgres import PostgresServer
 from tests.agentflow.cli._programs import run_here
 from tests.agentflow.launch._cluster import HEAD, MEMBER, Cluster, cluster, relayed
-from tests.agentflow.launch._launched import COMMANDS, Shared, ended, files, kill, one_machine, words
+from tests.agentflow.launch._launched import COMMANDS, ROUNDS, Shared, ended, files, kill, one_machine, words
 from tests.system._supervised import Endpoint, endpoint, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
-ROUNDS = [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(0)])]
 BEFORE = 4
 """Calls answered before workers of two machines hold seeds."""
 

@@ -13,6 +13,7 @@ from tests._postgres import PostgresServer, postgres_server
 from tests.agentflow.cli._programs import run_here
 from tests.agentflow.launch._launched import (
     COMMANDS,
+    ROUNDS,
     Shared,
     ended,
     files,
@@ -24,7 +25,6 @@ from tests.agentflow.launch._launched import (
 )
 from tests.system._supervised import endpoint, wait_for
 
-ROUNDS = [3, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(0)])]
 BEFORE = 4
 """Calls answered before two workers hold seeds."""
 
