@@ -5,6 +5,7 @@ import signal
 import stat
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Protocol, TextIO
 
@@ -56,7 +57,9 @@ def watch_run(
 
     def report() -> None:
         if stopped is not None:
-            sys.stderr.write(f"agentflow: {printable(stopped.message)}\n")
+            # On a full disk the reason may still fit into the report.
+            with suppress(OSError):
+                sys.stderr.write(f"agentflow: {printable(stopped.message)}\n")
         if not as_json:
             show()
             return

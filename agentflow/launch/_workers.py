@@ -1,6 +1,8 @@
 """Workers of this machine: ordinary run processes, restarted when they crash, that share a journal."""
 
+import errno
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from agentflow.actors import (
     RestartLimitReached,
     Supervisor,
 )
+from agentflow.errors import StopCause
 
 MAX_RESTARTS: Final = 10
 """Number of restarts of a worker in a minute after which it counts as failed."""
@@ -32,6 +35,7 @@ _FAILED: Final = (1, 2)
 _STOPPED: Final = 3
 _INTERRUPTED: Final = 130
 _TAIL: Final = 64 * 1024
+"""Bytes read from the end of what a run printed, and the room on the disk below which it could not print."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,9 @@ def _end_of(status: int, output: Path, errors: Path) -> WorkerEnd:
     try:
         printed = msgspec.json.decode(said, type=_Printed)
     except msgspec.DecodeError:
+        if shutil.disk_usage(output.parent).free < _TAIL:
+            why = f"can't be written: {os.strerror(errno.ENOSPC)}; fix it and run the same command again"
+            return WorkerEnd(_STOPPED, f"{output.parent.parent}: {why}", StopCause.JOURNAL)
         printed = _Printed()
     if printed.stopped is not None:
         return WorkerEnd(status, printed.stopped.message, printed.stopped.cause)

@@ -274,7 +274,8 @@ def test_a_full_disk_of_the_workers_ends_a_launch_with_one_line_and_the_same_com
                 fill(disk)
                 at.release()
                 said = ended(process, 3)
-            assert NO_ROOM in said.splitlines()[-1]
+            reason = "can't be written: No space left on device; fix it and run the same command again"
+            assert said.splitlines()[-1].endswith(reason)
             assert "Traceback" not in said
             (disk / "ballast").unlink()
         with launched(tmp_path, shared.url, command) as process:
