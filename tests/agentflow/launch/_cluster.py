@@ -30,6 +30,8 @@ _TUNING = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
 
+_SLOW = ("root", "tbf", "rate", "240kbit", "burst", "4kb", "latency", "60s")
+
 
 class Cluster:
     """Machines with their addresses, and the raylets that run."""
@@ -60,7 +62,7 @@ class Cluster:
         _ip("addr", "add", f"{self.bridge}/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
         for machine, address in self.addresses.items():
-            space, link = self.namespace(machine), f"{self._mark}{machine[0]}"
+            space, link = self.namespace(machine), self._link(machine)
             _ip("netns", "add", space)
             stack.callback(_ip, "netns", "del", space)
             _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", space)
@@ -93,6 +95,40 @@ class Cluster:
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
+    @contextmanager
+    def cut(self, machine: str) -> Generator[None]:
+        """Cut a machine off the network while a block runs."""
+        _ip("link", "set", self._link(machine), "down")
+        try:
+            yield
+        finally:
+            _ip("link", "set", self._link(machine), "up")
+
+    @contextmanager
+    def slow(self, machine: str) -> Generator[None]:
+        """Let a machine send and receive only 30 kB a second while a block runs."""
+        ends = (("dev", self._link(machine)), ("dev", "eth0"))
+        inside = ((), ("-n", self.namespace(machine)))
+        for end, where in zip(ends, inside, strict=True):
+            _run("tc", *where, "qdisc", "add", *end, *_SLOW)
+        try:
+            yield
+        finally:
+            for end, where in zip(ends, inside, strict=True):
+                _run("tc", *where, "qdisc", "del", *end, "root")
+
+    def losses(self) -> int:
+        """Return how many times Ray has noticed that a machine does not answer."""
+        log = (self._folder / "session_latest/logs/gcs_server.out").read_text(encoding="utf-8", errors="replace")
+        return log.count("health check failed")
+
+    def rejoin(self, machine: str) -> None:
+        """Start the raylet of a machine again once it has ended, because Ray had given the machine up."""
+        while any(_is_raylet(process) for process in self.processes(machine)):
+            psutil.wait_procs(self.processes(machine), timeout=0.1)
+        self.clear(machine)
+        self.start(machine)
+
     def environment(self) -> dict[str, str]:
         """Return the variables of its programs."""
         told = ("AGENTFLOW_", "OPENAI_", "RAY_", "PYTEST_")
@@ -114,10 +150,13 @@ class Cluster:
     def kill(self, machine: str) -> None:
         """Kill the raylet of a machine, as a crash does, and wait until nothing of the machine is left."""
         for process in self.processes(machine):
-            with suppress(psutil.Error):
-                if process.name() == "raylet":
+            if _is_raylet(process):
+                with suppress(psutil.Error):
                     process.kill()
         self.clear(machine)
+
+    def _link(self, machine: str) -> str:
+        return f"{self._mark}{machine[0]}"
 
     def clear(self, machine: str) -> None:
         """End what is left on a machine: Ray leaves its monitors, and workers take a moment to notice."""
@@ -181,5 +220,16 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
             end.shutdown(socket.SHUT_RDWR)
 
 
+def _is_raylet(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "raylet"
+    except psutil.Error:
+        return False
+
+
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, stdin=subprocess.DEVNULL)
+    _run("ip", *words)
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL)

@@ -11,10 +11,22 @@ from subprocess import Popen
 import pytest
 from sqlalchemy import make_url
 
-from tests._postgres import PostgresServer
+from tests._postgres import PostgresServer, postgres_server
 from tests.agentflow.cli._programs import run_here
 from tests.agentflow.launch._cluster import HEAD, MEMBER, Cluster, cluster, relayed
-from tests.agentflow.launch._launched import COMMANDS, ROUNDS, Shared, ended, files, kill, one_machine, words
+from tests.agentflow.launch._launched import (
+    COMMANDS,
+    ROUNDS,
+    Disturbances,
+    Shared,
+    ended,
+    files,
+    kill,
+    let_pass,
+    one_machine,
+    suspended,
+    words,
+)
 from tests.system._supervised import Endpoint, endpoint, wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -61,7 +73,7 @@ def launch(
     inside = () if outside else ("ip", "netns", "exec", machines.namespace(HEAD))
     on = f"ray://{machines.addresses[HEAD]}:10001" if outside else machines.address
     with ExitStack() as stack:
-        at = stack.enter_context(endpoint(hold_after=BEFORE))
+        at = stack.enter_context(endpoint(hold_after=BEFORE, log=folder / "log"))
         url = make_url(postgres.new_database())
         database = stack.enter_context(relayed(machines.bridge, postgres.port))
         model_port = make_url(at.url).port
@@ -141,6 +153,87 @@ def test_killed_workers_and_machines_change_no_byte_and_no_recorded_call_is_made
     assert files(tmp_path / "out") == whole
     assert counted["distinct_bodies"] == alone["distinct_bodies"]
     assert counted["repeated_bodies"] - alone["repeated_bodies"] <= unrecorded
+
+
+@pytest.mark.promise("launch:cluster:network")
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_a_network_that_is_slow_or_cut_for_a_moment_changes_nothing(
+    rounds: int, machines: Cluster, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    seeds = 6 if rounds < 6 else 12
+    whole, alone = one_machine("synth", seeds)
+    last = BEFORE
+    with launch("synth", machines, postgres, tmp_path, seeds) as running:
+        for number in range(rounds):
+            running.shared.wait_for_holders(running.process, 2)
+            running.at.wait_for(calls=last + 2)
+            # The answers are sent while the member is cut off or slow, and those of the other machine lead to its next call.
+            with machines.slow(MEMBER) if number % 2 else machines.cut(MEMBER):
+                running.at.release()
+                last = running.at.hold(1)
+                running.at.wait_for(calls=last)
+        running.at.release()
+        ended(running.process)
+        counted = running.at.stats()
+    assert running.shared.takeovers() == 0
+    assert files(tmp_path / "out") == whole
+    assert (counted["calls"], counted["repeated_bodies"]) == (alone["calls"], 0)
+
+
+@pytest.mark.promise("launch:cluster:network")
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_a_machine_that_is_away_for_longer_than_its_leases_loses_its_seeds_and_comes_back(
+    rounds: int, machines: Cluster, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    seeds = 3 * rounds
+    whole, alone = one_machine("synth", seeds)
+    with launch("synth", machines, postgres, tmp_path, seeds) as running:
+        shared, at = running.shared, running.at
+        disturbances = Disturbances(shared, tmp_path / "log")
+        for number in range(rounds):
+            holders = shared.wait_for_holders(running.process, 2)
+            (victim,) = (owner for owner, host in holders.items() if host == machines.addresses[MEMBER])
+            before = machines.losses()
+            with suspended(machines.processes(MEMBER)) if number % 2 else machines.cut(MEMBER):
+                disturbances.add()
+                shared.end_lease(victim)
+                let_pass(at, 2 * alone["calls"] // seeds)
+                wait_for(lambda victim=victim: victim not in shared.holders())
+                at.hold()
+                wait_for(lambda before=before: machines.losses() > before)
+            machines.rejoin(MEMBER)
+        at.release()
+        ended(running.process)
+        counted = at.stats()
+    assert shared.takeovers() >= rounds
+    assert files(tmp_path / "out") == whole
+    assert counted["distinct_bodies"] == alone["distinct_bodies"]
+    again, allowed = disturbances.repeated()
+    assert again <= allowed
+
+
+@pytest.mark.promise("launch:cluster:database")
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_a_database_that_is_killed_is_waited_for_on_both_machines(
+    rounds: int, machines: Cluster, tmp_path: Path
+) -> None:
+    seeds = 6 if rounds < 6 else 12
+    whole, alone = one_machine("synth", seeds)
+    last = BEFORE
+    with postgres_server() as server, launch("synth", machines, server, tmp_path, seeds) as running:
+        for _ in range(rounds):
+            running.shared.wait_for_holders(running.process, 2)
+            running.at.wait_for(calls=last + 2)
+            server.kill()
+            running.at.release()
+            last = running.at.hold(1)
+            server.start()
+        running.at.release()
+        ended(running.process)
+        counted = running.at.stats()
+        assert running.shared.takeovers() == 0
+    assert files(tmp_path / "out") == whole
+    assert (counted["calls"], counted["repeated_bodies"]) == (alone["calls"], 0)
 
 
 @pytest.mark.promise("launch:cluster:join")
