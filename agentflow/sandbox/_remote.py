@@ -108,9 +108,9 @@ class RemoteToolHost(ToolHost):
                 meta=None if timeout is None else {TIMEOUT_KEY: timeout},
             )
         except ToolFailure as failure:
-            return ToolResult.failed(failure)
+            return ToolResult.failed(_marked(failure))
         except MCPError as error:
-            return ToolResult.failed(failure_of(error, tool.name)).without_secrets()
+            return ToolResult.failed(_marked(failure_of(error, tool.name))).without_secrets()
         except (RuntimeError, ValidationError) as error:
             message = f"{tool.name}: the server's answer can't be read: {' '.join(str(error).split())}"
             return ToolResult.failed(ToolFailure(ErrorKind.FAILED, message)).without_secrets()
@@ -157,17 +157,29 @@ class RemoteToolHost(ToolHost):
 
     @asynccontextmanager
     async def _connect(self) -> AsyncGenerator[Client]:
-        token = self._token or local_token(self._url)
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
         timeout = httpx2.Timeout(None, connect=10.0)
+        hooks = {"request": [self._authorize]}
         async with (
-            httpx2.AsyncClient(transport=SteadyTransport(), headers=headers, timeout=timeout) as http,
+            httpx2.AsyncClient(transport=SteadyTransport(), event_hooks=hooks, timeout=timeout) as http,
             Client(
                 streamable_http_client(self._url, http_client=http, max_sse_event_size=None),
                 client_info=types.Implementation(name="agentflow", version="1"),
             ) as client,
         ):
             yield client
+
+    async def _authorize(self, request: httpx2.Request) -> None:
+        # Read for each request: a local server that was started again has another token.
+        token = self._token or local_token(self._url)
+        if token is not None:
+            request.headers["authorization"] = f"Bearer {token}"
+
+
+def _marked(failure: ToolFailure) -> ToolFailure:
+    """Tell a server that does not answer from a tool that is unavailable there."""
+    if failure.kind is not ErrorKind.UNAVAILABLE:
+        return failure
+    return ToolFailure(failure.kind, failure.message, {"server_lost": True})
 
 
 async def _drop(hosted: Hosted[Client]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
-from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
 from agentflow.models import Model
 from agentflow.sandbox import Image, Sandbox, TextContent, ToolResult
 from agentflow.team._messages import command_messages
@@ -38,6 +38,8 @@ PutBlob: TypeAlias = Callable[[bytes, str], Awaitable[Blob]]
 """Stores bytes of a MIME type as a blob."""
 RETRIES = 3
 PAUSE = Backoff(initial=0.2, factor=2.0, maximum=2.0)
+SERVER_SECONDS = 60.0
+"""Time for which a tool server that does not answer is waited for."""
 _TRANSIENT = (ErrorKind.BUSY, ErrorKind.UNAVAILABLE)
 
 
@@ -118,18 +120,27 @@ async def is_repeatable(sandbox: Sandbox, action: Action) -> bool:
 
 
 async def _call(sandbox: Sandbox, action: Action, clock: Clock) -> ToolResult:
-    """Call a tool, and retry if it could not be reached and the call is repeatable."""
-    result = await sandbox.execute(action.tool, action.arguments)
-    for failures in range(1, RETRIES + 1):
+    """Call a tool, and retry if it could not be reached and the call is repeatable.
+
+    :raises RunStopped: if its server does not answer for `SERVER_SECONDS`: that says nothing about the call.
+    """
+    failures, began = 0, clock.now()
+    while True:
+        result = await sandbox.execute(action.tool, action.arguments)
         if (
             result.error is None
             or result.error.kind not in _TRANSIENT
             or not await is_repeatable(sandbox, action)
         ):
-            break
+            return result
+        failures += 1
+        if result.data.get("server_lost") is True:
+            if clock.now() - began >= SERVER_SECONDS:
+                message = f"no tool server answers: {result.error.message} Run the same command to resume."
+                raise RunStopped(StopCause.SANDBOX, message)
+        elif failures > RETRIES:
+            return result
         await clock.sleep(PAUSE.delay(failures))
-        result = await sandbox.execute(action.tool, action.arguments)
-    return result
 
 
 async def _observation(result: ToolResult, put_blob: PutBlob) -> Observation:

@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from subprocess import Popen
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.agentflow.cli._programs import environment, finish, running
 from tests.system._flaky import failure_of
 from tests.system._supervised import (
     PROGRAM,
+    Endpoint,
     calls_of,
     contents,
     endpoint,
@@ -201,47 +204,43 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.mark.promise("system:faults:postgres")
-def test_a_run_survives_ten_seconds_without_its_database(
-    own_postgres: PostgresServer, tmp_path: Path
-) -> None:
-    url = own_postgres.new_database()
+class Away(NamedTuple):
+    """A synthesis whose database was killed."""
+
+    process: Popen[str]
+    """Its process."""
+    at: Endpoint
+    """Its endpoint, which holds back a call."""
+    words: tuple[str, ...]
+    """Its arguments."""
+
+
+@contextmanager
+def without_database(server: PostgresServer, folder: Path) -> Generator[Away]:
+    """Run a synthesis, and kill its database while a call is in flight."""
+    url = server.new_database()
     with endpoint(hold_after=15) as at:
-        words = (*settings(tmp_path), *at.words)
-        with running(
-            PROGRAM, "--json", *words, f"journal={url}", cwd=tmp_path, python=sys.executable
-        ) as process:
+        words = (*settings(folder), *at.words, f"journal={url}")
+        with running(PROGRAM, "--json", *words, cwd=folder, python=sys.executable) as process:
             at.wait_for(calls=16)
-            own_postgres.stop("immediate")
-            at.release()
-            gone = moment(follow(process, lambda line: "does not answer" in line["event"]))
-            follow(process, lambda line: moment(line) >= gone + AWAY_SECONDS)
-            own_postgres.start()
-            status, out, err = finish(process)
-        assert status == 0, err
-        assert at.stats()["most_per_body"] == 1, "nothing was asked again"
-    assert json.loads(out)["report"]["seeds"] == 6
-    assert contents(tmp_path / "out") == undisturbed().files
+            server.kill()
+            yield Away(process, at, words)
 
 
 @pytest.mark.promise("system:faults:postgres")
+@pytest.mark.parametrize("seconds", [0, AWAY_SECONDS])
 def test_a_run_survives_a_kill_of_its_database_and_does_nothing_twice(
-    own_postgres: PostgresServer, tmp_path: Path
+    seconds: int, own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    url = own_postgres.new_database()
-    with endpoint(hold_after=15) as at:
-        words = (*settings(tmp_path), *at.words)
-        with running(
-            PROGRAM, "--json", *words, f"journal={url}", cwd=tmp_path, python=sys.executable
-        ) as process:
-            at.wait_for(calls=16)
-            own_postgres.kill()
-            at.release()
-            follow(process, lambda line: "does not answer" in line["event"])
-            own_postgres.start()
-            status, out, err = finish(process)
+    with without_database(own_postgres, tmp_path) as away:
+        away.at.release()
+        gone = moment(follow(away.process, lambda line: "does not answer" in line["event"]))
+        if seconds:
+            follow(away.process, lambda line: moment(line) >= gone + seconds)
+        own_postgres.start()
+        status, out, err = finish(away.process)
         assert status == 0, err
-        assert at.stats()["most_per_body"] == 1, "nothing was asked again"
+        assert away.at.stats()["most_per_body"] == 1, "nothing was asked again"
     assert json.loads(out)["report"]["seeds"] == 6
     assert contents(tmp_path / "out") == undisturbed().files
 
@@ -250,15 +249,10 @@ def test_a_run_survives_a_kill_of_its_database_and_does_nothing_twice(
 def test_a_run_that_is_killed_together_with_its_database_is_resumed_by_the_same_command(
     own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    url = own_postgres.new_database()
-    with endpoint(hold_after=15) as at:
-        words = (*settings(tmp_path), *at.words, f"journal={url}")
-        with running(PROGRAM, "--json", *words, cwd=tmp_path, python=sys.executable) as process:
-            at.wait_for(calls=16)
-            own_postgres.kill()
-            process.kill()
-            process.wait()
-        at.release()
+    with without_database(own_postgres, tmp_path) as away:
+        away.process.kill()
+        away.process.wait()
+        away.at.release()
         own_postgres.start()
-        supervise(tmp_path, *words)
+        supervise(tmp_path, *away.words)
     assert contents(tmp_path / "out") == undisturbed().files

@@ -2,8 +2,9 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -13,7 +14,7 @@ import pytest
 
 from agentflow.serving._server import kept_port
 from tests._postgres import PostgresServer, postgres_server
-from tests.agentflow.cli._programs import running, until_it_says
+from tests.agentflow.cli._programs import run_here, running, until_it_says
 from tests.agentflow.launch._launched import (
     ROUNDS,
     Disturbances,
@@ -28,7 +29,7 @@ from tests.agentflow.launch._launched import (
     words,
 )
 from tests.system._flaky import FLAKY
-from tests.system._supervised import endpoint, wait_for
+from tests.system._supervised import endpoint, settings, wait_for
 
 BEFORE = 4
 """Calls answered before two workers hold seeds."""
@@ -210,7 +211,6 @@ def test_a_clock_of_the_database_that_jumps_loses_nothing(
                 at.release()
                 ended(process)
             counted = at.stats()
-            print("TAKE", shared.takeovers(), counted, disturbances.repeated())
     finally:
         own.__exit__(None, None, None)
     assert files(tmp_path / "out") == whole
@@ -282,4 +282,47 @@ def test_a_full_disk_of_the_workers_ends_a_launch_with_one_line_and_the_same_com
             ended(process)
         counted = at.stats()
     assert files(tmp_path / "out") == whole
+    assert (counted["calls"], counted["repeated_bodies"]) == (alone["calls"], 0)
+
+
+@contextmanager
+def tool_server(folder: Path, port: int) -> Generator[psutil.Process]:
+    """Serve the tools of a launch while a block runs."""
+    arguments = ("--http", f"127.0.0.1:{port}", "--log-level", "info")
+    with running("mcp_servers", FLAKY, *arguments, cwd=folder, python=sys.executable) as process:
+        until_it_says(process, "/mcp")
+        yield psutil.Process(process.pid)
+
+
+@pytest.mark.promise("launch:tools")
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_a_killed_tool_server_is_waited_for_and_no_failure_is_recorded(
+    rounds: int, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    seeds = 6 if rounds < 6 else 12
+    shared, last = Shared(postgres.new_database()), BEFORE
+    with kept_port("127.0.0.1") as port, ExitStack() as stack, ExitStack() as servers:
+        servers.enter_context(tool_server(tmp_path, port))
+        address = f"http://127.0.0.1:{port}"
+        named = settings(tmp_path, seeds=seeds, resource_init_configs={}, sandbox_server_url=address)
+        command = ["synth", *named, "max_open_trees=1"]
+        # The address of the server is a part of the ids of trees.
+        with endpoint() as calm:
+            done = run_here(*command, *calm.words, "output_dir=alone", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            alone = calm.stats()
+        at = stack.enter_context(endpoint(hold_after=BEFORE))
+        with launched(tmp_path, shared.url, [*command, *at.words]) as process:
+            for _ in range(rounds):
+                shared.wait_for_holders(process, 2)
+                at.wait_for(calls=last + 2)
+                servers.close()
+                # The next calls of tools find no server.
+                at.release()
+                last = at.hold(1)
+                servers.enter_context(tool_server(tmp_path, port))
+            at.release()
+            ended(process)
+        counted = at.stats()
+    assert files(tmp_path / "out") == files(tmp_path / "alone")
     assert (counted["calls"], counted["repeated_bodies"]) == (alone["calls"], 0)

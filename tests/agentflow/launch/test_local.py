@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from agentflow.journal import NewSeed, open_journal, open_reader
-from tests._postgres import PostgresServer, postgres_server
+from tests._postgres import PostgresServer
 from tests.agentflow.cli._programs import run_here
 from tests.agentflow.launch._launched import (
     COMMANDS,
@@ -72,20 +72,6 @@ def test_killed_workers_are_restarted_and_no_recorded_call_is_made_again(
     assert files(tmp_path / "out") == whole
     assert counted["distinct_bodies"] == alone["distinct_bodies"]
     assert counted["repeated_bodies"] - alone["repeated_bodies"] <= unrecorded
-
-
-@pytest.mark.promise("launch:database")
-def test_a_restart_of_the_database_is_waited_for(tmp_path: Path) -> None:
-    whole, _ = one_machine("synth")
-    with postgres_server() as server, endpoint(hold_after=BEFORE) as at:
-        url = server.new_database()
-        with launched(tmp_path, url, words("synth", tmp_path, at)) as process:
-            Shared(url).wait_for_holders(process, 2)
-            server.stop("immediate")
-            at.release()
-            server.start()
-            ended(process)
-    assert files(tmp_path / "out") == whole
 
 
 @pytest.mark.promise("launch:statuses")
