@@ -1,6 +1,5 @@
 """Journal in a Postgres database shared by many machines."""
 
-import asyncio
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -84,8 +83,7 @@ def _notice_silence(connection: DBAPIConnection, _record: object) -> None:
     driver: object = connection.driver_connection
     assert isinstance(driver, asyncpg.Connection)
     # The driver has no setting for it.
-    transport: asyncio.Transport = driver._transport  # pyright: ignore
-    own: socket.socket = transport.get_extra_info("socket")
+    own: socket.socket = driver._transport.get_extra_info("socket")  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportAttributeAccessIssue]
     if own.family != socket.AF_UNIX and sys.platform == "linux":
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_SECONDS // _PROBES)

@@ -119,7 +119,9 @@ class Cluster:
 
     def losses(self) -> int:
         """Return how many times Ray has noticed that a machine does not answer."""
-        log = (self._folder / "session_latest/logs/gcs_server.out").read_text(encoding="utf-8", errors="replace")
+        log = (self._folder / "session_latest/logs/gcs_server.out").read_text(
+            encoding="utf-8", errors="replace"
+        )
         return log.count("health check failed")
 
     def rejoin(self, machine: str) -> None:

@@ -55,8 +55,9 @@ class FakeClock:
         self._environment = {
             "LD_PRELOAD": str(library),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_DISABLE_SHM": "1",
         }
 
     @contextmanager
@@ -269,7 +270,10 @@ def test_a_full_disk_of_the_workers_ends_a_launch_with_one_line_and_the_same_com
     with small_disk(tmp_path, 4) as disk, endpoint(hold_after=BEFORE) as at:
         command = words("synth", tmp_path, at)
         for _ in range(rounds):
-            with patch.dict(os.environ, {"TMPDIR": str(disk)}), launched(tmp_path, shared.url, command) as process:
+            with (
+                patch.dict(os.environ, {"TMPDIR": str(disk)}),
+                launched(tmp_path, shared.url, command) as process,
+            ):
                 wait_for(lambda: any(disk.glob("*/files/settings.yaml")))
                 fill(disk)
                 at.release()
