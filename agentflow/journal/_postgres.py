@@ -4,7 +4,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] - it is typed, and does not say so
@@ -53,7 +53,7 @@ _SILENT_SECONDS = 30
 """Time after which an end that does not answer is given up: by the client, whose network may be cut, and by the server, where
 a transaction of a machine that has stopped would keep its locks."""
 _PROBES = 3
-_SERVER_SETTINGS = {
+SERVER_SETTINGS = {
     "idle_in_transaction_session_timeout": f"{_SILENT_SECONDS}s",
     "tcp_keepalives_idle": f"{_SILENT_SECONDS // _PROBES}s",
     "tcp_keepalives_interval": f"{_SILENT_SECONDS // _PROBES}s",
@@ -62,7 +62,7 @@ _SERVER_SETTINGS = {
 }
 
 
-def _engine(url: URL, size: int, **settings: str) -> AsyncEngine:
+def make_engine(url: URL, size: int, **settings: str) -> AsyncEngine:
     """Return an engine with at most `size` connections, each with these settings of the server."""
     query = dict(url.query)
     if "sslmode" in query:
@@ -72,7 +72,7 @@ def _engine(url: URL, size: int, **settings: str) -> AsyncEngine:
         url.set(drivername="postgresql+asyncpg", query=query),
         pool_size=size,
         max_overflow=0,
-        connect_args={"timeout": 10, "server_settings": {**_SERVER_SETTINGS, **settings}},
+        connect_args={"timeout": 10, "server_settings": {**SERVER_SETTINGS, **settings}},
     )
     event.listen(engine.sync_engine, "connect", _notice_silence)
     return engine
@@ -80,10 +80,9 @@ def _engine(url: URL, size: int, **settings: str) -> AsyncEngine:
 
 def _notice_silence(connection: DBAPIConnection, _record: object) -> None:
     """Let the kernel end a connection whose server is silent; a reply would be waited for forever."""
-    driver: object = connection.driver_connection
-    assert isinstance(driver, asyncpg.Connection)
     # The driver has no setting for it.
-    own: socket.socket = driver._transport.get_extra_info("socket")  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportAttributeAccessIssue]
+    driver: Any = connection.driver_connection
+    own: socket.socket = driver._transport.get_extra_info("socket")
     if own.family != socket.AF_UNIX and sys.platform == "linux":
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_SECONDS // _PROBES)
@@ -99,7 +98,7 @@ class Postgres:
         self.url = url
         """Its URL."""
         self.shown = url.render_as_string(hide_password=True)
-        self._engine = _engine(url, _READERS + 1)
+        self._engine = make_engine(url, _READERS + 1)
         self._readers = anyio.CapacityLimiter(_READERS)
         self._writing: AsyncConnection | None = None
 
@@ -201,7 +200,7 @@ class ReadOnlyPostgres:
         self.shown = url.render_as_string(hide_password=True)
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(start_blocking_portal())
-        self._engine = _engine(url, _READERS, default_transaction_read_only="on")
+        self._engine = make_engine(url, _READERS, default_transaction_read_only="on")
 
     def read(self, ask: Callable[[Connection], T]) -> T:
         """Run a query."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -18,7 +19,7 @@ from agentflow.errors import RunStopped, StopCause
 from agentflow.journal import NewSeed, Run, open_journal
 from agentflow.journal._backend import DatabaseFailure
 from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._postgres import _SERVER_SETTINGS, _engine
+from agentflow.journal._postgres import SERVER_SETTINGS, make_engine
 from agentflow.journal._schema import runs
 from agentflow.testing import VirtualClock
 from tests._postgres import PostgresServer, postgres_server
@@ -205,11 +206,11 @@ async def test_a_server_that_starts_after_the_run_is_waited_for(own_postgres: Po
 async def test_a_transaction_of_a_stopped_client_keeps_no_lock(
     own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(_SERVER_SETTINGS, "idle_in_transaction_session_timeout", "100ms")
+    monkeypatch.setitem(SERVER_SETTINGS, "idle_in_transaction_session_timeout", "100ms")
     url = own_postgres.new_database()
     async with open_journal(url) as journal:
         run = await journal.open_run("run", {})
-        engine = _engine(make_url(url), 1)
+        engine = make_engine(make_url(url), 1)
         connection = await engine.connect()
         lock = select(runs.c.id).with_for_update()
         await connection.execute(lock)
@@ -224,12 +225,12 @@ async def test_a_transaction_of_a_stopped_client_keeps_no_lock(
 
 @pytest.mark.promise("journal:connections")
 async def test_both_ends_of_a_connection_look_for_a_peer_that_is_silent(own_postgres: PostgresServer) -> None:
-    engine = _engine(make_url(own_postgres.new_database()), 1)
+    engine = make_engine(make_url(own_postgres.new_database()), 1)
     async with engine.connect() as connection:
-        for name, value in (("tcp_keepalives_idle", "10"), ("tcp_user_timeout", "30s")):
+        for name, value in (("tcp_keepalives_idle", "10"), ("tcp_user_timeout", "30000")):
             assert await connection.scalar(text(f"SHOW {name}")) == value
-        raw = await connection.get_raw_connection()
-        own = raw.driver_connection._transport.get_extra_info("socket")  # pyright: ignore
+        raw: Any = (await connection.get_raw_connection()).driver_connection
+        own: socket.socket = raw._transport.get_extra_info("socket")
         assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
     await engine.dispose()
