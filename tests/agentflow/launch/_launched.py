@@ -73,8 +73,9 @@ def launched(folder: Path, journal: str, command: Sequence[str], *options: str) 
 
 def ended(process: "Popen[str]", status: int = 0) -> str:
     """Wait for the end of a launch, check its status, and return what it said on stderr."""
-    found, _, err = finish(process)
-    assert found == status, err
+    # Without a limit of its own: programs with a changed clock are slow on a busy machine.
+    _, err = process.communicate()
+    assert process.returncode == status, err
     return err
 
 
