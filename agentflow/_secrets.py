@@ -328,7 +328,9 @@ def _secret_words(words: list[str]) -> Iterator[str]:
         last = name.rpartition(".")[2]
         if equals and (is_secret_name(last) or last == "tokens" or value[:1] in ("{", "[") or "://" in value):
             yield value
-        elif before.startswith("--") and is_secret_name(before) and not word.startswith("-"):
+        elif (
+            before.startswith("--") and not word.startswith("-") and (is_secret_name(before) or "://" in word)
+        ):
             yield word
         before = word
 

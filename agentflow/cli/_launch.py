@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import anyio
 
-from agentflow._secrets import is_secret_name
+from agentflow._secrets import is_secret_name, mask_settings
 from agentflow.cli._arguments import LAUNCHED
 from agentflow.cli._display import RunView
 from agentflow.cli._main import main, parse_command
@@ -136,7 +136,8 @@ def _worker_words(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]
     plain, hidden = ["control=false"] if words[0] == "synth" else [], dict[str, str]()
     for word in reversed(words):
         name, equals, value = word.partition("=")
-        if equals and (name == "journal" or is_secret_name(name)) and "${" not in value:
+        secret = name == "journal" or is_secret_name(name) or mask_settings(value) != value
+        if equals and secret and "${" not in value:
             hidden.setdefault(f"AGENTFLOW_{name.upper().replace('.', '__')}", value)
         elif word != "--json":
             plain.insert(0, word)

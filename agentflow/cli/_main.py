@@ -285,6 +285,10 @@ def _describe_export(parser: argparse.ArgumentParser) -> None:
 def _describe_serve_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="directory of its weights, or its name on the hub")
     describe_settings(parser)
+    what = "register it as a replica of its model in this database, postgresql://user@host/database"
+    parser.add_argument("--register", default="", metavar="DATABASE", help=what)
+    what = "base URL by which other machines reach it (default: http://HOST:PORT/v1)"
+    parser.add_argument("--address", default="", metavar="URL", help=what)
     parser.add_argument("--json", action="store_true", help="print its address as JSON")
 
 

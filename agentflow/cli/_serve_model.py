@@ -6,11 +6,14 @@ import os
 import signal
 import sys
 import tempfile
+from functools import partial
 
 import anyio
 
 from agentflow.cli._output import Exit
-from agentflow.serving import ModelServer, ServingSettings
+from agentflow.errors import ConfigurationError
+from agentflow.models import has_replicas
+from agentflow.serving import ModelServer, ServingSettings, keep_registered
 from agentflow.settings import load_settings
 
 
@@ -20,10 +23,14 @@ def run_serve_model(given: argparse.Namespace) -> int:
     :raises AgentFlowError: one line, if it can't be served.
     """
     settings = load_settings(ServingSettings, given.config, [f"model={given.model}", *given.settings])
-    return anyio.run(_serve, settings, given.json)
+    if given.address and not given.register:
+        raise ConfigurationError("--address: the server is not registered; add --register, or leave it out")
+    if given.register and not has_replicas(given.register):
+        raise ConfigurationError("--register: write postgresql://user@host/database")
+    return anyio.run(_serve, settings, given)
 
 
-async def _serve(settings: ServingSettings, as_json: bool) -> int:
+async def _serve(settings: ServingSettings, given: argparse.Namespace) -> int:
     ended = Exit.DONE
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with anyio.create_task_group() as tasks:
@@ -39,17 +46,20 @@ async def _serve(settings: ServingSettings, as_json: bool) -> int:
                 with tempfile.NamedTemporaryFile("w", prefix="agentflow-key-") as key:
                     key.write(server.key)
                     key.flush()
-                    _show(server, key.name, as_json)
+                    show = partial(_show, server, key.name, given.json)
                     # The server runs until a signal; that is its regular end.
+                    if given.register:
+                        await keep_registered(server, given.register, given.address, registered=show)
+                    show()
                     await anyio.sleep_forever()
     return ended
 
 
-def _show(server: ModelServer, key: str, as_json: bool) -> None:
+def _show(server: ModelServer, key: str, as_json: bool, registered: str = "") -> None:
     if as_json:
-        sys.stdout.write(
-            json.dumps({"url": server.url, "model": server.model, "key_file": key, "pid": os.getpid()}) + "\n"
-        )
+        said = {"url": server.url, "model": server.model, "key_file": key, "pid": os.getpid()}
+        sys.stdout.write(json.dumps({**said, **({"registered": registered} if registered else {})}) + "\n")
     else:
-        sys.stdout.write(f"{server.model} is served at {server.url}; its key is in {key}\n")
+        known = f"; it is registered as {registered}" if registered else ""
+        sys.stdout.write(f"{server.model} is served at {server.url}; its key is in {key}{known}\n")
     sys.stdout.flush()

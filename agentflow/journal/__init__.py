@@ -14,11 +14,21 @@ if TYPE_CHECKING:
     from agentflow.journal._leases import Counts, has_died, this_process
     from agentflow.journal._news import JournalNews
     from agentflow.journal._reader import JournalReader, StoredRun, StoredSeed, open_reader
+    from agentflow.journal._replicas import (
+        LEASE_SECONDS,
+        REFRESH_SECONDS,
+        Publication,
+        Replica,
+        ReplicaTable,
+        open_replicas,
+    )
     from agentflow.journal._run import Run, RunCommands
     from agentflow.journal._seeds import NewSeed
     from agentflow.journal._writer import SeedTaken
 
 __all__ = [
+    "LEASE_SECONDS",
+    "REFRESH_SECONDS",
     "Counts",
     "Journal",
     "JournalNews",
@@ -26,6 +36,9 @@ __all__ = [
     "MemoryPage",
     "NewSeed",
     "Page",
+    "Publication",
+    "Replica",
+    "ReplicaTable",
     "Run",
     "RunCommands",
     "SeedTaken",
@@ -35,6 +48,7 @@ __all__ = [
     "has_died",
     "open_journal",
     "open_reader",
+    "open_replicas",
     "this_process",
 ]
 
@@ -47,6 +61,14 @@ __getattr__ = lazy_exports(
         "._leases": ["Counts", "has_died", "this_process"],
         "._news": ["JournalNews"],
         "._reader": ["JournalReader", "StoredRun", "StoredSeed", "open_reader"],
+        "._replicas": [
+            "LEASE_SECONDS",
+            "REFRESH_SECONDS",
+            "Publication",
+            "Replica",
+            "ReplicaTable",
+            "open_replicas",
+        ],
         "._run": ["Run", "RunCommands"],
         "._seeds": ["NewSeed"],
         "._writer": ["SeedTaken"],

@@ -119,6 +119,30 @@ rates = Table(
 _SET_BACK = 10.0
 """Seconds by which a clock that was set back differs from one that another process has read a moment before."""
 
+services = Table(
+    "agentflow_services",
+    METADATA,
+    Column("url", Text, primary_key=True),
+    Column("model", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("weights", Integer, nullable=False),
+    Column("problem", Text),
+    Column("owner", Text, nullable=False),
+    Column("until", Double, nullable=False),
+)
+"""Model replicas by address, with the publication of weights that each handled last, owner and lease."""
+
+weights = Table(
+    "agentflow_weights",
+    METADATA,
+    Column("model", Text, primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("folder", Text, nullable=False),
+    Column("probe", LargeBinary),
+)
+"""Newest publication of weights of each model."""
+
 
 def put(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
     """Insert a row, or replace the one with its primary key."""
@@ -235,6 +259,24 @@ def _reservations(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE agentflow_rates ADD COLUMN at DOUBLE PRECISION"))
 
 
+_REPLICAS = """
+    CREATE TABLE agentflow_services (
+        url TEXT PRIMARY KEY, model TEXT NOT NULL, key TEXT NOT NULL, weights INTEGER NOT NULL, problem TEXT,
+        owner TEXT NOT NULL, until DOUBLE PRECISION NOT NULL
+    );
+    CREATE TABLE agentflow_weights (
+        model TEXT PRIMARY KEY, number INTEGER NOT NULL, version TEXT NOT NULL, folder TEXT NOT NULL, probe {blob}
+    )
+"""
+
+
+def _replicas(connection: Connection) -> None:
+    """Create the model replicas and their weights, which all runs of the database share."""
+    blob = "BLOB" if connection.dialect.name == "sqlite" else "BYTEA"
+    for statement in _REPLICAS.format(blob=blob).split(";"):
+        connection.execute(text(statement))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     _first_tables,
     _index_of_news,
@@ -242,6 +284,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _hosts,
     _commands,
     _reservations,
+    _replicas,
 )
 """All migrations, in order. A released migration never changes."""
 

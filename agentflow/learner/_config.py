@@ -168,7 +168,7 @@ class EngineSettings(Section):
     renamed: ClassVar[dict[str, str]] = {"name": "served_model_name"}
 
     base_url: EndpointUrl = ""
-    """URL of a running server that was started for training; empty: one is started."""
+    """URL of a running server that was started for training, or of the database with its replicas; empty: one is started."""
     api_key: SecretStr = SecretStr("")
     """API key of that server."""
     served_model_name: str = ""

@@ -20,7 +20,7 @@ from agentflow.learner._groups import EpisodeResult, Group, Sample
 from agentflow.learner._rows import Row
 from agentflow.learner._task_order import TaskDraw, TaskOrder
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
-from agentflow.models import OFFLINE, ModelSettings
+from agentflow.models import OFFLINE, ModelSettings, has_replicas
 from agentflow.rollout import Assignment
 from agentflow.scoring import Metric
 from agentflow.trajectory import Turn
@@ -107,6 +107,8 @@ async def models_at_engine(
 
 
 async def _only_model(config: TrainConfig) -> str:
+    if has_replicas(config.engine.base_url):
+        raise ConfigurationError("engine.served_model_name: name the model of the replicas")
     url = config.engine.base_url.rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {config.engine.api_key.get_secret_value()}"}
     try:

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.learner._config import FROZEN, POLICY
-from agentflow.models import ModelSettings
+from agentflow.models import ModelSettings, has_replicas
 from agentflow.serving import (
     TOLERANCES,
     EngineControl,
@@ -21,6 +21,7 @@ from agentflow.serving import (
     Probe,
     Published,
     Publisher,
+    ReplicaPublisher,
     ServingSettings,
     Weights,
     probe_tokens,
@@ -120,6 +121,15 @@ async def open_engine(
                 update={"model": start, "name": FROZEN, "port": 0, "log": None}
             )
             frozen = _address(await stack.enter_async_context(ModelServer(settings)))
+        if has_replicas(config.engine.base_url):
+            from agentflow.journal import open_replicas  # loads the database
+
+            table = await stack.enter_async_context(open_replicas(config.engine.base_url))
+            name = _served_name(config)
+            publisher = ReplicaPublisher(table, name)
+            policy, seconds = _address_of(config.engine, name), ServingSettings(model=name).start_seconds
+            yield PolicyEngine(policy, frozen, publisher.publish, publisher.answers, seconds)
+            return
         if config.engine.base_url:
             yield _external_engine(config, frozen)
             return
@@ -134,7 +144,7 @@ async def open_engine(
 def _external_engine(config: "TrainConfig", frozen: Mapping[str, object]) -> PolicyEngine:
     """Return the engine at a server that this run did not start."""
     engine = config.engine
-    name = engine.served_model_name or (config.policy.model if config.policy is not None else POLICY)
+    name = _served_name(config)
     address, key = engine.base_url.rstrip("/").removesuffix("/v1"), engine.api_key.get_secret_value()
     publisher = Publisher(address, key)
     lock = anyio.Lock()
@@ -151,6 +161,23 @@ def _external_engine(config: "TrainConfig", frozen: Mapping[str, object]) -> Pol
 
     policy, seconds = _address_of(engine, name), ServingSettings(model=name).start_seconds
     return PolicyEngine(policy, frozen, publisher.publish, answers, seconds)
+
+
+def _served_name(config: "TrainConfig") -> str:
+    return config.engine.served_model_name or (config.policy.model if config.policy is not None else POLICY)
+
+
+async def keep_published(config: "TrainConfig", folder: Path, to: Path) -> None:
+    """Let replicas that join after the end of a run find its last weights.
+
+    :param folder: folder from which they were published.
+    :param to: folder with the same weights that stays.
+    """
+    if has_replicas(config.engine.base_url):
+        from agentflow.journal import open_replicas  # loads the database
+
+        async with open_replicas(config.engine.base_url) as table:
+            await table.move(_served_name(config), str(folder), str(to))
 
 
 async def _healthy(address: str) -> None:
@@ -173,6 +200,8 @@ def policy_at(model: ModelSettings, engine: "EngineSettings", name: str) -> Mode
 
 
 def _address_of(engine: "EngineSettings", name: str) -> dict[str, object]:
+    if has_replicas(engine.base_url):
+        return {"name": name, "base_url": engine.base_url}
     address = engine.base_url.rstrip("/").removesuffix("/v1")
     return {"name": name, "base_url": f"{address}/v1", "api_key": engine.api_key}
 

@@ -19,7 +19,7 @@ from agentflow.extras import extra_of, missing_extra
 from agentflow.learner._backbone import Backbone
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig, load_train_config
-from agentflow.learner._engine import PolicyEngine, Score, open_engine
+from agentflow.learner._engine import PolicyEngine, Score, keep_published, open_engine
 from agentflow.learner._group_rollout import PolicyRollout, Validation
 from agentflow.learner._loop import Loop, LoopPosition, in_thread
 from agentflow.learner._progress import TrainOutcome, TrainProgress, TrainStatus
@@ -313,6 +313,7 @@ class TrainRun:
     async def _finish(self, backbone: Backbone) -> TrainOutcome:
         folder = self.config.output / "policy"
         await _export(backbone, folder)
+        await keep_published(self.config, _weights(self.config, backbone.version), folder.absolute())
         shutil.rmtree(self.config.output / "weights", ignore_errors=True)
         return TrainOutcome(
             steps=self.position.step,

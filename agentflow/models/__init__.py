@@ -29,7 +29,7 @@ from agentflow.models._protocol import (
     ask_model,
     reply_of,
 )
-from agentflow.models._providers import PROVIDERS, is_loopback
+from agentflow.models._providers import PROVIDERS, has_replicas, is_loopback
 from agentflow.models._rate_limits import RateLimiter
 from agentflow.models._settings import (
     RENAMED_MODEL_KEYS,
@@ -80,6 +80,7 @@ __all__ = [
     "engine_sampling",
     "escaped_message",
     "escaped_tool",
+    "has_replicas",
     "is_loopback",
     "joined",
     "make_model",

@@ -18,7 +18,7 @@ from agentflow.models._providers import ModelAddress
 from agentflow.models._rate_limits import LocalRateLimiter, RateLimiter
 from agentflow.models._request_error import RequestError
 from agentflow.models._retries import ConcurrencyLimiter
-from agentflow.models._transport import HttpTransport, LiteLlmTransport
+from agentflow.models._transport import HttpTransport, LiteLlmTransport, ReplicaTransport
 from agentflow.telemetry import get_logger
 
 logger = get_logger(__name__)
@@ -150,7 +150,7 @@ class Endpoint:
         self._clock = clock
         self._conversations: dict[str, TokenHistory] = {}
         self._memory = memory
-        self._transport = _transport_to(address, most)
+        self._transport = _transport_to(address, most, clock)
         self._users = 0
         self._stack = AsyncExitStack()
 
@@ -186,7 +186,11 @@ class Endpoint:
             await self._stack.aclose()
 
 
-def _transport_to(address: ModelAddress, most: int) -> HttpTransport | LiteLlmTransport:
+def _transport_to(
+    address: ModelAddress, most: int, clock: Clock
+) -> HttpTransport | ReplicaTransport | LiteLlmTransport:
+    if address.registry:
+        return ReplicaTransport(address, most, clock)
     if isinstance(address.api, LiteLlmApi):
         return LiteLlmTransport(address.key)
     return HttpTransport(address.url, address.api.headers(address.key), most)
@@ -208,11 +212,15 @@ class ModelEndpoints:
         self._clock = clock
         self._rates = rates or LocalRateLimiter(clock)
         self._memory = memory or RejectionMemory()
-        self._known: dict[tuple[str, str, str, int], Endpoint] = {}
+        self._known: dict[tuple[str, ...], Endpoint] = {}
 
     def at(self, address: ModelAddress, most: int) -> Endpoint:
-        """Return the endpoint at an address; equal address, key and limit give the same object."""
-        place = (address.url, address.api.name, address.key, most)
+        """Return the endpoint at an address; equal address, key and limit give the same object.
+
+        Each model with replicas has an endpoint of its own.
+        """
+        own = (address.registry, address.model) if address.registry else ()
+        place = (address.url, address.api.name, address.key, str(most), *own)
         if place not in self._known:
             self._known[place] = Endpoint(address, most, self._clock, self._memory, self._rates)
         return self._known[place]

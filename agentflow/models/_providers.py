@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from agentflow._secrets import remember_secrets
+from agentflow._secrets import mask_settings, remember_secrets
 from agentflow.errors import ConfigurationError
 from agentflow.models._answer_format import AnswerFormat
 from agentflow.models._apis import (
@@ -146,6 +146,8 @@ class ModelAddress(Struct, frozen=True, kw_only=True):
     """The endpoint may be able to return tokens."""
     source: str
     """Setting or variable that holds the key, for messages."""
+    registry: str = ""
+    """Database with the replicas of the model; empty: there is one server, at `url`."""
 
 
 def full_name(settings: ModelSettings) -> str:
@@ -162,6 +164,8 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Mod
     :raises ConfigurationError: if the key, the address or the deployment is missing.
     """
     settings = settings.model_copy(update={"name": full_name(settings)})
+    if has_replicas(settings.base_url):
+        return _at_replicas(settings)
     if settings.name.startswith(f"{LITELLM}/") and not settings.base_url:
         return _in_this_process(settings)
     named, model = _split(settings, environment)
@@ -186,6 +190,23 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Mod
         tokens=bool(settings.tokens),
         source="api_key" if settings.api_key.get_secret_value() else provider.key_variable,
     )
+
+
+def _at_replicas(settings: ModelSettings) -> ModelAddress:
+    return ModelAddress(
+        url=str(mask_settings(settings.base_url)),
+        key="",
+        model=settings.name,
+        api=OpenAiApi(),
+        tokens=bool(settings.tokens),
+        source="the keys in its table",
+        registry=settings.base_url,
+    )
+
+
+def has_replicas(url: str) -> bool:
+    """Return true if an address is that of a database with the replicas of a model. See docs/scaling.md."""
+    return url.startswith("postgresql://")
 
 
 def _in_this_process(settings: ModelSettings) -> ModelAddress:

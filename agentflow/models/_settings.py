@@ -54,7 +54,7 @@ class ModelSettings(Section):
     name: str = Field(min_length=1)
     """Name of the model at the endpoint, `provider/model` for a known provider, or `offline`."""
     base_url: EndpointUrl = ""
-    """Address of the endpoint, up to `/v1`; if empty, that of the provider."""
+    """Address of the endpoint, up to `/v1`, or `postgresql://…`, the database with its replicas; if empty, that of the provider."""
     api: ApiName = "auto"
     """API of the endpoint at `base_url`."""
     api_key: SecretStr = SecretStr("")

@@ -1,33 +1,50 @@
-"""Transports to an endpoint: a pool of HTTP connections, or LiteLLM's library in this process."""
+"""Transports to an endpoint: a pool of HTTP connections, the replicas of a model, or LiteLLM's library in this process."""
 
 import io
 import os
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from hashlib import blake2b
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import msgspec
+from msgspec import structs
 
-from agentflow.errors import ConfigurationError, ModelFailureKind
+from agentflow._secrets import remember_secrets
+from agentflow.actors import Clock, Hosted
+from agentflow.errors import ConfigurationError, ModelFailureKind, RunStopped
 from agentflow.extras import missing_extra
 from agentflow.models._apis import EncodedRequest
-from agentflow.models._providers import is_loopback
+from agentflow.models._apis._messages import bearer
+from agentflow.models._providers import ModelAddress, is_loopback
 from agentflow.models._request_error import RequestError, error_of_response, timed_out
+from agentflow.telemetry import get_logger
 
 if TYPE_CHECKING:
     import aiohttp
     from openai import APIError
     from yarl import URL
 
+    from agentflow.journal import Replica, ReplicaTable
+
+logger = get_logger(__name__)
+
 IDLE_SECONDS = 4.0
 """Lifetime of an idle connection. It is shorter than the five seconds of Uvicorn and vLLM: a request on a connection that
 the server just closed fails."""
 _LARGE = 1024 * 1024
+_PATIENCE = 5.0
+_BLOCK_BYTES = 1024
+_MOST_BLOCKS = 256
+_MOST_KNOWN = 65_536
+_SLACK = 2
 
 
 class HttpTransport:
@@ -126,6 +143,196 @@ def _name_of(error: BaseException) -> str:
     if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
         return os.strerror(cause.errno)
     return "no connection" if isinstance(error, aiohttp.ClientConnectorError) else type(error).__name__
+
+
+class _ReplicaConnection:
+    """Connections to one replica, its calls, and the beginnings of requests that it has in its prefix cache."""
+
+    def __init__(self, replica: "Replica", most: int) -> None:
+        self.replica = replica
+        self.transport = HttpTransport(replica.url, bearer(replica.key), most)
+        self.answered = 0
+        """Number of calls so far."""
+        self.failed = False
+        """It failed since the last reading of the table."""
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._calls: set[anyio.CancelScope] = set()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._calls)
+
+    async def post(self, request: EncodedRequest, seconds: float) -> bytes:
+        """Send one request.
+
+        :raises RequestError: also if the replica's lease ends first.
+        """
+        self.answered += 1
+        with anyio.CancelScope() as call:
+            self._calls.add(call)
+            try:
+                return await self.transport.post(request, seconds)
+            finally:
+                self._calls.discard(call)
+        raise RequestError(ModelFailureKind.UNAVAILABLE, "no answer: its lease has ended", retry=True)
+
+    def shared(self, prefixes: Sequence[bytes]) -> int:
+        """Return the number of blocks that it read before, as the beginning of an earlier request."""
+        return next((count for count in range(len(prefixes), 0, -1) if prefixes[count - 1] in self._known), 0)
+
+    def learn(self, prefixes: Sequence[bytes]) -> None:
+        """Remember the beginning of a request that is sent to it."""
+        for prefix in prefixes:
+            self._known[prefix] = None
+            self._known.move_to_end(prefix)
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    async def close(self) -> None:
+        """End the calls in flight, which are made again elsewhere, and close the connections."""
+        for call in tuple(self._calls):
+            call.cancel()
+        await self.transport.__aexit__()
+
+
+class ReplicaTransport:
+    """Spreads the requests to a model over its live replicas. See docs/scaling.md.
+
+    A request goes to the replica that has read the longest beginning of it, unless that one has many more calls in flight than
+    the least busy one. If a replica fails, the request is sent to the next one at once.
+    """
+
+    def __init__(self, address: ModelAddress, most: int, clock: Clock) -> None:
+        """Describe it; the table is opened by `async with`."""
+        self._address = address
+        self._most = most
+        self._clock = clock
+        self._connections: dict[Replica, _ReplicaConnection] = {}
+        self._table: ReplicaTable
+        self._reading = anyio.Lock()
+        self._reads = 0
+        self._followed = Hosted(self._follow)
+
+    async def __aenter__(self) -> Self:
+        await self._followed.open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._followed.close()
+
+    @asynccontextmanager
+    async def _follow(self) -> AsyncGenerator[None]:
+        """Follow the table while a block runs."""
+        from agentflow.journal import open_replicas  # loads the database
+
+        async with open_replicas(self._address.registry, patience=_PATIENCE) as self._table:
+            await self._read()
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._read_again)
+                    yield
+                    tasks.cancel_scope.cancel()
+            finally:
+                for connection in self._connections.values():
+                    await connection.close()
+                self._connections.clear()
+
+    async def post(self, request: EncodedRequest, seconds: float) -> bytes:
+        """Send one request and return the body of the answer.
+
+        :raises RequestError: if no replica answers, or the status is not 200.
+        """
+        deadline = self._clock.now() + seconds
+        path = request.path.removeprefix(self._address.url)
+        on_server = path != request.path
+        prefixes = _prefixes(request.body)
+        failure: RequestError | None = None
+        tried: set[_ReplicaConnection] = set()
+        if not self._connections:
+            await self._read()
+        while (chosen := self._choose(prefixes, tried)) is not None:
+            if (left := deadline - self._clock.now()) <= 0:
+                raise failure or timed_out()
+            chosen.learn(prefixes)
+            base = chosen.replica.url.removesuffix("/v1") if on_server else chosen.replica.url
+            try:
+                return await chosen.post(structs.replace(request, path=base + path), left)
+            except RequestError as error:
+                if not _fails_replica(error):
+                    raise
+                failure = error
+            logger.warning("a model replica failed", replica=chosen.replica.url, problem=str(failure))
+            tried.add(chosen)
+            chosen.failed = True
+            # It may have a new key, or be gone.
+            await self._read()
+        raise failure or RequestError(
+            ModelFailureKind.UNAVAILABLE,
+            f"no replica of {self._address.model} is registered",
+            retry=True,
+            unreachable=True,
+        )
+
+    def _choose(
+        self, prefixes: Sequence[bytes], tried: Collection[_ReplicaConnection]
+    ) -> _ReplicaConnection | None:
+        left = [one for one in self._connections.values() if one not in tried]
+        left = [one for one in left if not one.failed] or left
+        if not left:
+            return None
+        least = min(one.in_flight for one in left)
+        bound = least + max(_SLACK, least // 4)
+        free = [one for one in left if one.in_flight <= bound]
+        return max(free, key=lambda one: (one.shared(prefixes), -one.in_flight, -one.answered))
+
+    async def _read_again(self) -> None:
+        from agentflow.journal import REFRESH_SECONDS
+
+        while True:
+            # Less than that, because a reading takes time, too.
+            await self._clock.sleep(REFRESH_SECONDS / 2)
+            await self._read()
+            for connection in self._connections.values():
+                connection.failed = False
+
+    async def _read(self) -> None:
+        """Read the table; if it can't be read, keep the replicas."""
+        before = self._reads
+        async with self._reading:
+            if self._reads > before:
+                # Another caller has begun to read it since.
+                return
+            self._reads += 1
+            try:
+                found = await self._table.live(self._address.model)
+            except RunStopped as stopped:
+                logger.warning("the table of model replicas can't be read", problem=str(stopped))
+                return
+            live = {replica._replace(weights=0) for replica in found if replica.problem is None}
+            for replica in self._connections.keys() - live:
+                await self._connections.pop(replica).close()
+            for replica in sorted(live - self._connections.keys()):
+                remember_secrets(replica.key, "key")
+                connection = _ReplicaConnection(replica, self._most)
+                await connection.transport.__aenter__()
+                self._connections[replica] = connection
+
+
+def _prefixes(body: bytes) -> list[bytes]:
+    """Return the hash of each beginning of a request that is a number of whole blocks."""
+    found: list[bytes] = []
+    so_far = blake2b(digest_size=8)
+    for start in range(0, min(len(body), _MOST_BLOCKS * _BLOCK_BYTES) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
+        so_far.update(body[start : start + _BLOCK_BYTES])
+        found.append(so_far.digest())
+    return found
+
+
+def _fails_replica(error: RequestError) -> bool:
+    """Return true if another replica may answer: no connection, a server error, or a key that is not its own any more."""
+    if error.status:
+        return error.status >= 500 or error.status == 401
+    return error.kind is ModelFailureKind.UNAVAILABLE
 
 
 class _Answer(Protocol):

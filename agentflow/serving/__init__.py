@@ -5,8 +5,8 @@ async with ModelServer(ServingSettings(model="path/of/a/model")) as server:
 """
 
 from agentflow.serving._control import EngineControl
-from agentflow.serving._publishing import Publisher
-from agentflow.serving._server import ModelServer, kept_port
+from agentflow.serving._publishing import Publisher, ReplicaPublisher
+from agentflow.serving._server import ModelServer, keep_registered, kept_port
 from agentflow.serving._settings import Device, ServingSettings
 from agentflow.serving._weights import (
     TOLERANCES,
@@ -26,10 +26,12 @@ __all__ = [
     "Probe",
     "Published",
     "Publisher",
+    "ReplicaPublisher",
     "ServingSettings",
     "Weights",
     "WeightsFailure",
     "check_folder",
+    "keep_registered",
     "kept_port",
     "probe_tokens",
 ]

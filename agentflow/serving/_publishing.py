@@ -1,17 +1,25 @@
-"""Publishing new weights to a running engine as one transaction."""
+"""Publishing new weights to a running engine as one transaction, and to all replicas of a model."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import anyio
+import msgspec
 from msgspec.structs import replace
 
 from agentflow.serving._control import EngineControl, EngineGone, EngineRefused
 from agentflow.serving._weights import Probe, Published, Weights, WeightsFailure, check_folder
+from agentflow.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from agentflow.journal import Replica, ReplicaTable
+
+logger = get_logger(__name__)
 
 _ATTEMPTS = 2
 _UNDO_SECONDS = 60.0
+_POLL_SECONDS = 0.2
 _STARTED_WITH = "default"
 """Version of the weights that an engine started with."""
 
@@ -169,6 +177,84 @@ class Publisher:
         await self._keeper.restart()
         difference = await _difference(control, model, probe) if probe else 0.0
         return Published(version=weights.version, difference=difference, restarted=True)
+
+
+class ReplicaPublisher:
+    """Publishes weights to the live replicas of a model. Each loads them itself: see `keep_registered` and docs/scaling.md."""
+
+    def __init__(
+        self, table: "ReplicaTable", model: str, *, seconds: float = 600.0, patience: float | None = None
+    ) -> None:
+        """Describe it.
+
+        :param seconds: time after which a replica that has not taken weights gets no calls.
+        :param patience: time to wait for the first replica; `None`: as long as a lease.
+        """
+        self._table = table
+        self._model = model
+        self._seconds = seconds
+        self._patience = patience
+
+    async def publish(self, weights: Weights, probe: Probe | None = None) -> Published:
+        """Let all live replicas load new weights; return when each has done so, has failed or is dead.
+
+        A replica that failed gets no calls until it has the newest weights.
+
+        :raises WeightsFailure: if no replica took them.
+        """
+        before = await self._table.live(self._model)
+        encoded = None if probe is None else msgspec.json.encode(probe)
+        number = await self._table.publish(self._model, weights.version, str(weights.folder), encoded)
+        found = await self._handled(number, weights)
+        taken = [replica.url for replica in found if replica.problem is None]
+        if not taken:
+            told = "; ".join(f"{replica.url}: {replica.problem}" for replica in found)
+            raise WeightsFailure(
+                f"no replica of {self._model} has taken the weights of version {weights.version}: {told}"
+            )
+        if lost := {replica.url for replica in (*before, *found)} - {*taken}:
+            from agentflow.journal import REFRESH_SECONDS
+
+            logger.warning(
+                "replicas get no calls until they have the newest weights",
+                replicas=sorted(lost),
+                version=weights.version,
+            )
+            # No client calls them any more when this returns.
+            await anyio.sleep(REFRESH_SECONDS)
+        return Published(version=weights.version)
+
+    async def answers(self) -> None:
+        """Wait until a replica can be called."""
+        while not any(replica.problem is None for replica in await self._table.live(self._model)):  # noqa: ASYNC110 - it looks into a database
+            await anyio.sleep(_POLL_SECONDS)
+
+    async def _handled(self, number: int, weights: Weights) -> list["Replica"]:
+        """Wait for the replicas, and return those that took the weights or failed."""
+        from agentflow.journal import LEASE_SECONDS
+
+        began = seen = anyio.current_time()
+        while True:
+            found = await self._table.live(self._model)
+            pending = [replica for replica in found if replica.weights != number]
+            if found and not pending:
+                return found
+            now = anyio.current_time()
+            if found:
+                seen = now
+            elif now - seen >= (LEASE_SECONDS if self._patience is None else self._patience):
+                raise WeightsFailure(
+                    f"no replica of {self._model} is registered in {self._table.shown}; "
+                    "start one with agentflow serve-model --register"
+                )
+            if now - began >= self._seconds:
+                problem = f"it has not taken the weights of version {weights.version} in {self._seconds:g} s"
+                for replica in pending:
+                    await self._table.exclude(replica.url, number, problem)
+                return [
+                    replica._replace(problem=problem) if replica in pending else replica for replica in found
+                ]
+            await anyio.sleep(_POLL_SECONDS)
 
 
 async def _difference(control: EngineControl, model: str, probe: Probe) -> float:

@@ -1,4 +1,4 @@
-"""A model server as a supervised process."""
+"""A model server as a supervised process, and its registration as a replica."""
 
 import os
 import re
@@ -6,23 +6,35 @@ import secrets
 import socket
 import subprocess
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 import aiohttp
 import anyio
+import msgspec
 
 from agentflow._private_files import make_private_folder, open_private
 from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Supervisor
-from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.serving._control import EngineControl
 from agentflow.serving._publishing import Publisher
 from agentflow.serving._settings import ServingSettings, command_of, environment_of
 from agentflow.serving._weights import Probe, Published, Weights
+from agentflow.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from agentflow.journal import Publication, ReplicaTable
+
+logger = get_logger(__name__)
 
 POLL_SECONDS = 0.2
+LOOK_SECONDS = 0.5
+"""Seconds between two looks for new weights of a registered server."""
+RETRY_SECONDS = 10.0
+"""Seconds after which a registered server tries again to load weights that it could not load."""
 STOP_SECONDS = 20.0
 RESTARTS = 5
 RESTART_SECONDS = 600.0
@@ -76,6 +88,13 @@ class ModelServer:
         return f"{self.address}/v1"
 
     @property
+    def public_url(self) -> str:
+        """Base URL for other machines, if they can reach it: with this machine's name if it listens on all addresses."""
+        everywhere = self._settings.host in ("0.0.0.0", "::", "")
+        host = socket.gethostname() if everywhere else self._settings.host
+        return f"http://{host}:{self._port}/v1"
+
+    @property
     def key(self) -> str:
         """Key that requests must carry."""
         return self._key
@@ -121,10 +140,6 @@ class ModelServer:
         await self._supervisor.restart_child(_CHILD)
 
     async def __aenter__(self) -> Self:
-        if self._settings.trains and self._settings.host not in ("127.0.0.1", "::1", "localhost"):
-            raise ConfigurationError(
-                "trains: with this host, anybody could change the weights; set host=127.0.0.1"
-            )
         self._cpu = await self._on_cpu()
         async with AsyncExitStack() as stack:
             # Reserved, so that no other program gets requests with the key during a restart.
@@ -214,6 +229,100 @@ class ModelServer:
                 except aiohttp.ClientError:
                     pass
                 await anyio.sleep(POLL_SECONDS)
+
+
+async def keep_registered(
+    server: ModelServer, registry: str, url: str = "", *, registered: Callable[[str], None] | None = None
+) -> None:
+    """Register a server as a replica of its model until it is cancelled. See docs/scaling.md.
+
+    It loads the newest weights that are published for the model before it is registered, and whenever others are published.
+
+    :param registry: `postgresql://…`, the database with the table.
+    :param url: base URL by which clients reach it; empty: its host, or this machine's name if it listens on all addresses.
+    :param registered: called with the base URL once it is registered.
+    :raises ConfigurationError: if the database can't be used, or another server registers at its address.
+    :raises WeightsFailure: if it can't load the newest weights at the start.
+    """
+    from agentflow.journal import open_replicas  # loads the database
+
+    async with open_replicas(registry) as table:
+        registration = _Registration(server, table, url.rstrip("/") or server.public_url)
+        try:
+            await registration.start()
+            if registered is not None:
+                registered(registration.url)
+            await registration.follow()
+        finally:
+            with anyio.move_on_after(STOP_SECONDS, shield=True):
+                await registration.end()
+
+
+class _Registration:
+    """A server in the table of replicas."""
+
+    def __init__(self, server: ModelServer, table: "ReplicaTable", url: str) -> None:
+        from agentflow.journal import Replica
+
+        self.url = url
+        self._server = server
+        self._table = table
+        self._replica = Replica(url, server.model, server.key)
+        self._loads = False
+        self._again_at = 0.0
+
+    async def start(self) -> None:
+        """Load the newest weights and register."""
+        wanted = await self._table.renew(self._replica, first=True)
+        while wanted is not None and wanted.number != self._replica.weights:
+            try:
+                await self._load(wanted)
+            except AgentFlowError:
+                # Others may have been published meanwhile, and the folder removed.
+                if await self._table.renew(self._replica, first=True) == wanted:
+                    raise
+            wanted = await self._table.renew(self._replica, first=True)
+
+    async def follow(self) -> None:
+        """Renew the lease, and load what is published."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                try:
+                    wanted = await self._table.renew(self._replica)
+                except RunStopped as stopped:
+                    logger.warning("the registration can't be renewed", problem=str(stopped))
+                else:
+                    if wanted is not None and self._is_due(wanted):
+                        self._loads = True
+                        tasks.start_soon(self._try_to_load, wanted)
+                await anyio.sleep(LOOK_SECONDS)
+
+    async def end(self) -> None:
+        """Remove it from the table."""
+        await self._table.remove(self.url)
+
+    def _is_due(self, wanted: "Publication") -> bool:
+        if self._loads:
+            return False
+        if wanted.number != self._replica.weights:
+            return True
+        return self._replica.problem is not None and anyio.current_time() >= self._again_at
+
+    async def _try_to_load(self, wanted: "Publication") -> None:
+        try:
+            await self._load(wanted)
+        except AgentFlowError as error:
+            problem = " ".join(str(error).split())
+            logger.warning("published weights can't be loaded", version=wanted.version, problem=problem)
+            self._replica = self._replica._replace(weights=wanted.number, problem=problem)
+            self._again_at = anyio.current_time() + RETRY_SECONDS
+        finally:
+            self._loads = False
+
+    async def _load(self, wanted: "Publication") -> None:
+        probe = None if wanted.probe is None else msgspec.json.decode(wanted.probe, type=Probe)
+        await self._server.publish(Weights(folder=Path(wanted.folder), version=wanted.version), probe)
+        self._replica = self._replica._replace(weights=wanted.number, problem=None)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.serving._weights import Weights
 from agentflow.settings import Settings
 
+_INSIDE = Path(__file__).parent / "_inside"
 _CPU_CONTEXT = 8192
 """Maximum number of tokens that a CPU can handle."""
 
@@ -70,7 +71,7 @@ class ServingSettings(Settings):
     reasoning_parser: str = ""
     """Parser of reasoning, by vLLM's name; empty: reasoning is recognised in the text."""
     trains: bool = False
-    """Let clients change the weights at runtime. Anyone who reaches the port can do so, so it listens on loopback only."""
+    """Let clients with the key change the weights at runtime."""
     start_seconds: float = Field(default=600.0, gt=0)
     """Time limit for the start, in seconds."""
     log: Path | None = None
@@ -119,6 +120,8 @@ def command_of(
     if settings.trains:
         # This API alone returns the weights version of each token.
         options["enable-scale-out"] = True
+        # vLLM itself checks the key of some paths only.
+        options["middleware"] = "key_check.KeyCheck"
     if parser := tool_parser_of(settings):
         options |= {"enable-auto-tool-choice": True, "tool-call-parser": parser}
     if settings.reasoning_parser:
@@ -187,4 +190,6 @@ def environment_of(
         environment["VLLM_CPU_KVCACHE_SPACE"] = f"{settings.cache_gib:g}"
     if settings.trains:
         environment["VLLM_SERVER_DEV_MODE"] = "1"
+        paths = (str(_INSIDE), environment.get("PYTHONPATH", ""))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return environment

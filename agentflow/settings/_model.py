@@ -110,10 +110,10 @@ class Settings(_Checked, BaseSettings):
 
 
 def _check_url(url: str) -> str:
-    if url and not re.fullmatch(r"https?://\S+", url):
+    if url and not re.fullmatch(r"(https?|postgresql)://\S+", url):
         raise ValueError("no URL with a scheme; write it as http://127.0.0.1:8000/v1")
     return url
 
 
 EndpointUrl = Annotated[str, AfterValidator(_check_url)]
-"""URL of an endpoint with `http://` or `https://`, or an empty string."""
+"""URL of an endpoint with `http://` or `https://`, or of a database with model replicas, or an empty string."""
