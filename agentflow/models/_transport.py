@@ -44,7 +44,7 @@ _PATIENCE = 5.0
 _BLOCK_BYTES = 1024
 _MOST_BLOCKS = 256
 _MOST_KNOWN = 65_536
-_SLACK = 2
+_SLACK = 4
 
 
 class HttpTransport:

@@ -31,6 +31,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--same", action="store_true", help="always propose the same action")
     parser.add_argument("--structured", choices=["json_schema", "json_object", "text"], default="json_schema")
     parser.add_argument("--tool-turns", type=int, default=3, help="tool calls before an answer")
+    parser.add_argument("--model", default="fake", help="name in the list of models")
+    parser.add_argument("--weights", default="", help="folder of the weights that it starts with")
     return parser.parse_args()
 
 
@@ -44,6 +46,8 @@ async def _serve(options: argparse.Namespace) -> None:
         structured=options.structured,
         tool_turns=options.tool_turns,
         hold_after=options.hold_after,
+        model=options.model,
+        weights=options.weights,
     )
     over = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
 from agentflow.testing.endpoint._play import embed, play, use_tool
 from agentflow.testing.endpoint._prompt import FakeToolCall, Prompt, read_prompt
 from agentflow.testing.endpoint._token_apis import (
+    FakeWeights,
     GenerateBody,
     decoded,
     derender,
@@ -28,8 +29,6 @@ from agentflow.testing.endpoint._token_apis import (
 )
 
 _JSON = {"Content-Type": "application/json"}
-_VERSION = "0"
-"""Version of its weights."""
 Answering: TypeAlias = Callable[[bytes], tuple[str, bytes | list[bytes] | web.Response]]
 """Function from the body of a request to the beginning of its conversation and the answer: JSON, events or an error."""
 _STRENGTH = ("text", "json_object", "json_schema")
@@ -51,8 +50,12 @@ class EndpointConfig(Struct, frozen=True, kw_only=True):
     tool_turns: int = 3
     """Number of tool calls before an answer, if tools are offered."""
     hold_after: int | None = None
-    """Number of calls after which later ones wait for a request to `/release`; `None` holds nothing. `/hold?calls=N` holds
-    again after N more calls."""
+    """Number of calls after which later ones, and new weights, wait for a request to `/release`; `None` holds nothing.
+    `/hold?calls=N` holds again after N more calls."""
+    model: str = "fake"
+    """Name in the list of models."""
+    weights: str = ""
+    """Folder of the weights that it starts with."""
 
 
 class _AnswerMessage(Struct, omit_defaults=True):
@@ -98,6 +101,8 @@ class FakeEndpoint:
         self._calls = self._in_flight = self._most = self._faults = self._repeated = 0
         self._hold_after = math.inf if config.hold_after is None else config.hold_after
         self._released = asyncio.Event()
+        self._weights = FakeWeights(config.weights)
+        self._resumed = asyncio.Event()
         self._answered: set[bytes] = set()
         self._seen: Counter[bytes] = Counter()
         self._plan = ""
@@ -123,7 +128,8 @@ class FakeEndpoint:
             case "/v1/embeddings":
                 return self._embed(body)
             case "/v1/models":
-                return self._reply({"object": "list", "data": [{"id": "fake", "object": "model"}]})
+                one = {"id": self._config.model, "object": "model", "root": self._config.weights}
+                return self._reply({"object": "list", "data": [one]})
             case "/stats":
                 pass
             case "/hold":
@@ -133,8 +139,20 @@ class FakeEndpoint:
                 self._released.set()
                 self._released = asyncio.Event()
             case _:
-                return self._refuse(404, f"no such path: {request.path}", "not_found")
+                return await self._control(request.path, body)
         return self._reply(self.statistics())
+
+    async def _control(self, path: str, body: bytes) -> web.Response:
+        """Answer a request about weights."""
+        if path == "/collective_rpc" and self._calls >= self._hold_after:
+            await self._released.wait()
+        answer = self._weights.answer(path, body)
+        if answer is None:
+            return self._refuse(404, f"no such path: {path}", "not_found")
+        if not self._weights.paused:
+            self._resumed.set()
+            self._resumed = asyncio.Event()
+        return self._reply(answer)
 
     def statistics(self) -> dict[str, int]:
         """Return counters; `median_turn_us` is the time in microseconds from a request to the next one that extends it."""
@@ -175,6 +193,8 @@ class FakeEndpoint:
             await asyncio.sleep(delay / 1000)
         if call > self._hold_after:
             await self._released.wait()
+        if self._weights.paused:
+            await self._resumed.wait()
         if fault is not None:
             self._faults += 1
             return self._fail(fault, request)
@@ -206,8 +226,8 @@ class FakeEndpoint:
         samples = samples_of(asked, self._config.tool_turns)
         begin = str(asked.token_ids[:64])
         if asked.stream:
-            return begin, events_of(samples[0], asked, _VERSION)
-        choices = [sample.choice(index, _VERSION) for index, sample in enumerate(samples)]
+            return begin, events_of(samples[0], asked, self._weights.version)
+        choices = [sample.choice(index, self._weights.version) for index, sample in enumerate(samples)]
         whole = {"model": asked.model, "prompt_token_ids": asked.token_ids, "choices": choices}
         return begin, self._encoder.encode(whole)
 

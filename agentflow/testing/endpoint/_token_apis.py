@@ -1,4 +1,4 @@
-"""Token APIs of the fake endpoint, with the paths and formats of vLLM: render, generate and derender.
+"""Token APIs of the fake endpoint, with the paths and formats of vLLM: render, generate, derender and weight updates.
 
 Each byte of UTF-8 is a token; two more open and close a message. Tools and their calls are written as Hermes models do.
 """
@@ -65,6 +65,39 @@ class _GeneratedChoice(Struct):
 class _GeneratedResponse(Struct):
     choices: list[_GeneratedChoice]
     request_id: str = ""
+
+
+class _WeightRequest(Struct):
+    new_version: str = ""
+    kwargs: dict[str, str] = {}
+
+
+class FakeWeights:
+    """Weights of the fake endpoint: a folder and a version, which change nothing about its answers."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        """Folder loaded last."""
+        self.version = "0"
+        """Version."""
+        self.paused = False
+        """Answers wait."""
+
+    def answer(self, path: str, body: bytes) -> dict[str, Any] | None:
+        """Answer a control request; `None` if the path is none."""
+        asked = msgspec.json.decode(body or b"{}", type=_WeightRequest)
+        match path:
+            case "/pause" | "/resume":
+                self.paused = path == "/pause"
+            case "/collective_rpc":
+                self.folder = asked.kwargs["weights_path"]
+            case "/update_weight_version":
+                self.version = asked.new_version
+            case "/is_paused" | "/weight_info" | "/health":
+                pass
+            case _:
+                return None
+        return {"is_paused": self.paused, "weight_version": self.version, "folder": self.folder}
 
 
 class _DerenderBody(Struct):
