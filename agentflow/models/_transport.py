@@ -226,10 +226,10 @@ class ReplicaTransport:
         from agentflow.journal import open_replicas  # loads the database
 
         async with open_replicas(self._address.registry, patience=_PATIENCE) as self._table:
-            await self._read()
+            await self.refresh()
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._read_again)
+                    tasks.start_soon(self._refresh_often)
                     yield
                     tasks.cancel_scope.cancel()
             finally:
@@ -249,7 +249,7 @@ class ReplicaTransport:
         failure: RequestError | None = None
         tried: set[_ReplicaConnection] = set()
         if not self._connections:
-            await self._read()
+            await self.refresh()
         while (chosen := self._choose(prefixes, tried)) is not None:
             if (left := deadline - self._clock.now()) <= 0:
                 raise failure or timed_out()
@@ -265,7 +265,7 @@ class ReplicaTransport:
             tried.add(chosen)
             chosen.failed = True
             # It may have a new key, or be gone.
-            await self._read()
+            await self.refresh()
         raise failure or RequestError(
             ModelFailureKind.UNAVAILABLE,
             f"no replica of {self._address.model} is registered",
@@ -273,30 +273,8 @@ class ReplicaTransport:
             unreachable=True,
         )
 
-    def _choose(
-        self, prefixes: Sequence[bytes], tried: Collection[_ReplicaConnection]
-    ) -> _ReplicaConnection | None:
-        left = [one for one in self._connections.values() if one not in tried]
-        left = [one for one in left if not one.failed] or left
-        if not left:
-            return None
-        least = min(one.in_flight for one in left)
-        bound = least + max(_SLACK, least // 4)
-        free = [one for one in left if one.in_flight <= bound]
-        return max(free, key=lambda one: (one.shared(prefixes), -one.in_flight, -one.answered))
-
-    async def _read_again(self) -> None:
-        from agentflow.journal import REFRESH_SECONDS
-
-        while True:
-            # Less than that, because a reading takes time, too.
-            await self._clock.sleep(REFRESH_SECONDS / 2)
-            await self._read()
-            for connection in self._connections.values():
-                connection.failed = False
-
-    async def _read(self) -> None:
-        """Read the table; if it can't be read, keep the replicas."""
+    async def refresh(self) -> None:
+        """Read the table; if it can't be read, the known replicas are kept."""
         before = self._reads
         async with self._reading:
             if self._reads > before:
@@ -316,6 +294,28 @@ class ReplicaTransport:
                 connection = _ReplicaConnection(replica, self._most)
                 await connection.transport.__aenter__()
                 self._connections[replica] = connection
+
+    def _choose(
+        self, prefixes: Sequence[bytes], tried: Collection[_ReplicaConnection]
+    ) -> _ReplicaConnection | None:
+        left = [one for one in self._connections.values() if one not in tried]
+        left = [one for one in left if not one.failed] or left
+        if not left:
+            return None
+        least = min(one.in_flight for one in left)
+        bound = least + max(_SLACK, least // 4)
+        free = [one for one in left if one.in_flight <= bound]
+        return max(free, key=lambda one: (one.shared(prefixes), -one.in_flight, -one.answered))
+
+    async def _refresh_often(self) -> None:
+        from agentflow.journal import REFRESH_SECONDS
+
+        while True:
+            # Less than that, because a reading takes time, too.
+            await self._clock.sleep(REFRESH_SECONDS / 2)
+            await self.refresh()
+            for connection in self._connections.values():
+                connection.failed = False
 
 
 def _prefixes(body: bytes) -> list[bytes]:

@@ -6,8 +6,10 @@ import anyio
 import pytest
 from sqlalchemy import text
 
+from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import ConfigurationError
 from agentflow.journal import Replica, ReplicaTable, open_replicas
+from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.journal._replicas import LEASE_SECONDS
 from tests.behaviour._tree import ROOT
 
@@ -15,8 +17,10 @@ NORTH = Replica("http://north:8000/v1", "planner", "key-of-north")
 SOUTH = Replica("http://south:8000/v1", "planner", "key-of-south")
 
 
-async def change(table: ReplicaTable, statement: str) -> None:
-    await table._database.write(lambda connection: connection.execute(text(statement)))
+async def change(url: str, statement: str) -> None:
+    database = JournalDatabase(backend_for(url), 1, SYSTEM_CLOCK)
+    await database.write(lambda connection: connection.execute(text(statement)))
+    await database.close()
 
 
 async def urls(table: ReplicaTable, model: str = "planner") -> list[str]:
@@ -31,7 +35,7 @@ async def test_replicas_are_known_until_they_are_removed_or_their_leases_run_out
         assert await others.live("planner") == [NORTH, SOUTH]
         assert await urls(others, "judge") == ["http://north:9000/v1"]
         await change(
-            table, f"UPDATE agentflow_services SET until = until - {LEASE_SECONDS} WHERE url LIKE '%south%'"
+            url, f"UPDATE agentflow_services SET until = until - {LEASE_SECONDS} WHERE url LIKE '%south%'"
         )
         assert await others.live("planner") == [NORTH]
         await table.renew(SOUTH)
@@ -65,7 +69,7 @@ async def test_a_replica_of_this_machine_whose_process_was_killed_is_dead_at_onc
 async def test_an_address_belongs_to_one_server_at_a_time(url: str) -> None:
     async with open_replicas(url) as table:
         await table.renew(NORTH, first=True)
-        await change(table, "UPDATE agentflow_services SET owner = 'elsewhere:1:1'")
+        await change(url, "UPDATE agentflow_services SET owner = 'elsewhere:1:1'")
         with pytest.raises(
             ConfigurationError,
             match=r"^http://north:8000/v1: another server has registered at this address; give each its own",
@@ -95,7 +99,7 @@ async def test_a_replica_is_registered_once_it_has_the_newest_weights(url: str) 
         await table.renew(NORTH._replace(weights=1))
         assert await table.live("planner") == [NORTH._replace(weights=1)]
         # One whose lease ran out comes back with the newest ones only.
-        await change(table, "UPDATE agentflow_services SET until = 0")
+        await change(url, "UPDATE agentflow_services SET until = 0")
         await table.renew(NORTH._replace(weights=1))
         assert await table.live("planner") == []
         await table.renew(NORTH._replace(weights=2))

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import anyio
@@ -40,8 +41,7 @@ async def replicas(database: str, *urls: str, model: str = "painter") -> AsyncGe
 
 
 @asynccontextmanager
-async def replicated(database: str, **more: object) -> AsyncGenerator[OpenModel]:
-    """Open the model of a table."""
+async def replicated(database: str, **more: Any) -> AsyncGenerator[OpenModel]:  # noqa: ANN401 - settings of a model
     async with painter(database, clock=SYSTEM_CLOCK, **more) as model:
         yield model
 
@@ -217,7 +217,7 @@ async def test_the_known_replicas_are_called_while_the_database_is_away(
             address = find_address(settings(database), {})
             async with transports.ReplicaTransport(address, 8, SYSTEM_CLOCK) as transport:
                 server.stop()
-                await transport._read()
+                await transport.refresh()
                 assert await transport.post(EncodedRequest("/chat/completions", b"{}"), 60)
                 server.start()
 
