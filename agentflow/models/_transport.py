@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from hashlib import blake2b
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import anyio
 import msgspec
@@ -41,9 +41,10 @@ IDLE_SECONDS = 4.0
 the server just closed fails."""
 _LARGE = 1024 * 1024
 _PATIENCE = 5.0
-_BLOCK_BYTES = 1024
-_MOST_BLOCKS = 256
-_MOST_KNOWN = 65_536
+_BLOCK_BYTES = 128
+_FINE_BYTES = 16_384
+"""Length up to which blocks are short, because conversations with one beginning must be told apart; later ones are as long."""
+_MOST_PROMPTS = 65_536
 _SLACK = 4
 
 
@@ -146,16 +147,15 @@ def _name_of(error: BaseException) -> str:
 
 
 class _ReplicaConnection:
-    """Connections to one replica, its calls, and the beginnings of requests that it has in its prefix cache."""
+    """Connections to one replica, its calls, and the prompts that it has in its prefix cache."""
 
     def __init__(self, replica: "Replica", most: int) -> None:
         self.replica = replica
+        self._name = blake2b(replica.url.encode(), digest_size=16).digest()
         self.transport = HttpTransport(replica.url, bearer(replica.key), most)
-        self.answered = 0
-        """Number of calls so far."""
         self.failed = False
         """It failed since the last reading of the table."""
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._read: OrderedDict[bytes, None] = OrderedDict()
         self._calls: set[anyio.CancelScope] = set()
 
     @property
@@ -167,7 +167,6 @@ class _ReplicaConnection:
 
         :raises RequestError: also if the replica's lease ends first.
         """
-        self.answered += 1
         with anyio.CancelScope() as call:
             self._calls.add(call)
             try:
@@ -176,17 +175,19 @@ class _ReplicaConnection:
                 self._calls.discard(call)
         raise RequestError(ModelFailureKind.UNAVAILABLE, "no answer: its lease has ended", retry=True)
 
-    def shared(self, prefixes: Sequence[bytes]) -> int:
-        """Return the number of blocks that it read before, as the beginning of an earlier request."""
-        return next((count for count in range(len(prefixes), 0, -1) if prefixes[count - 1] in self._known), 0)
+    def rank(self, prompt: "_Prompt") -> tuple[int, bytes]:
+        """Return how well a prompt fits: the number of its blocks that are an earlier prompt, then a hash (rendezvous hashing)."""
+        blocks = prompt.blocks
+        read = next((count for count in range(len(blocks), 0, -1) if blocks[count - 1] in self._read), 0)
+        return read, blake2b(prompt.whole, key=self._name, digest_size=8).digest()
 
-    def learn(self, prefixes: Sequence[bytes]) -> None:
-        """Remember the beginning of a request that is sent to it."""
-        for prefix in prefixes:
-            self._known[prefix] = None
-            self._known.move_to_end(prefix)
-        while len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
+    def learn(self, prompt: "_Prompt") -> None:
+        """Remember a prompt that is sent to it."""
+        for last in prompt.blocks[-1:]:
+            self._read[last] = None
+            self._read.move_to_end(last)
+        while len(self._read) > _MOST_PROMPTS:
+            self._read.popitem(last=False)
 
     async def close(self) -> None:
         """End the calls in flight, which are made again elsewhere, and close the connections."""
@@ -198,8 +199,9 @@ class _ReplicaConnection:
 class ReplicaTransport:
     """Spreads the requests to a model over its live replicas. See docs/scaling.md.
 
-    A request goes to the replica that has read the longest beginning of it, unless that one has many more calls in flight than
-    the least busy one. If a replica fails, the request is sent to the next one at once.
+    A prompt that continues an earlier one goes to the replica that read it, any other to one that its hash selects: in all
+    processes the same. A replica with many more calls in flight than the least busy one is left out. If a replica fails, the
+    request is sent to the next one at once.
     """
 
     def __init__(self, address: ModelAddress, most: int, clock: Clock) -> None:
@@ -245,15 +247,15 @@ class ReplicaTransport:
         deadline = self._clock.now() + seconds
         path = request.path.removeprefix(self._address.url)
         on_server = path != request.path
-        prefixes = _prefixes(request.body)
+        prompt = _prompt_of(request.body)
         failure: RequestError | None = None
         tried: set[_ReplicaConnection] = set()
         if not self._connections:
             await self.refresh()
-        while (chosen := self._choose(prefixes, tried)) is not None:
+        while (chosen := self._choose(prompt, tried)) is not None:
             if (left := deadline - self._clock.now()) <= 0:
                 raise failure or timed_out()
-            chosen.learn(prefixes)
+            chosen.learn(prompt)
             base = chosen.replica.url.removesuffix("/v1") if on_server else chosen.replica.url
             try:
                 return await chosen.post(structs.replace(request, path=base + path), left)
@@ -295,17 +297,14 @@ class ReplicaTransport:
                 await connection.transport.__aenter__()
                 self._connections[replica] = connection
 
-    def _choose(
-        self, prefixes: Sequence[bytes], tried: Collection[_ReplicaConnection]
-    ) -> _ReplicaConnection | None:
+    def _choose(self, prompt: "_Prompt", tried: Collection[_ReplicaConnection]) -> _ReplicaConnection | None:
         left = [one for one in self._connections.values() if one not in tried]
         left = [one for one in left if not one.failed] or left
         if not left:
             return None
         least = min(one.in_flight for one in left)
         bound = least + max(_SLACK, least // 4)
-        free = [one for one in left if one.in_flight <= bound]
-        return max(free, key=lambda one: (one.shared(prefixes), -one.in_flight, -one.answered))
+        return max((one for one in left if one.in_flight <= bound), key=lambda one: one.rank(prompt))
 
     async def _refresh_often(self) -> None:
         from agentflow.journal import REFRESH_SECONDS
@@ -318,14 +317,38 @@ class ReplicaTransport:
                 connection.failed = False
 
 
-def _prefixes(body: bytes) -> list[bytes]:
-    """Return the hash of each beginning of a request that is a number of whole blocks."""
-    found: list[bytes] = []
+class _PromptFields(msgspec.Struct):
+    messages: msgspec.Raw = msgspec.Raw()
+    token_ids: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+
+
+class _Prompt(NamedTuple):
+    """Hashes of a prompt."""
+
+    blocks: Sequence[bytes]
+    """Hash of each beginning that is a number of whole blocks."""
+    whole: bytes
+
+
+def _prompt_of(body: bytes) -> _Prompt:
+    """Return the hashes of the prompt in a request; of an unknown shape, of the whole request."""
+    try:
+        fields = msgspec.json.decode(body, type=_PromptFields)
+        text = bytes(fields.messages) or bytes(fields.token_ids) or bytes(fields.prompt) or body
+    except msgspec.MsgspecError:
+        text = body
+    # A longer conversation has more before the closing bracket.
+    text = text[:-1]
+    blocks: list[bytes] = []
     so_far = blake2b(digest_size=8)
-    for start in range(0, min(len(body), _MOST_BLOCKS * _BLOCK_BYTES) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
-        so_far.update(body[start : start + _BLOCK_BYTES])
-        found.append(so_far.digest())
-    return found
+    start = 0
+    while (end := start + (_BLOCK_BYTES if start < _FINE_BYTES else _FINE_BYTES)) <= len(text):
+        so_far.update(text[start:end])
+        blocks.append(so_far.digest())
+        start = end
+    so_far.update(text[start:])
+    return _Prompt(blocks, so_far.digest())
 
 
 def _fails_replica(error: RequestError) -> bool:

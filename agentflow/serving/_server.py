@@ -33,7 +33,7 @@ logger = get_logger(__name__)
 POLL_SECONDS = 0.2
 LOOK_SECONDS = 0.5
 """Seconds between two looks for new weights of a registered server."""
-RETRY_SECONDS = 10.0
+RETRY_SECONDS = 5.0
 """Seconds after which a registered server tries again to load weights that it could not load."""
 STOP_SECONDS = 20.0
 RESTARTS = 5

@@ -12,6 +12,7 @@ from aiohttp import web
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import ModelFailure, RunStopped
 from agentflow.journal import Replica, ReplicaTable, open_replicas
+from agentflow.journal import _replicas as registrations
 from agentflow.models import Call, Message, OpenModel, TextPart
 from agentflow.models import _transport as transports
 from agentflow.models._apis import EncodedRequest
@@ -22,6 +23,12 @@ from tests.agentflow.models._serving import Body, Script, painter, refuses, says
 from tests.agentflow.models._tokens import LetterEngine, serving
 
 MANY = 40
+
+
+@pytest.fixture(autouse=True)
+def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody renews the leases of these tests."""
+    monkeypatch.setattr(registrations, "LEASE_SECONDS", 1e9)
 
 
 def asks(*texts: str) -> Call[str]:
@@ -69,9 +76,9 @@ async def test_calls_in_flight_are_spread_evenly(postgres: PostgresServer) -> No
         replicated(database) as model,
         anyio.create_task_group() as tasks,
     ):
-        # All begin alike, so that all would fit the replica of the first one best.
+        # All continue one conversation, so that all fit the replica of the first one best.
         for number in range(MANY):
-            tasks.start_soon(model.complete, asks("Which colour?" * 500 + str(number)))
+            tasks.start_soon(model.complete, asks("Which colour?" * 500, "red", str(number)))
         while (found := [await in_flight(url) for url in (north, south)]) and sum(found) < MANY:
             await anyio.lowlevel.checkpoint()
         assert abs(found[0] - found[1]) <= 5
@@ -88,7 +95,8 @@ async def test_a_conversation_stays_at_one_replica(postgres: PostgresServer) -> 
         replicas(database, north.url, south.url),
         replicated(database) as model,
     ):
-        begin = [f"{number}: which colour? " * 100 for number in range(6)]
+        # They begin alike, as with the instructions of a role.
+        begin = ["Which colour? " * 100 + f"It is number {number}. " * 10 for number in range(20)]
         for turns in range(3):
             for text in begin:
                 await model.complete(asks(text, *["red", "And now?"] * turns))
@@ -98,7 +106,8 @@ async def test_a_conversation_stays_at_one_replica(postgres: PostgresServer) -> 
 
     assert sorted([*begins(north), *begins(south)]) == sorted(begin * 3)
     assert not set(begins(north)) & set(begins(south))
-    assert len(set(begins(north))) == len(set(begins(south))) == 3
+    assert begins(north)
+    assert begins(south)
 
 
 @pytest.mark.promise("replicas:failures")
