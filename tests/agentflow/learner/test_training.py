@@ -3,23 +3,27 @@
 import os
 import signal
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
 import pytest
 from openai import AsyncOpenAI
 
 from agentflow.errors import ConfigurationError
 from agentflow.gateway import EpisodeOutcome
+from agentflow.journal import Replica, open_replicas
 from agentflow.learner import TrainRun, atrain
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.scoring import OwnMetric
-from agentflow.serving import ModelServer
+from agentflow.serving import ModelServer, ServingSettings, keep_registered
 from agentflow.serving._control import EngineControl
 from agentflow.trajectory import Task
 from agentflow.tuner import PolicyEndpoint, atune
-from tests._vllm import as_it_was
+from tests._postgres import PostgresServer
+from tests._vllm import PYTHON, as_it_was
 from tests.agentflow.learner._training import config_of
 
 pytestmark = pytest.mark.timeout(900)
@@ -127,6 +131,59 @@ async def test_asynchronous_episodes_carry_the_versions_that_sampled_them(
     assert gave["steps"] == 3
     ages = [line["staleness/max"] for line in read_figures(tmp_path / METRICS)]
     assert all(age is not None and age <= 2 for age in ages)
+
+
+@pytest.mark.soak
+@pytest.mark.promise("replicas:training")
+async def test_replicas_follow_a_training_and_both_are_sampled_from(
+    vllm: ModelServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    database = postgres.new_database()
+    async with as_it_was(vllm) as model:
+        settings = ServingSettings(
+            model=str(model), name=vllm.model, python=PYTHON, device="cpu", dtype="float32", trains=True
+        )
+        async with ModelServer(settings) as second, anyio.create_task_group() as serving:
+            for server in (vllm, second):
+                registered = anyio.Event()
+                tell = partial(_set, registered)
+                serving.start_soon(partial(keep_registered, server, database, registered=tell))
+                await registered.wait()
+            said = sections(vllm, model, tmp_path)
+            said["engine"] = {"base_url": database, "served_model_name": vllm.model}
+            gave = await atrain(None, tasks(), reward=Scores(), **said)
+            answered: list[float] = []
+            for server in (vllm, second):
+                async with EngineControl(server.address, server.key) as control:
+                    assert await control.version() == str(STEPS)
+                    answered.append(await _answered(server))
+            async with open_replicas(database) as table:
+                newest = await table.renew(Replica("http://joins/v1", vllm.model, "key"), first=True)
+            serving.cancel_scope.cancel()
+    assert gave["version"] == STEPS
+    assert min(answered) > 0
+    assert newest is not None
+    assert newest.folder == gave["policy"], "one that joins later gets the last weights"
+    for line in read_figures(tmp_path / METRICS):
+        apart = line["engine/apart_max"]
+        assert apart is not None
+        assert apart <= 1e-5
+
+
+def _set(event: anyio.Event, url: str) -> None:
+    del url
+    event.set()
+
+
+async def _answered(server: ModelServer) -> float:
+    """Return the number of requests that a server has answered."""
+    headers = {"Authorization": f"Bearer {server.key}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(f"{server.address}/metrics") as answer,
+    ):
+        lines = (await answer.text()).splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total"))
 
 
 @pytest.mark.soak

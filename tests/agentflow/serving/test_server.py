@@ -53,11 +53,19 @@ async def test_a_missing_environment_is_named_in_one_line() -> None:
             pass
 
 
-@pytest.mark.promise("serving:refuses")
-async def test_a_server_with_weight_updates_listens_on_loopback_only() -> None:
-    with pytest.raises(ConfigurationError, match="anybody could change the weights"):
-        async with ModelServer(ServingSettings(model="x", host="0.0.0.0", trains=True)):
-            pass
+@pytest.mark.promise("weights:key")
+@pytest.mark.parametrize(
+    "path", ["pause", "collective_rpc", "update_weight_version", "tokenize", "v1/models"]
+)
+async def test_a_server_with_weight_updates_answers_nothing_without_its_key(
+    path: str, vllm: ModelServer
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        for headers in ({}, {"Authorization": "Bearer another"}, {"Authorization": vllm.key}):
+            async with session.post(f"{vllm.address}/{path}", json={}, headers=headers) as answer:
+                assert answer.status == 401
+        async with session.get(f"{vllm.address}/health") as answer:
+            assert answer.status == 200
 
 
 @pytest.mark.promise("serving:refuses")
