@@ -121,7 +121,7 @@ def command_of(
         # This API alone returns the weights version of each token.
         options["enable-scale-out"] = True
         # vLLM itself checks the key of some paths only.
-        options["middleware"] = "key_check.KeyCheck"
+        options["middleware"] = "_key_check.KeyCheck"
     if parser := tool_parser_of(settings):
         options |= {"enable-auto-tool-choice": True, "tool-call-parser": parser}
     if settings.reasoning_parser:
