@@ -67,4 +67,4 @@ async def test_rollouts_without_the_name_of_the_replicas_are_refused_in_one_line
     with pytest.raises(
         ConfigurationError, match=r"^engine\.served_model_name: name the model of the replicas$"
     ):
-        await TrainRun(config, tasks=some_tasks(1), say=str).run()
+        await TrainRun(config, tasks=some_tasks(1), say=print).run()

@@ -159,11 +159,11 @@ async def test_replicas_follow_a_training_and_both_are_sampled_from(
                     answered.append(await _answered(server))
             async with open_replicas(database) as table:
                 newest = await table.renew(Replica("http://joins/v1", vllm.model, "key"), first=True)
+            assert gave["version"] == STEPS
+            assert min(answered) > 0
+            assert newest is not None
+            assert newest.folder == gave["policy"], "one that joins later gets the last weights"
             serving.cancel_scope.cancel()
-    assert gave["version"] == STEPS
-    assert min(answered) > 0
-    assert newest is not None
-    assert newest.folder == gave["policy"], "one that joins later gets the last weights"
     for line in read_figures(tmp_path / METRICS):
         apart = line["engine/apart_max"]
         assert apart is not None
