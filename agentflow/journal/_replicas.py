@@ -85,7 +85,7 @@ class ReplicaTable:
         def load(connection: Connection) -> list[Replica]:
             found = connection.execute(
                 select(services)
-                .where(services.c.model == model, services.c.until > self._database.backend.moment())
+                .where(services.c.model == model, services.c.until > self._database.backend.clock())
                 .order_by(services.c.url)
             )
             return [
