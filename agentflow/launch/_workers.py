@@ -190,12 +190,13 @@ def _end_of(status: int, output: Path, errors: Path) -> WorkerEnd:
     try:
         printed = msgspec.json.decode(said, type=_Printed)
     except msgspec.DecodeError:
-        if shutil.disk_usage(output.parent).free < _TAIL:
-            why = f"can't be written: {os.strerror(errno.ENOSPC)}; fix it and run the same command again"
-            return WorkerEnd(_STOPPED, f"{output.parent.parent}: {why}", StopCause.JOURNAL)
         printed = _Printed()
     if printed.stopped is not None:
         return WorkerEnd(status, printed.stopped.message, printed.stopped.cause)
+    if shutil.disk_usage(output.parent).free < _TAIL:
+        # It could not begin, or not say why it ended.
+        why = f"can't be written: {os.strerror(errno.ENOSPC)}; fix it and run the same command again"
+        return WorkerEnd(_STOPPED, f"{output.parent.parent}: {why}", StopCause.JOURNAL)
     said = printed.error or _last_line(errors).decode(errors="replace")
     return WorkerEnd(status, said.removeprefix("agentflow: "))
 

@@ -18,6 +18,7 @@ from mcp_servers.core._archive import SUFFIX, StoredArchive
 from runtimes import MIB
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import S3Store
 
 _SETTING: Final = "sessions.archive.url"
@@ -113,16 +114,21 @@ class BucketStorage:
 
     async def list(self) -> list[StoredArchive]:
         """Return the objects directly below the prefix."""
-        # An overload of it has types of another library.
-        from obstore import list_with_delimiter_async  # pyright: ignore[reportUnknownVariableType]
-
         with self._readable_errors():
-            found = (await list_with_delimiter_async(self._store))["objects"]
+            # In a thread of ours: a server that refuses the bucket ends at once, and threads of the library would abort
+            # the process if they reported an answer meanwhile.
+            found = await anyio.to_thread.run_sync(self._objects, abandon_on_cancel=True)
         return [
             StoredArchive(each["last_modified"].timestamp(), each["path"], each["size"])
             for each in found
             if each["path"].endswith(SUFFIX)
         ]
+
+    def _objects(self) -> "Sequence[ObjectMeta]":
+        # An overload of it has types of another library.
+        from obstore import list_with_delimiter  # pyright: ignore[reportUnknownVariableType]
+
+        return list_with_delimiter(self._store)["objects"]
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete objects; ones that are gone do not matter."""

@@ -113,7 +113,7 @@ async def test_tables_of_a_newer_version_are_refused_and_not_changed(tmp_path: P
         async with open_journal(url):
             raise AssertionError
     assert str(refused.value) == (
-        f"journal {tmp_path}/journal.db: its tables are of version 99, this program knows 6; "
+        f"journal {tmp_path}/journal.db: its tables are of version 99, this program knows 7; "
         "use a newer AgentFlow, or another journal"
     )
 

@@ -170,17 +170,21 @@ class Disturbances:
 
     def add(self) -> None:
         """Note a disturbance: calls that are not recorded now may be made again."""
+        recorded = self._shared.recorded_calls()
+        # Read afterwards: whatever is recorded was made before.
         bodies = self._bodies()
-        self._moments.append((len(bodies), len(set(bodies)) - self._shared.recorded_calls()))
+        self._moments.append((len(bodies), len(set(bodies)) - recorded))
 
     def repeated(self) -> tuple[int, int]:
-        """Return how many calls from before a disturbance were made again after it, and how many may be."""
+        """Return how many calls from before a disturbance were made again after it, and how many may be.
+
+        A call that is not recorded may be made again by both: who took over, and who was away and has lost its answer.
+        """
         bodies = self._bodies()
         ends = [count for count, _ in self._moments[1:]] + [len(bodies)]
         again = sum(
-            body in set(bodies[:count])
+            len(set(bodies[:count]).intersection(bodies[count:end]))
             for (count, _), end in zip(self._moments, ends, strict=True)
-            for body in bodies[count:end]
         )
         return again, sum(lost for _, lost in self._moments)
 
