@@ -266,15 +266,18 @@ def test_a_full_disk_of_the_workers_ends_a_launch_with_one_line_and_the_same_com
     rounds: int, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     whole, alone = one_machine("synth")
-    shared = Shared(postgres.new_database())
-    with small_disk(tmp_path, 4) as disk, endpoint(hold_after=BEFORE) as at:
-        command = words("synth", tmp_path, at)
-        for _ in range(rounds):
+    for number in range(rounds):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        shared = Shared(postgres.new_database())
+        with small_disk(folder, 4) as disk, endpoint(hold_after=BEFORE) as at:
+            command = words("synth", folder, at)
             with (
                 patch.dict(os.environ, {"TMPDIR": str(disk)}),
-                launched(tmp_path, shared.url, command) as process,
+                launched(folder, shared.url, command) as process,
             ):
-                wait_for(lambda: any(disk.glob("*/files/settings.yaml")))
+                # No run can end before its calls are released.
+                wait_for(lambda disk=disk: len([*disk.glob("*/files/settings.yaml")]) == 2)
                 fill(disk)
                 at.release()
                 said = ended(process, 3)
@@ -282,11 +285,11 @@ def test_a_full_disk_of_the_workers_ends_a_launch_with_one_line_and_the_same_com
             assert said.splitlines()[-1].endswith(reason)
             assert "Traceback" not in said
             (disk / "ballast").unlink()
-        with launched(tmp_path, shared.url, command) as process:
-            ended(process)
-        counted = at.stats()
-    assert files(tmp_path / "out") == whole
-    assert (counted["calls"], counted["repeated_bodies"]) == (alone["calls"], 0)
+            with launched(folder, shared.url, command) as process:
+                ended(process)
+            counted = at.stats()
+        assert files(folder / "out") == whole
+        assert (counted["calls"], counted["repeated_bodies"]) == (alone["calls"], 0)
 
 
 @contextmanager
