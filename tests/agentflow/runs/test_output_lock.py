@@ -56,9 +56,9 @@ import os, signal, sys
 from pathlib import Path
 from agentflow.runs import lock_output
 with lock_output(Path(sys.argv[1])):
-    child = os.fork()
-    if child:
-        print(child, flush=True)
+    # The process that was forked speaks: it has given up the lock by then.
+    if not os.fork():
+        print(os.getpid(), flush=True)
     signal.pause()
 """
     command = [sys.executable, "-c", script, str(tmp_path)]

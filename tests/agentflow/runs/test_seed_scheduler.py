@@ -11,7 +11,7 @@ import pytest
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, WorkPostponed
-from agentflow.journal import NewSeed, Run, open_journal, this_process
+from agentflow.journal import NewSeed, Run, RunCommands, open_journal, this_process
 from agentflow.runs import PauseGate, RunProgress
 from agentflow.runs._seed_scheduler import RunShutdown, SeedScheduler
 from agentflow.telemetry import RunTrace
@@ -27,6 +27,7 @@ class Work:
         self.tries: Counter[str] = Counter()
         self.errors: dict[str, list[Exception]] = {}
         self.books = 0
+        self.obeyed: list[RunCommands] = []
         self.most = 0
         self.at_work = 0
 
@@ -65,6 +66,7 @@ class Work:
             progress=RunProgress(),
             grace_seconds=1,
             save_usage=self.save_usage,
+            obey=self.obeyed.append,
         )
         spec = ChildSpec(id="scheduler", start=lambda: scheduler, restart=Restart.TEMPORARY)
         async with Supervisor([spec]):
@@ -85,6 +87,7 @@ async def test_the_number_of_concurrent_trees_is_limited(tmp_path: Path) -> None
     async with work(tmp_path, *"abcdefgh") as work_:
         await work_.until_ended(at_once=3)
         assert work_.most == 3
+        assert work_.obeyed[0] == RunCommands(paused=False, stopped=False)
         assert await work_.done() == [f"grown {seed}" for seed in "abcdefgh"]
 
 
