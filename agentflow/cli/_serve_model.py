@@ -47,11 +47,12 @@ async def _serve(settings: ServingSettings, given: argparse.Namespace) -> int:
                     key.write(server.key)
                     key.flush()
                     show = partial(_show, server, key.name, given.json)
-                    # The server runs until a signal; that is its regular end.
+                    # Either runs until a signal; that is its regular end.
                     if given.register:
                         await keep_registered(server, given.register, given.address, registered=show)
-                    show()
-                    await anyio.sleep_forever()
+                    else:
+                        show()
+                        await anyio.sleep_forever()
     return ended
 
 

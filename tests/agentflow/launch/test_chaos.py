@@ -166,10 +166,10 @@ def test_a_clock_of_the_workers_that_jumps_changes_nothing(
     whole, alone = one_machine("synth", seeds)
     clock, last = FakeClock(tmp_path), BEFORE
     with endpoint(hold_after=BEFORE) as at:
-        with clock.used():
-            launch = launched(tmp_path, shared.url, words("synth", tmp_path, at, seeds))
-            process = launch.__enter__()
-        try:
+        with ExitStack() as stack:
+            with clock.used():
+                command = words("synth", tmp_path, at, seeds)
+                process = stack.enter_context(launched(tmp_path, shared.url, command))
             for number in range(rounds):
                 shared.wait_for_holders(process, 2)
                 at.wait_for(calls=last + 2)
@@ -178,8 +178,6 @@ def test_a_clock_of_the_workers_that_jumps_changes_nothing(
                 last = at.hold(1)
             at.release()
             ended(process)
-        finally:
-            launch.__exit__(None, None, None)
         counted = at.stats()
     assert shared.takeovers() == 0
     assert files(tmp_path / "out") == whole
@@ -194,26 +192,23 @@ def test_a_clock_of_the_database_that_jumps_loses_nothing(
     seeds = 2 * rounds
     whole, alone = one_machine("synth", seeds)
     clock, last = FakeClock(shared_folder), BEFORE
-    with clock.used():
-        own = postgres_server()
-        server = own.__enter__()
-    try:
-        with endpoint(hold_after=BEFORE, log=tmp_path / "log") as at:
-            shared = Shared(server.new_database())
-            disturbances = Disturbances(shared, tmp_path / "log")
-            with launched(tmp_path, shared.url, words("synth", tmp_path, at, seeds)) as process:
-                for number in range(rounds):
-                    shared.wait_for_holders(process, 2)
-                    at.wait_for(calls=last + 2)
-                    disturbances.add()
-                    clock.set((HOUR, -HOUR, 0)[number % 3])
-                    at.release()
-                    last = at.hold(1)
+    with ExitStack() as stack:
+        with clock.used():
+            server = stack.enter_context(postgres_server())
+        at = stack.enter_context(endpoint(hold_after=BEFORE, log=tmp_path / "log"))
+        shared = Shared(server.new_database())
+        disturbances = Disturbances(shared, tmp_path / "log")
+        with launched(tmp_path, shared.url, words("synth", tmp_path, at, seeds)) as process:
+            for number in range(rounds):
+                shared.wait_for_holders(process, 2)
+                at.wait_for(calls=last + 2)
+                disturbances.add()
+                clock.set((HOUR, -HOUR, 0)[number % 3])
                 at.release()
-                ended(process)
-            counted = at.stats()
-    finally:
-        own.__exit__(None, None, None)
+                last = at.hold(1)
+            at.release()
+            ended(process)
+        counted = at.stats()
     assert files(tmp_path / "out") == whole
     assert counted["distinct_bodies"] == alone["distinct_bodies"]
     again, allowed = disturbances.repeated()
