@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TypedDict
 
 import anyio
@@ -31,7 +32,7 @@ from mcp_servers.core import (
     ProgressSink,
     did_you_mean,
 )
-from mcp_servers.serving import SteadyTransport, failure_of, progress_relay, tool_result
+from mcp_servers.serving import SteadyTransport, failure_of, list_tools, progress_relay, tool_result
 
 logger = logging.getLogger(__name__)
 
@@ -108,9 +109,9 @@ class RemoteToolHost(ToolHost):
                 meta=None if timeout is None else {TIMEOUT_KEY: timeout},
             )
         except ToolFailure as failure:
-            return ToolResult.failed(_marked(failure))
+            return _failed(failure)
         except MCPError as error:
-            return ToolResult.failed(_marked(failure_of(error, tool.name))).without_secrets()
+            return _failed(failure_of(error, tool.name)).without_secrets()
         except (RuntimeError, ValidationError) as error:
             message = f"{tool.name}: the server's answer can't be read: {' '.join(str(error).split())}"
             return ToolResult.failed(ToolFailure(ErrorKind.FAILED, message)).without_secrets()
@@ -139,7 +140,7 @@ class RemoteToolHost(ToolHost):
                 hosted = Hosted(self._connect)
                 try:
                     client = await hosted.open()
-                    tools = await _list_tools(client)
+                    tools = await list_tools(client)
                 except Exception as error:  # boundary: connecting fails in as many ways as there are networks
                     await _drop(hosted)
                     raise self._explain(error) from None
@@ -175,11 +176,9 @@ class RemoteToolHost(ToolHost):
             request.headers["authorization"] = f"Bearer {token}"
 
 
-def _marked(failure: ToolFailure) -> ToolFailure:
-    """Tell a server that does not answer from a tool that is unavailable there."""
-    if failure.kind is not ErrorKind.UNAVAILABLE:
-        return failure
-    return ToolFailure(failure.kind, failure.message, {"server_lost": True})
+def _failed(failure: ToolFailure) -> ToolResult:
+    """Return the result of a call that the server did not answer, or refused."""
+    return replace(ToolResult.failed(failure), server_lost=failure.kind is ErrorKind.UNAVAILABLE)
 
 
 async def _drop(hosted: Hosted[Client]) -> None:
@@ -196,15 +195,6 @@ def _check_json(tool: str, arguments: Mapping[str, object]) -> None:
         json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: no JSON can say this: {error}") from None
-
-
-async def _list_tools(client: Client) -> list[types.Tool]:
-    page = await client.list_tools()
-    tools = page.tools
-    while page.next_cursor:
-        page = await client.list_tools(cursor=page.next_cursor)
-        tools += page.tools
-    return tools
 
 
 def _tool_of(listed: types.Tool) -> Tool:

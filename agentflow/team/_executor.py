@@ -134,7 +134,7 @@ async def _call(sandbox: Sandbox, action: Action, clock: Clock) -> ToolResult:
         ):
             return result
         failures += 1
-        if result.data.get("server_lost") is True:
+        if result.server_lost:
             if clock.now() - began >= SERVER_SECONDS:
                 message = f"no tool server answers: {result.error.message} Run the same command to resume."
                 raise RunStopped(StopCause.SANDBOX, message)
@@ -160,7 +160,7 @@ async def _observation(result: ToolResult, put_blob: PutBlob) -> Observation:
 MAX_ROWS = 100
 """Maximum rows of a table, and items of a list, that are shown."""
 MAX_TROUBLE_CHARS = 300
-_VARYING = frozenset({"session_id", "pid", "duration", "elapsed", "modified", "server_lost"})
+_VARYING = frozenset({"session_id", "pid", "duration", "elapsed", "modified"})
 _VARYING_TEXT = (
     (re.compile(r"(?<=\bat )0x[0-9a-fA-F]{4,16}\b"), "0x…"),
     (re.compile(r"/tmp/tmp[A-Za-z0-9_]{6,}"), "/tmp/tmp…"),

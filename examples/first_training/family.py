@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from agentflow.errors import ConfigurationError
 from agentflow.trajectory import Task
 
 __all__ = ["AMOUNTS", "PARTS", "Cluster", "Document", "Family", "Kind", "Part", "make_family"]
@@ -168,10 +169,15 @@ class Family(NamedTuple):
 
 
 def make_family(seed: int = 0, *, train: int = 200, choose: int = 24, held_out: int = 110) -> Family:
-    """Make a family with that many clusters in each part; it depends only on the seed."""
+    """Make a family with that many clusters in each part; it depends only on the seed.
+
+    :raises ConfigurationError: if there are not enough names.
+    """
     random = Random(seed)
     sizes: dict[Part, int] = {"train": train, "choose": choose, "held_out": held_out}
     parts: list[Part] = [part for part in PARTS for _ in range(sizes[part])]
+    if len(parts) > (most := _most_clusters()):
+        raise ConfigurationError(f"clusters: {len(parts)} in all; there are names for {most} at most")
     ships, towns, people = (_names(words, len(parts), random) for words in (_SHIPS, _TOWNS, _PEOPLE))
     numbers = _factors(len(parts), random)
     return Family(
@@ -182,6 +188,12 @@ def make_family(seed: int = 0, *, train: int = 200, choose: int = 24, held_out: 
             )
         )
     )
+
+
+def _most_clusters() -> int:
+    """Return how many clusters have names and products of their own."""
+    names = min(len(each.split()) ** 2 for words in (_SHIPS, _TOWNS, _PEOPLE) for each in words)
+    return min(names, len({one * other for one, other in product(AMOUNTS, repeat=2)}))
 
 
 def _names(words: tuple[str, str], count: int, random: Random) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -82,12 +82,16 @@ class TrainingPlan(Settings):
     """Maximum number of turns of an episode."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of the planner, in training and evaluation."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Data type of the weights, in training and in the engine."""
     at_once: int = Field(default=128, ge=1)
     """Maximum number of concurrent episodes."""
     flow: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Flow-GRPO: sections of `agentflow train`."""
     single: bool = True
     """Also train a planner on its first steps only, with as many calls."""
+    engine: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Settings of the engine (`agentflow serve-model`), such as `gpu_memory_utilization`."""
     python: Path | None = None
     """Python of vLLM's environment; `None`: `.venv-vllm` in the working directory."""
 

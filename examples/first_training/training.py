@@ -143,24 +143,25 @@ async def _fine_tuned(site: _Site, shown: Sequence[Sequence[Demonstration]]) -> 
         read = [message["content"] for episode in shown for message in episode[-1].messages]
         make_tiny_model(start, [*texts, *answers, *read], site.plan.model, site.seed, numbers=AMOUNTS)
     return fine_tuned_checkpoints(
-        start, site.folder / "fine_tuned", site.family, shown, site.plan.fine_tuning, site.seed, site.say
+        start, site.folder / "fine_tuned", site.family, shown, site.plan, site.seed, site.say
     )
 
 
 @asynccontextmanager
 async def _served(site: _Site, model: Path) -> AsyncGenerator[ModelServer]:
-    settings = ServingSettings(
-        model=str(model),
-        name="policy",
-        python=site.plan.python,
-        device="cpu",
-        dtype="float32",
-        max_model_len=1024,
-        trains=True,
-        log=site.folder / "engine.log",
-        options={"generation-config": "vllm"},
-    )
-    async with ModelServer(settings) as server:
+    engine = site.plan.engine
+    given: dict[str, Any] = {
+        "model": str(model),
+        "name": "policy",
+        "python": site.plan.python,
+        "dtype": site.plan.dtype,
+        "max_model_len": 1024,
+        "trains": True,
+        "log": site.folder / "engine.log",
+        **engine,
+        "options": {"generation-config": "vllm", **engine.get("options", {})},
+    }
+    async with ModelServer(ServingSettings(**given)) as server:
         yield server
 
 
@@ -227,7 +228,7 @@ async def _trained(site: _Site, server: ModelServer, name: str, start: Path, cha
             "max_workers": plan.at_once,
             **flow.get("episodes", {}),
         },
-        "policy": {"model": str(start), "dtype": "float32", "seed": site.seed, **flow.get("policy", {})},
+        "policy": {"model": str(start), "dtype": plan.dtype, "seed": site.seed, **flow.get("policy", {})},
         "engine": {"base_url": server.url, "api_key": server.key, "served_model_name": server.model},
     }
     for section, values in changes.items():

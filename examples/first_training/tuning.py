@@ -18,7 +18,7 @@ from agentflow.learner.local import (
     lessons_of,
 )
 from examples.first_training.family import Family
-from examples.first_training.plan import FineTuning
+from examples.first_training.plan import TrainingPlan
 from examples.first_training.teacher import Demonstration
 
 __all__ = ["fine_tuned_checkpoints"]
@@ -31,17 +31,18 @@ def fine_tuned_checkpoints(
     folder: Path,
     family: Family,
     shown: Sequence[Sequence[Demonstration]],
-    settings: FineTuning,
+    plan: TrainingPlan,
     seed: int,
     say: Callable[[str], None],
 ) -> list[Path]:
     """Fine-tune; return a folder of weights for each of the last epochs."""
+    settings = plan.fine_tuning
     made = [folder / str(number) for number in range(1, settings.epochs + 1)][-settings.kept :]
     if all((each / "config.json").exists() for each in made):
         return made
     tokenizer = AutoTokenizer.from_pretrained(str(start))
     once = FineTuneSettings(epochs=1, batch_size=settings.batch).steps(len(shown))
-    policy = PolicySettings(model=str(start), dtype="float32", seed=seed)
+    policy = PolicySettings(model=str(start), dtype=plan.dtype, seed=seed)
     optimizer = OptimizerSettings(
         learning_rate=settings.rate,
         betas=(0.9, 0.98),

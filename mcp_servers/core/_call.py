@@ -100,6 +100,8 @@ class ToolResult:
     """The reason for a failure; `None` if `ok`."""
     parts: tuple[Part, ...] = ()
     """Images, links and texts, in the order in which they were shown."""
+    server_lost: bool = False
+    """The server of the tool did not answer, which says nothing about the call."""
 
     def without_secrets(self) -> "ToolResult":
         """Return the result with the remembered secrets of this process as `***`."""
@@ -110,7 +112,7 @@ class ToolResult:
             TextContent(mask_remembered(part.text)) if isinstance(part, TextContent) else part
             for part in self.parts
         )
-        return ToolResult(self.ok, mask_data(self.data), error, parts)
+        return ToolResult(self.ok, mask_data(self.data), error, parts, self.server_lost)
 
     @classmethod
     def failed(cls, failure: ToolFailure, parts: tuple[Part, ...] = ()) -> "ToolResult":

@@ -6,7 +6,13 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from mcp_servers.serving._access import HttpOptions, Origins, is_loopback, token_path
-    from mcp_servers.serving._client import SteadyTransport, failure_of, progress_relay, tool_result
+    from mcp_servers.serving._client import (
+        SteadyTransport,
+        failure_of,
+        list_tools,
+        progress_relay,
+        tool_result,
+    )
     from mcp_servers.serving._http import HttpServer
     from mcp_servers.serving._protocol import McpAdapter
     from mcp_servers.serving._stdio import serve_stdio
@@ -19,6 +25,7 @@ __all__ = [
     "SteadyTransport",
     "failure_of",
     "is_loopback",
+    "list_tools",
     "progress_relay",
     "serve_stdio",
     "token_path",
@@ -30,7 +37,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._access": ["HttpOptions", "Origins", "is_loopback", "token_path"],
-        "._client": ["SteadyTransport", "failure_of", "progress_relay", "tool_result"],
+        "._client": ["SteadyTransport", "failure_of", "list_tools", "progress_relay", "tool_result"],
         "._http": ["HttpServer"],
         "._protocol": ["McpAdapter"],
         "._stdio": ["serve_stdio"],

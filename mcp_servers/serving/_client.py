@@ -6,6 +6,7 @@ from typing import Final
 import httpx2
 import mcp_types as types
 import msgspec
+from mcp import Client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from msgspec import Struct
@@ -53,6 +54,16 @@ class _FailureDetail(Struct):
     kind: ErrorKind
     message: str
     data: dict[str, object] = {}
+
+
+async def list_tools(client: Client) -> list[types.Tool]:
+    """Return the tools of a server, page by page. The headers of calls follow from their schemas."""
+    page = await client.list_tools()
+    tools = page.tools
+    while page.next_cursor:
+        page = await client.list_tools(cursor=page.next_cursor)
+        tools += page.tools
+    return tools
 
 
 def tool_result(result: types.CallToolResult) -> ToolResult:

@@ -24,7 +24,7 @@ from mcp_servers.core._session import Resource, Session
 from mcp_servers.core._session_tools import SessionList, SessionSummary
 from mcp_servers.core._signature import SESSION_ARGUMENT
 from mcp_servers.core._table import LOCAL, ToolTable
-from mcp_servers.serving._client import SteadyTransport, failure_of, progress_relay, tool_result
+from mcp_servers.serving._client import SteadyTransport, failure_of, list_tools, progress_relay, tool_result
 from mcp_servers.serving._content import kept_resource
 from mcp_servers.serving._endpoints import SESSIONS_PATH, SessionsReport
 from mcp_servers.serving._proxy import gone
@@ -122,10 +122,7 @@ class Peer:
                 client_info=types.Implementation(name="agentflow", version="1"),
             ) as client,
         ):
-            # The headers of calls follow from the schemas of the tools.
-            page = await client.list_tools()
-            while page.next_cursor:
-                page = await client.list_tools(cursor=page.next_cursor)
+            await list_tools(client)
             yield client
 
 

@@ -61,7 +61,9 @@ def attend(
     tree.seen.append(int(module.layer_idx))
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if attention == "auto":
-        attention = "flex" if query.device.type == "cuda" else "blocks"
+        # FlexAttention has no kernel of 64 bits.
+        flex = query.device.type == "cuda" and query.dtype != torch.float64
+        attention = "flex" if flex else "blocks"
     if attention == "flex":
         return _flex(module, query, key, value, tree, scale), None
     compute = by_blocks if attention == "blocks" else dense

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from agentflow.errors import ModelFailure
+from agentflow.errors import ConfigurationError, ModelFailure
 from agentflow.learner.local import Lesson, LocalBackbone, PolicySettings, lessons_of, mean_loss
 from agentflow.models import Accounts, Call
 from agentflow.models import make_model as make_engine
@@ -19,7 +19,7 @@ from agentflow.synthesis.api import asynthesize
 from agentflow.team._messages import step_messages
 from agentflow.trajectory import Memory, NextStep, NextStepRequest, QueryAnalysis, ToolCard, Turn
 from examples.first_training.family import AMOUNTS, PARTS, make_family
-from examples.first_training.plan import HERE, FineTuning, Strays, read_plan
+from examples.first_training.plan import HERE, FineTuning, Strays, TrainingPlan, read_plan
 from examples.first_training.play import TaskOutcome, play
 from examples.first_training.report import figures_of, table_of
 from examples.first_training.teacher import CODE, SEARCH, Demonstration, Guesser, Teacher
@@ -87,6 +87,12 @@ def test_parts_share_no_document_and_no_answer(seed: int) -> None:
 def test_the_same_seed_gives_the_same_family() -> None:
     assert make_family(1) == make_family(1)
     assert make_family(1) != make_family(2)
+
+
+@pytest.mark.promise("first:family")
+def test_more_clusters_than_names_are_refused_in_one_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"^clusters: 401 in all; there are names for 400 at most$"):
+        make_family(0, train=399, choose=1, held_out=1)
 
 
 @pytest.mark.promise("first:family")
@@ -227,14 +233,19 @@ async def test_the_teachers_examples_become_likelier_with_each_checkpoint(tmp_pa
     shown = [[step] for step in teacher.shown]
     texts = [document.text for document in family.documents()] + [step.answer for step in teacher.shown]
     start = make_model(tmp_path / "model", texts, Shape(layers=1, heads=1, words=400), seed=0)
-    settings = FineTuning(epochs=3, kept=3, batch=12, rate=4e-3)
+    plan = TrainingPlan(fine_tuning=FineTuning(epochs=3, kept=3, batch=12, rate=4e-3))
     said: list[str] = []
-    made = fine_tuned_checkpoints(start, tmp_path / "tuned", family, shown, settings, 0, said.append)
+    made = fine_tuned_checkpoints(start, tmp_path / "tuned", family, shown, plan, 0, said.append)
     losses = [mean_loss(backbone_of(folder), lessons(start, shown)) for folder in (start, *made)]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0] - 1
-    again = fine_tuned_checkpoints(start, tmp_path / "tuned", family, [], settings, 0, said.append)
+    again = fine_tuned_checkpoints(start, tmp_path / "tuned", family, [], plan, 0, said.append)
     assert again == made
+
+
+@pytest.mark.parametrize("file", sorted(HERE.glob("*.yaml")), ids=lambda file: file.name)
+def test_every_settings_file_of_the_example_is_a_plan(file: Path) -> None:
+    assert read_plan(file).flow["schedule"]["steps"] >= 1
 
 
 @pytest.mark.promise("first:learns")

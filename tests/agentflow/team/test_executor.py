@@ -7,10 +7,13 @@ import pytest
 
 from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
 from agentflow.sandbox import Backend, Image, Sandbox, TextContent, tool
-from agentflow.testing import VirtualTimeLoop
+from agentflow.team._executor import SERVER_SECONDS, call_tool
+from agentflow.testing import VirtualClock, VirtualTimeLoop
 from agentflow.trajectory import Action, ActionOutcome, Blob, Failure, MemoryBlobStore
 from mcp_servers import CallContext
 from runtimes.process import ProcessRuntime
+from tests.agentflow.sandbox._backends import EchoBackend
+from tests.agentflow.sandbox._hosts import TOKEN, serving
 from tests.agentflow.team._model import team
 
 
@@ -228,3 +231,26 @@ class FullDisk(MemoryBlobStore):
 async def test_a_full_disk_ends_the_run() -> None:
     with pytest.raises(RunStopped, match="the disk is full"):
         await tried("paint", Moody(), FullDisk())
+
+
+class LeapingClock(VirtualClock):
+    """A clock on which a sleep takes no time."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Move on by that much."""
+        self.advance(seconds)
+
+
+@pytest.mark.promise("team:executor:server-lost")
+async def test_a_call_waits_a_minute_for_a_lost_server_and_then_stops_the_run() -> None:
+    clock = LeapingClock()
+    async with serving(EchoBackend()) as server, Sandbox(server.url, token=TOKEN) as sandbox:
+        call = Action("say", {"text": "hi"})
+        outcome = await call_tool(sandbox, call, MemoryBlobStore().put, clock)
+        assert outcome.failure is None
+        server.stop()
+        await server.stopped.wait()
+        with pytest.raises(RunStopped, match=r"^no tool server answers: .* to resume\.$") as stopped:
+            await call_tool(sandbox, call, MemoryBlobStore().put, clock)
+    assert stopped.value.cause is StopCause.SANDBOX
+    assert SERVER_SECONDS <= clock.now() < 2 * SERVER_SECONDS

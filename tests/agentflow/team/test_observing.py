@@ -82,7 +82,6 @@ def test_data_is_rendered_readably(data: dict[str, object], text: str) -> None:
         ({"result": "wrote /tmp/tmpab12_xyz/out.csv"}, "wrote /tmp/tmp…/out.csv"),
         ({"result": "a\n… 9 of 99 characters left out; the whole is at agentflow://s-1f/1/stdout.txt …\nb"},
          "a\n… 9 of 99 characters left out …\nb"),
-        ({"server_lost": True}, ""),
         ({"name": "x", "pid": 9, "modified": "2026-01-01", "link": "agentflow://s-1f/1/x", "elapsed": 0.1},
          "name: x"),
         ({"stdout": "", "stderr": "/etc/bash: line 1:    23 Killed                  sleep 60", "exit_code": 137},
