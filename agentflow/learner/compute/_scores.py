@@ -5,7 +5,8 @@
 `prepare` makes a model follow trees, and verifies it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from agentflow.errors import ConfigurationError
@@ -178,12 +180,62 @@ class _Head:
             own = dict(layer.named_parameters(recurse=False))
             self._weight = own["weight"].to(self._precise)
             self._bias = own["bias"].to(self._precise) if "bias" in own else None
+        self._linear: Any = nn.functional.linear
+        if self._weight is not None and self._weight.is_cuda:
+            self._linear = linear_of_16_bits
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return logits."""
         if self._weight is None:
             return self._layer(states).to(self._precise)
-        return nn.functional.linear(states.to(self._precise), self._weight, self._bias)
+        return self._linear(states.to(self._precise), self._weight, self._bias)
+
+
+def linear_of_16_bits(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute a linear layer in 32 bits whose inputs and weights have at most 11 significant bits, as those of 16-bit types do.
+
+    The result is exact but for the order of sums. Gradients are rounded to 11 bits before their products.
+    """
+    out: Tensor = _Linear.apply(inputs, weight, bias)
+    return out
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ANN401
+        """Compute the layer."""
+        ctx.save_for_backward(inputs, weight)
+        ctx.biased = bias is not None
+        with _tensor_cores():
+            return nn.functional.linear(inputs, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride]
+        """Compute the gradients that are needed."""
+        (grad,) = grad_outputs
+        inputs, weight = ctx.saved_tensors
+        with _tensor_cores():
+            return (
+                grad @ weight if ctx.needs_input_grad[0] else None,
+                grad.mT @ inputs if ctx.needs_input_grad[1] else None,
+                grad.sum(0) if ctx.biased and ctx.needs_input_grad[2] else None,
+            )
+
+
+@contextmanager
+def _tensor_cores() -> Generator[None]:
+    """Let products of 32-bit numbers use TF32, which has 11 significant bits, inside the block.
+
+    Elsewhere it would be wrong: positions, for example, are such products.
+    """
+    settings: Any = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
 
 
 def _portion(
