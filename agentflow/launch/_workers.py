@@ -1,17 +1,20 @@
 """Workers of this machine: ordinary run processes, restarted when they crash, that share a journal."""
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from agentflow.actors import (
@@ -36,6 +39,8 @@ _STOPPED: Final = 3
 _INTERRUPTED: Final = 130
 _TAIL: Final = 64 * 1024
 """Bytes read from the end of what a run printed, and the room on the disk below which it could not print."""
+_PREFIX: Final = "agentflow-worker"
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ class _Worker:
         if self._workers.stopping:
             self._workers.keep_end(WorkerEnd(_INTERRUPTED))
             return
-        with TemporaryDirectory(prefix="agentflow-worker-", ignore_cleanup_errors=True) as folder:
-            self._workers.keep_end(await self._run_in(Path(folder), context))
+        with _temporary_folder() as folder:
+            self._workers.keep_end(await self._run_in(folder, context))
 
     def stop(self) -> None:
         """Ask the run to stop in order; asked again, it does not wait for calls in flight."""
@@ -140,6 +145,7 @@ class LocalWorkers:
 
     async def run(self) -> Sequence[WorkerEnd]:
         """Run all of them to their ends. After a failure the others are stopped."""
+        await anyio.to_thread.run_sync(_remove_abandoned)
         specs = [
             ChildSpec(
                 id=f"worker {number}",
@@ -180,6 +186,41 @@ class LocalWorkers:
             self.stop()
         if len(self._ends) == self._number:
             self._over.set()
+
+
+@contextmanager
+def _temporary_folder() -> Generator[Path]:
+    """Create a folder of a worker, with a lock of this process, and remove it at the end."""
+    # It is locked before it gets the name by which other launches look for abandoned ones.
+    unnamed = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}-"))
+    lock = os.open(unnamed, _FOLDER)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        name = unnamed.name.rpartition("-")[2]
+        folder = unnamed.rename(unnamed.with_name(f"{_PREFIX}-{os.geteuid()}-{name}"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of this user's launches that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-{os.geteuid()}-*"):
+        try:
+            lock = os.open(folder, _FOLDER)
+        except OSError:
+            continue
+        try:
+            if os.fstat(lock).st_uid == os.geteuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
 
 
 def _end_of(status: int, output: Path, errors: Path) -> WorkerEnd:

@@ -129,6 +129,39 @@ def test_a_killed_launch_leaves_no_worker(postgres: PostgresServer, tmp_path: Pa
         wait_for(lambda: not any(Path(f"/proc/{pid_of(owner)}").exists() for owner in holders))
 
 
+@pytest.mark.promise("launch:nothing-left")
+def test_a_launch_removes_the_temporary_folders_of_a_killed_one_and_no_others(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    url = postgres.new_database()
+    with endpoint(hold_after=BEFORE) as at:
+        command = words("synth", tmp_path, at)
+        with launched(tmp_path, url, command) as process:
+            Shared(url).wait_for_holders(process, 2)
+            process.kill()
+            process.communicate()
+        abandoned = worker_folders(temporary)
+        assert len(abandoned) == 2
+        with launched(tmp_path, url, command) as process:
+            wait_for(lambda: worker_folders(temporary).isdisjoint(abandoned))
+            Shared(url).wait_for_holders(process, 2)
+            kept = worker_folders(temporary)
+            with launched(tmp_path, postgres.new_database(), [*command, "available_tools=[none]"]) as other:
+                ended(other, 2)
+            assert worker_folders(temporary) == kept
+            at.release()
+            ended(process)
+    assert worker_folders(temporary) == set()
+
+
+def worker_folders(temporary: Path) -> set[Path]:
+    """Return the folders of workers."""
+    return set(temporary.glob("agentflow-worker-*"))
+
+
 @pytest.mark.promise("launch:secrets")
 def test_no_worker_has_the_password_of_the_journal_among_its_arguments(
     postgres: PostgresServer, tmp_path: Path
