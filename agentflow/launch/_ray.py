@@ -125,6 +125,8 @@ class RayWorkers:
                 f"--on {self._address}: the Ray cluster can't be reached: {error}"
             ) from None
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Each try takes 40 seconds, and by default there are 20. A server that is no Ray cluster accepts a connection, too.
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
         self._ray = import_module("ray")
         # It would warn that this is not the main thread.
         logging.getLogger("ray").setLevel(logging.ERROR)
