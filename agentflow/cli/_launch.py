@@ -7,6 +7,8 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -19,6 +21,7 @@ from agentflow.cli._main import main, parse_command
 from agentflow.cli._output import Exit
 from agentflow.cli._program import watch_run
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
+from agentflow.extras import missing_extra
 from agentflow.launch import (
     LaunchedRuns,
     LaunchStatus,
@@ -76,6 +79,8 @@ def run_launch(given: argparse.Namespace) -> int:
     if getattr(command, "print_config", False):
         return main(words)
     configs = _configs(command)
+    if given.on in ("local", "k8s") and (given.working_dir or given.label):
+        raise ConfigurationError("launch: --working-dir and --label are options of Ray clusters")
     if given.on == "k8s":
         return _print_job(given, command, configs[0])
     launched = _launched(configs)
@@ -111,6 +116,8 @@ def _launched(configs: Sequence[RunConfig]) -> _Launched:
         raise ConfigurationError(
             "launch: the workers need a journal that all of them reach; set journal=postgresql://user@host/database"
         )
+    if find_spec("asyncpg") is None:
+        raise ConfigurationError(missing_extra("journal: Postgres", "postgres"))
     return _Launched(journal, frozenset(config.run_name for config in configs))
 
 
@@ -150,8 +157,6 @@ def _workers(given: argparse.Namespace, words: Sequence[str]) -> _Workers:
     plain = (*plain, f"launch_id={secrets.token_hex(8)}")
     command = WorkerCommand(plain, os.getcwd(), tuple(hidden.items()))
     if given.on == "local":
-        if given.working_dir or given.label:
-            raise ConfigurationError("launch: --working-dir and --label are options of Ray clusters")
         return LocalWorkers(command, given.workers)
     if not _CLUSTER.fullmatch(given.on):
         raise ConfigurationError(
@@ -233,6 +238,8 @@ class _Launch:
             tasks.start_soon(self._runs.follow)
             try:
                 ends = await self._workers.run()
+                with suppress(ConfigurationError):
+                    await self._runs.read()  # what was finished since the last time
             except AgentFlowError as error:  # raised below: a task group would wrap it
                 failed = error
             tasks.cancel_scope.cancel()

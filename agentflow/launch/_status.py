@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection
-from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -11,9 +10,14 @@ from msgspec import Struct, field
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal import JournalReader, open_reader
+from agentflow.telemetry import get_logger
+
+logger = get_logger(__name__)
 
 POLL_SECONDS: Final = 1.0
 """Interval at which the journal is read, and new machines and ends of workers are looked for."""
+_FAILURES: Final = 4
+"""Number of failed readings in a row that are reported: a new journal has no tables until a worker begins."""
 
 
 class LaunchStatus(Struct, frozen=True):
@@ -53,12 +57,25 @@ class LaunchedRuns:
 
     async def follow(self) -> None:
         """Read again and again, until cancelled. A journal that does not answer is left to the workers."""
+        failures = 0
         while True:
-            with suppress(ConfigurationError):
-                await anyio.to_thread.run_sync(self._follow, abandon_on_cancel=True)
+            try:
+                await self.read()
+                failures = 0
+            except ConfigurationError as error:
+                failures += 1
+                if failures == _FAILURES:
+                    logger.warning("no progress can be read; the workers try for a minute", reason=str(error))
             await anyio.sleep(POLL_SECONDS)
 
-    def _follow(self) -> None:
+    async def read(self) -> None:
+        """Read once.
+
+        :raises ConfigurationError: if the journal can't be read.
+        """
+        await anyio.to_thread.run_sync(self._read_journal, abandon_on_cancel=True)
+
+    def _read_journal(self) -> None:
         with open_reader(self._journal) as reader:
             self.status = self._read(reader)
 

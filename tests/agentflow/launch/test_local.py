@@ -1,5 +1,6 @@
 """Launches on this machine."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -8,7 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agentflow.cli import main
 from agentflow.journal import NewSeed, open_journal, open_reader
+from agentflow.launch import LaunchedRuns
+from agentflow.serving._server import kept_port
 from tests._postgres import PostgresServer
 from tests.agentflow.cli._programs import run_here
 from tests.agentflow.launch._launched import (
@@ -211,6 +215,10 @@ def _command_lines(parent: int) -> Iterator[Path]:
             "launch: --working-dir and --label are options of Ray clusters",
         ),
         (
+            ["--on", "k8s", "--working-dir", ".", "synth"],
+            "launch: --working-dir and --label are options of Ray clusters",
+        ),
+        (
             ["--on", "auto", "--label", "a", "synth", "journal=postgresql://h/d"],
             "--label: 'a' is no label; write KEY=VALUE",
         ),
@@ -226,6 +234,50 @@ def test_a_launch_that_can_not_be_used_is_refused_in_one_line(
     done = run_here("launch", *given, cwd=tmp_path)
     assert (done.returncode, done.stderr, done.stdout) == (2, f"agentflow: {line}\n", "")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.promise("launch:refused")
+def test_a_launch_without_the_driver_of_its_journal_is_refused_before_a_worker_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agentflow.cli._launch.find_spec", lambda name: None)
+    assert main(["launch", "--on", "local", "synth", "journal=postgresql://h/d"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("agentflow: journal: Postgres needs the extra postgres: ")
+
+
+@pytest.mark.promise("launch:statuses")
+def test_the_last_line_of_a_launch_counts_everything_that_was_finished(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with (
+        endpoint() as at,
+        launched(tmp_path, postgres.new_database(), words("synth", tmp_path, at)) as process,
+    ):
+        lines = [json.loads(line) for line in ended(process).splitlines() if line.startswith("{")]
+    (last,) = (line for line in lines if line["event"] == "ended" and "done_by_host" in line)
+    assert (last["phase"], last["done"], last["total"]) == ("done", 6, 6)
+
+
+@pytest.mark.promise("launch:database")
+async def test_a_journal_that_does_not_answer_is_reported_once_while_the_workers_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = 0
+
+    async def sleep(_: float) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 9:
+            raise TimeoutError
+
+    with kept_port("127.0.0.1") as port:
+        monkeypatch.setattr("agentflow.launch._status.anyio.sleep", sleep)
+        with pytest.raises(TimeoutError):
+            await LaunchedRuns(f"postgresql://user@127.0.0.1:{port}/database", {"run"}).follow()
+    (record,) = (record for record in caplog.records if "no progress can be read" in record.getMessage())
+    assert "Connect call failed" in record.getMessage()
 
 
 @pytest.mark.promise("journal:hosts")
