@@ -99,7 +99,8 @@ def _print(given: argparse.Namespace, answer: Mapping[str, object]) -> None:
     if given.json:
         print_json(answer)
         return
-    sys.stdout.writelines(f"{printable(f'{name:<16} {_text(value)}')}\n" for name, value in answer.items())
+    shown = {name: value for name, value in answer.items() if value != ""}
+    sys.stdout.writelines(f"{printable(f'{name:<16} {_text(value)}')}\n" for name, value in shown.items())
 
 
 async def _ask(address: _ControlAddress, tool: str, arguments: dict[str, object]) -> dict[str, object]:

@@ -169,7 +169,23 @@ def command_place(
             anyio.run(_write, url, name, action)
         watch.read()
         ids = {each.summary.id for each in chosen}
-        return [each.fields() for each in watch.status().runs if each.summary.id in ids]
+        found = [each for each in watch.status().runs if each.summary.id in ids]
+        return [{**each.fields(), "note": _note(each, action)} for each in found]
+
+
+def _note(run: WatchedRun, action: str) -> str:
+    """Return how the processes of a run obey a command, and the pause that it has."""
+    works = run.summary.state is WorkState.RUNNING
+    if run.summary.paused:
+        obey = "within a second each process begins nothing new; its calls in flight still complete and are recorded"
+        return (
+            f"paused: {obey}"
+            if works
+            else "paused: no process works on it; one that is started waits for resume"
+        )
+    if action == "stop" and works:
+        return "within a second each process begins to end; calls in flight get ten seconds"
+    return "" if works or action == "status" else "no process works on it"
 
 
 def _chosen(found: list[WatchedRun], action: str, name: str) -> list[WatchedRun]:

@@ -93,9 +93,12 @@ class JournalReader:
         except READ_ERRORS as error:
             reason = str(root_of(error))
             if "agentflow_schema" in reason or "not a database" in reason:
-                raise ConfigurationError(
-                    f"{self.shown}: is no journal; name the output_dir of a run, or its journal.db"
-                ) from None
+                hint = (
+                    "no run was begun in this database"
+                    if "://" in self.shown
+                    else "name the output_dir of a run, or its journal.db"
+                )
+                raise ConfigurationError(f"{self.shown}: is no journal; {hint}") from None
             raise ConfigurationError(f"{self.shown}: can't be read: {' '.join(reason.split())}") from None
         if version is not None and version > len(MIGRATIONS):
             raise ConfigurationError(

@@ -104,6 +104,35 @@ def test_a_training_and_a_journal_of_an_earlier_version_take_no_commands(
     assert main(["ctl", "status", str(file)]) == 0
 
 
+@pytest.mark.promise("launch:commands")
+def test_a_command_for_a_run_without_processes_tells_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/journal.db"
+    anyio.run(partial(begin, url, "run"))
+    waits = "paused: no process works on it; one that is started waits for resume"
+    for action, note in (
+        ("status", None),
+        ("stop", "no process works on it"),
+        ("pause", waits),
+        ("status", waits),
+        ("resume", "no process works on it"),
+    ):
+        assert main(["ctl", action, url]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if line.startswith("note")] == (
+            [f"{'note':<16} {note}"] if note else []
+        )
+
+
+@pytest.mark.promise("supervisor:commands:refused")
+def test_an_empty_database_is_no_journal(
+    postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = postgres.new_database()
+    assert "is no journal; no run was begun in this database" in refused(capsys, "pause", url)
+
+
 @pytest.mark.promise("supervisor:commands:refused")
 def test_a_journal_that_can_not_be_reached_is_one_line_without_the_password(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -80,7 +80,9 @@ def test_a_paused_launch_begins_no_call_and_writes_the_files_of_an_undisturbed_r
             pids = [*map(pid_of, Shared(url).wait_for_holders(process, 2))]
             at.wait_for(calls=BEFORE + 2)
             assert ctl("status", url)["phase"] == "growing"
-            assert ctl("pause", url)["phase"] == "paused"
+            paused = ctl("pause", url)
+            assert paused["phase"] == "paused"
+            assert "its calls in flight still complete" in paused["note"]
             wait_until_logged(pids, *PAUSED)
             at.release()
             wait_until_logged(pids, *PAUSED, "0")
