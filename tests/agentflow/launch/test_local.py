@@ -240,8 +240,10 @@ def test_a_launch_that_can_not_be_used_is_refused_in_one_line(
 def test_a_launch_without_the_driver_of_its_journal_is_refused_before_a_worker_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def find_none(_: str) -> None: ...
+
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agentflow.cli._launch.find_spec", lambda name: None)
+    monkeypatch.setattr("agentflow.cli._launch.find_spec", find_none)
     assert main(["launch", "--on", "local", "synth", "journal=postgresql://h/d"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("agentflow: journal: Postgres needs the extra postgres: ")
