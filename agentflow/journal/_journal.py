@@ -108,7 +108,9 @@ class Journal:
 
         number, kept = await self._inbox.change(open_or_make)
         before: object = msgspec.json.decode(kept)
-        _check_same(name, before, settings)
+        # A shared database has the same run for every output directory.
+        shared = "://" in self._database.backend.shown
+        _check_same(name, before, settings, "run_name" if shared else "output_dir or run_name")
         return Run(
             self._database,
             self._inbox,
@@ -154,14 +156,15 @@ def _number(connection: Connection, name: str) -> int:
     return number
 
 
-def _check_same(run: str, before: object, now: object) -> None:
+def _check_same(run: str, before: object, now: object, choice: str) -> None:
     """Refuse settings other than those the run was created with. Secrets that an earlier version stored are ignored.
 
+    :param choice: setting that gives another run.
     :raises ConfigurationError: one line that names each difference.
     """
     if differences := "; ".join(_differences("", mask_settings(before), mask_settings(now))):
         raise ConfigurationError(
-            f"run {run!r} was made with other settings ({differences}); choose another output_dir or run_name, "
+            f"run {run!r} was made with other settings ({differences}); choose another {choice}, "
             "or go back to the old settings"
         )
 

@@ -28,10 +28,11 @@ async def test_other_settings_are_refused_with_each_difference_on_one_line(url: 
         now = {"depth": 5.0, "roles": {"planner": "b", "judge": None}, "tips": "y" * 200, "new": [1]}
         with pytest.raises(ConfigurationError) as refused:
             await journal.open_run("run", now)
+    choice = "output_dir or run_name" if url.startswith("sqlite") else "run_name"
     assert str(refused.value) == (
         "run 'run' was made with other settings (depth: 5 -> 5.0; gone: 1 -> nothing; new: nothing -> [1]; "
         f'roles.planner: "a" -> "b"; tips: "{"x" * 58}… -> "{"y" * 58}…); '
-        "choose another output_dir or run_name, or go back to the old settings"
+        f"choose another {choice}, or go back to the old settings"
     )
 
 
