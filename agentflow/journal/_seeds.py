@@ -82,7 +82,7 @@ def _content(seed: Seed | NewSeed) -> bytes:
 
 def _difference(known: Sequence[Seed], wanted: Sequence[NewSeed], origin: str) -> str:
     """Return the first difference of a list from the known one and the remedy; empty if it continues the known one."""
-    mend = "go back to the old list (more may follow at its end), or choose another output_dir or run_name"
+    mend = "go back to the old list (more may follow at its end), or choose another run_name"
     if len(wanted) < len(known):
         return f"seeds ({origin}): {len(known)} were there, now {len(wanted)} are; {mend}"
     for place, (old, new) in enumerate(zip(known, wanted, strict=False), start=1):
