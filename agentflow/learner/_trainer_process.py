@@ -45,18 +45,24 @@ class TrainerProcess(Process):
 
 
 @contextmanager
-def trainer_folder() -> Generator[Path]:
+def trainer_folder(shared: Path | None = None) -> Generator[Path]:
     """Yield a temporary folder that contains `orders`, for requests, and `code`, our packages to put on the path.
 
     A trainer's environment has its own versions of our dependencies: it gets our packages and nothing else.
+
+    :param shared: parent folder that other machines see: the packages are copied; `None`: they are linked.
     """
     # The path of a socket is limited to about 100 characters, and Ray's socket names are long.
-    base = Path(tempfile.mkdtemp(prefix="af-"))
+    base = Path(tempfile.mkdtemp(prefix="af-", dir=shared)).absolute()
     try:
         (base / "orders").mkdir()
         (base / "code").mkdir()
         for package in (agentflow, runtimes):
-            (base / "code" / package.__name__).symlink_to(Path(str(package.__file__)).parent)
+            source, target = Path(str(package.__file__)).parent, base / "code" / package.__name__
+            if shared is None:
+                target.symlink_to(source)
+            else:
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         yield base
     finally:
         shutil.rmtree(base, ignore_errors=True)
@@ -127,22 +133,34 @@ async def _running(
             yield ended
 
 
-def trainer_environment(code: Path, **variables: str) -> dict[str, str]:
-    """Return the environment variables of a trainer that uses Ray."""
+def trainer_environment(code: Path, *, own_ray: bool = True, **variables: str) -> dict[str, str]:
+    """Return the environment variables of a trainer that uses Ray.
+
+    :param own_ray: it starts a Ray of its own; otherwise it gets our variables of Ray, which name and unlock a cluster.
+    """
     # Without compiled modules each of its processes takes a minute to start.
-    unwanted = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "RAY_ADDRESS"}
+    unwanted = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH"}
+    own: dict[str, str] = {}
+    if own_ray:
+        unwanted.add("RAY_ADDRESS")
+        own = {
+            # Otherwise Ray writes one into the user's home.
+            "RAY_AUTH_TOKEN": os.urandom(16).hex(),
+            # Ray's name for single-machine mode, in which it listens on loopback only.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        }
     given = {name: value for name, value in os.environ.items() if name not in unwanted}
-    return given | {
-        "PYTHONPATH": str(code),
-        # Otherwise Ray writes one into the user's home.
-        "RAY_AUTH_TOKEN": os.urandom(16).hex(),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's name for single-machine mode, in which it listens on loopback only.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "HYDRA_FULL_ERROR": "1",
-        "RAY_COLOR_PREFIX": "0",
-        **variables,
-    }
+    return (
+        given
+        | own
+        | {
+            "PYTHONPATH": str(code),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "HYDRA_FULL_ERROR": "1",
+            "RAY_COLOR_PREFIX": "0",
+            **variables,
+        }
+    )
 
 
 def last_error(*logs: Path) -> str:

@@ -21,16 +21,16 @@ def running_verl(
 ) -> Generator[tuple[Path, threading.Event, Path]]:
     """Start verl; yield the folder of requests, an event that is set when verl ends, and its log.
 
+    :raises ConfigurationError: if the settings can't be used, or the Ray cluster does not answer.
     :raises VerlFailure: if it does not become ready, with its last error.
     """
     python = settings.interpreter()
-    with trainer_folder() as base:
+    settings.check_cluster()
+    with trainer_folder(settings.shared_folder) as base:
         log = settings.log or base / "verl.log"
-        arguments = command_arguments(policy, optimizer, settings, base / "orders", base / "ray")
+        arguments = command_arguments(policy, optimizer, settings, base)
         command = [str(python), "-m", "verl.trainer.main_ppo", *arguments]
-        environment = trainer_environment(
-            base / "code", AGENTFLOW_VERL_DEVICE="gpu" if settings.gpus else "cpu"
-        )
+        environment = trainer_environment(base / "code", own_ray=not settings.ray_address)
         with running_trainer(
             "verl", command, environment, base, log, settings.start_seconds, VerlFailure
         ) as ended:

@@ -1,5 +1,6 @@
 """Settings of training with verl, and their translation to verl's configuration."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from agentflow.settings import Section
 
 INSIDE = "agentflow.learner.verl._inside"
 """Package that verl loads."""
+_CONNECT_SECONDS = 10.0
+"""Time in which a Ray cluster must accept a connection."""
 _ACTOR = "actor_rollout_ref.actor"
 _MODEL = "actor_rollout_ref.model"
 _ROLLOUT = "actor_rollout_ref.rollout"
+_RAY = "ray_kwargs.ray_init"
 
 
 class VerlSettings(Section):
@@ -23,7 +27,13 @@ class VerlSettings(Section):
     python: Path | None = None
     """Python of verl's environment; `None`: `.venv-verl` of the checkout, or beside this environment."""
     gpus: int = Field(default=0, ge=0)
-    """Number of GPUs to train on; 0: the CPU."""
+    """Number of GPUs to train on, of each machine; 0: the CPU."""
+    ray_address: str = ""
+    """Running Ray cluster, `HOST:PORT` or `auto`; empty: verl starts its own Ray on this machine."""
+    shared_folder: Path | None = None
+    """Existing folder that all machines of the Ray cluster see under this path; required with `ray_address`."""
+    nodes: int = Field(default=1, ge=1)
+    """Number of machines of the Ray cluster to train on."""
     start_seconds: float = Field(default=900.0, gt=0)
     """Time limit for the start."""
     log: Path | None = None
@@ -43,28 +53,50 @@ class VerlSettings(Section):
             )
         return python.absolute()
 
+    def check_cluster(self) -> None:
+        """Check that the Ray cluster answers and has a shared folder.
+
+        :raises ConfigurationError: if it does not, or if a setting needs a cluster and none is named.
+        """
+        if not self.ray_address:
+            if self.shared_folder is not None or self.nodes > 1:
+                raise ConfigurationError("shared_folder, nodes: only a Ray cluster uses them; set ray_address")
+            return
+        if self.shared_folder is None or not self.shared_folder.is_dir():
+            raise ConfigurationError(
+                f"shared_folder: {self.shared_folder or 'none'} is not a folder; "
+                "name one that all machines of the Ray cluster see"
+            )
+        if self.ray_address == "auto":
+            return
+        host, _, port = self.ray_address.rpartition(":")
+        try:
+            # Ray would wait for minutes.
+            socket.create_connection((host, int(port)), min(self.start_seconds, _CONNECT_SECONDS)).close()
+        except (OSError, ValueError, OverflowError) as error:
+            raise ConfigurationError(
+                f"ray_address: no Ray cluster answers at {self.ray_address}: {error}; use HOST:PORT or auto"
+            ) from None
+
 
 def command_arguments(
     policy: PolicySettings,
     optimizer: OptimizerSettings,
     settings: VerlSettings,
-    folder: Path,
-    temporary: Path,
+    base: Path,
 ) -> list[str]:
     """Return the arguments of verl's command.
 
-    :param folder: folder of requests.
-    :param temporary: Ray's temporary folder; a short path, because socket paths are limited.
+    :param base: folder of `trainer_folder`.
     :raises ConfigurationError: if verl does not support the settings.
     """
-    processes = max(settings.gpus, 1)
     model = _folder_of(policy)
     options = {
-        **_loop_options(folder, processes),
+        **_loop_options(base / "orders", max(settings.gpus, 1), settings.nodes),
         **_model_options(policy, model),
         **_optimizer_options(optimizer),
-        **_weight_options(folder, model),
-        "ray_kwargs.ray_init._temp_dir": temporary,
+        **_weight_options(base / "orders", model),
+        **_ray_options(settings, base),
         **({} if settings.gpus else _CPU_OPTIONS),
         **settings.options,
     }
@@ -81,8 +113,9 @@ def _folder_of(policy: PolicySettings) -> Path:
     return model
 
 
-def _loop_options(folder: Path, processes: int) -> dict[str, Any]:
+def _loop_options(folder: Path, per_node: int, nodes: int) -> dict[str, Any]:
     """Return the settings that make verl accept requests, with one step each."""
+    processes = per_node * nodes
     return {
         "trainer.v1.trainer_mode": "agentflow",
         "trainer.agentflow.folder": folder,
@@ -97,18 +130,34 @@ def _loop_options(folder: Path, processes: int) -> dict[str, Any]:
         "data.shuffle": False,
         "reward.num_workers": 0,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": processes,
-        "trainer.n_gpus_per_node": processes,
+        "trainer.n_gpus_per_node": per_node,
+        "trainer.nnodes": nodes,
         "trainer.logger": "[console]",
         "trainer.val_before_train": False,
         "trainer.resume_mode": "disable",
         # It ends on request.
         "trainer.total_epochs": 1_000_000_000,
         "trainer.total_training_steps": 1_000_000_000,
-        "ray_kwargs.ray_init.include_dashboard": False,
-        "ray_kwargs.ray_init.runtime_env.env_vars": f"{{VERL_USE_EXTERNAL_MODULES: {INSIDE}}}",
         "hydra.run.dir": folder,
         "hydra.output_subdir": None,
     }
+
+
+def _ray_options(settings: VerlSettings, base: Path) -> dict[str, Any]:
+    """Return the settings of Ray. A running cluster refuses resources and folders, and its workers get verl's Python."""
+    variables = {
+        "VERL_USE_EXTERNAL_MODULES": INSIDE,
+        "AGENTFLOW_VERL_DEVICE": "gpu" if settings.gpus else "cpu",
+        "PYTHONPATH": base / "code",
+    }
+    options = {f"{_RAY}.runtime_env.env_vars.{name}": value for name, value in variables.items()}
+    if settings.ray_address:
+        return options | {
+            f"{_RAY}.address": settings.ray_address,
+            f"{_RAY}.runtime_env.py_executable": settings.interpreter(),
+        }
+    options |= {f"{_RAY}.include_dashboard": False, f"{_RAY}._temp_dir": base / "ray"}
+    return options if settings.gpus else options | _OWN_RAY_ON_CPU
 
 
 def _model_options(policy: PolicySettings, model: Path) -> dict[str, Any]:
@@ -175,12 +224,14 @@ def _weight_options(folder: Path, model: Path) -> dict[str, Any]:
     }
 
 
+_OWN_RAY_ON_CPU: dict[str, Any] = {
+    # verl counts GPUs in Ray; here each stands for a process.
+    f"{_RAY}.num_cpus": 16,
+    f"{_RAY}.num_gpus": 1,
+    f"{_RAY}.object_store_memory": 100_000_000,
+}
 _CPU_OPTIONS: dict[str, Any] = {
     "trainer.device": "cpu",
-    # verl counts GPUs in Ray; here each stands for a process.
-    "ray_kwargs.ray_init.num_cpus": 16,
-    "ray_kwargs.ray_init.num_gpus": 1,
-    "ray_kwargs.ray_init.object_store_memory": 100_000_000,
     f"{_MODEL}.use_remove_padding": False,
     f"{_MODEL}.enable_gradient_checkpointing": False,
     f"{_MODEL}.override_config.attn_implementation": "sdpa",

@@ -5,6 +5,7 @@ import os
 import shutil
 import uuid
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,17 @@ from agentflow.learner.verl._inside._losses import LARGEST, MEANS, OURS, RowLoss
 
 REFERENCE = "reference"
 TODAY = "today"
+
+
+def _refuse_another_run() -> None:
+    """Refuse a Ray cluster on which another run of verl trains.
+
+    TransferQueue has one controller for a cluster: a second run would use the first one's, and kill it at its end.
+    """
+    with suppress(ValueError):
+        controller = ray.get_actor("TransferQueueController", namespace="transfer_queue")
+        if controller._actor_id.job_id.hex() != ray.get_runtime_context().get_job_id():
+            raise RuntimeError("another run of verl trains on this Ray cluster; wait for its end")
 
 
 class Finished(Exception):
@@ -272,3 +284,4 @@ EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], 
 )
 # Nothing is generated here, so no replica is ever made.
 RolloutReplicaRegistry.register("agentflow", lambda: RolloutReplica)
+_refuse_another_run()

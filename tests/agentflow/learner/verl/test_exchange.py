@@ -91,8 +91,7 @@ def test_settings_reach_verl_by_its_names(tmp_path: Path) -> None:
         policy,
         OptimizerSettings(learning_rate=3e-6, max_grad_norm=0.5),
         settings,
-        tmp_path / "o",
-        tmp_path / "r",
+        tmp_path,
     )
     said = dict(word.removeprefix("++").split("=", 1) for word in words)
     assert len(said) == len(words)
@@ -113,11 +112,10 @@ def test_unsupported_settings_are_refused_in_one_line(tmp_path: Path) -> None:
             OptimizerSettings(lr_scheduler_type="linear", decay_steps=9),
             VerlSettings(),
             tmp_path,
-            tmp_path,
         )
     nowhere = PolicySettings(model="some/name")
     with pytest.raises(ConfigurationError, match=r"policy\.model: verl starts from a folder"):
-        command_arguments(nowhere, OptimizerSettings(), VerlSettings(), tmp_path, tmp_path)
+        command_arguments(nowhere, OptimizerSettings(), VerlSettings(), tmp_path)
     with pytest.raises(ConfigurationError, match="make it with `make"):
         VerlSettings(python=tmp_path / "no-python").interpreter()
 
