@@ -167,9 +167,14 @@ def last_error(*logs: Path) -> str:
     """Return the last error in the first of some logs that has one, or the last line of all of them."""
     last = ""
     for lines in map(_tail, logs):
-        errors = [found.group(1) for line in lines if (found := _ERROR.search(line))]
+        errors = [
+            (place, found.group(1)) for place, line in enumerate(lines) if (found := _ERROR.search(line))
+        ]
         if errors:
-            return " ".join(errors[-1].split())[:300]
+            place, error = errors[-1]
+            # Its message continues, as Ray's about different versions.
+            further = lines[place + 1 :] if error.endswith(":") else []
+            return " ".join(" ".join([error, *further]).split())[:300]
         last = lines[-1] if lines else last
     return " ".join(last.split())[:300]
 

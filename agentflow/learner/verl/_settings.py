@@ -60,7 +60,9 @@ class VerlSettings(Section):
         """
         if not self.ray_address:
             if self.shared_folder is not None or self.nodes > 1:
-                raise ConfigurationError("shared_folder, nodes: only a Ray cluster uses them; set ray_address")
+                raise ConfigurationError(
+                    "shared_folder, nodes: only a Ray cluster uses them; set ray_address"
+                )
             return
         if self.shared_folder is None or not self.shared_folder.is_dir():
             raise ConfigurationError(

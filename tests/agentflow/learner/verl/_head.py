@@ -3,13 +3,17 @@
 It prints the address, and for each line of its input the classes of the actors that live, once all CPUs and the GPU are free.
 """
 
+# pyright: basic
+
 import json
 import sys
+from typing import Any
 
 import ray
-from ray._private.state import actors
+from ray._private import state
 
-CPUS = 16
+CPUS = 5
+"""verl needs four for a process, and one more."""
 
 
 def main() -> None:
@@ -23,12 +27,17 @@ def main() -> None:
         log_to_driver=False,
         _temp_dir=sys.argv[1],
     )
-    print(ray.get_runtime_context().gcs_address, flush=True)
+    _say(ray.get_runtime_context().gcs_address)
     whole = ray.remote(num_cpus=CPUS, num_gpus=1)(lambda: None)
     for _ in sys.stdin:
         ray.get(whole.remote())
-        alive = [actor["ActorClassName"] for actor in actors().values() if actor["State"] != "DEAD"]
-        print(json.dumps(alive), flush=True)
+        actors: dict[str, Any] = state.actors()
+        _say(json.dumps([actor["ActorClassName"] for actor in actors.values() if actor["State"] != "DEAD"]))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tests.agentflow.learner.verl._steps import LOSS, OPTIMIZER, episodes, weigh
 
 pytestmark = pytest.mark.timeout(900)
 
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("model"))

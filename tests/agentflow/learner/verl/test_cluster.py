@@ -56,7 +56,8 @@ class Head:
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes that work for others than the head."""
-        return [process for process in self.processes() if _is_worker(process) and process not in self._own]
+        others = set(self.processes()) - self._own
+        return [process for process in others if _is_worker(process)]
 
     def processes(self) -> list[psutil.Process]:
         """Return all of its processes."""
@@ -110,7 +111,9 @@ def test_verl_trains_on_a_running_ray_cluster_and_leaves_it_as_it_was(
     policy = PolicySettings(model=str(model), dtype="float32", device="cpu")
     shared = tmp_path / "shared"
     shared.mkdir()
-    settings = VerlSettings(python=verl_python(), ray_address=head.address, shared_folder=shared, start_seconds=240)
+    settings = VerlSettings(
+        python=verl_python(), ray_address=head.address, shared_folder=shared, start_seconds=240
+    )
     with (
         closing(LocalBackbone(policy, OPTIMIZER)) as local,
         closing(VerlBackbone(policy, OPTIMIZER, settings)) as verl,
@@ -137,10 +140,8 @@ def test_verl_trains_on_a_running_ray_cluster_and_leaves_it_as_it_was(
 @pytest.mark.promise("training:verl:cluster")
 def test_a_killed_training_leaves_nothing_on_the_cluster(head: Head, model: Path, tmp_path: Path) -> None:
     words = [str(model), str(verl_python()), head.address, str(tmp_path)]
-    with Popen(
-        [sys.executable, "-c", _KILLED, *words], cwd=ROOT, stdin=subprocess.DEVNULL
-    ) as process:
-        wait_for(lambda: head.workers() or process.poll() is not None)
+    with Popen([sys.executable, "-c", _KILLED, *words], cwd=ROOT, stdin=subprocess.DEVNULL) as process:
+        wait_for(lambda: any(map(_is_queue, head.workers())) or process.poll() is not None)
         assert process.poll() is None
         process.kill()
     wait_for(lambda: not head.workers())
@@ -148,8 +149,18 @@ def test_a_killed_training_leaves_nothing_on_the_cluster(head: Head, model: Path
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    try:
-        name = process.name()
-    except psutil.NoSuchProcess:
-        return False
+    name = _name_of(process)
     return name.startswith("ray::") and not name.endswith("Agent")
+
+
+def _is_queue(process: psutil.Process) -> bool:
+    """Return whether it is verl's first actor beside the trainer."""
+    return _name_of(process).startswith("ray::TransferQueue")
+
+
+def _name_of(process: psutil.Process) -> str:
+    try:
+        # One that has ended and was not waited for has still a name.
+        return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
+    except psutil.NoSuchProcess:
+        return ""

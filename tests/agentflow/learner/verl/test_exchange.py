@@ -102,6 +102,69 @@ def test_settings_reach_verl_by_its_names(tmp_path: Path) -> None:
     assert said["trainer.n_gpus_per_node"] == "8"
     assert said["trainer.v1.trainer_mode"] == "agentflow"
     assert "trainer.device" not in said
+    assert said["ray_kwargs.ray_init._temp_dir"] == str(tmp_path / "ray")
+
+
+def test_a_running_ray_cluster_gets_neither_resources_nor_folders(tmp_path: Path) -> None:
+    policy = PolicySettings(model=str(tiny_folder(tmp_path)))
+    settings = VerlSettings(python=tmp_path, gpus=2, nodes=3, ray_address="10.0.0.1:6379")
+    for given in (settings, settings.model_copy(update={"gpus": 0})):
+        words = command_arguments(policy, OptimizerSettings(), given, tmp_path)
+        said = dict(word.removeprefix("++").split("=", 1) for word in words)
+        ray = {
+            name.removeprefix("ray_kwargs.ray_init."): value for name, value in said.items() if "ray_" in name
+        }
+        assert ray == {
+            "address": "10.0.0.1:6379",
+            "runtime_env.py_executable": str(tmp_path),
+            "runtime_env.env_vars.PYTHONPATH": str(tmp_path / "code"),
+            "runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES": "agentflow.learner.verl._inside",
+            "runtime_env.env_vars.AGENTFLOW_VERL_DEVICE": "gpu" if given.gpus else "cpu",
+        }
+        assert (said["trainer.nnodes"], said["trainer.n_gpus_per_node"]) == ("3", str(given.gpus or 1))
+        assert said["data.train_batch_size"] == str(3 * (given.gpus or 1))
+
+
+@pytest.mark.promise("training:verl:refused")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nodes": 2}, "shared_folder, nodes: only a Ray cluster uses them; set ray_address"),
+        ({"ray_address": "auto"}, "shared_folder: none is not a folder; name one that all machines"),
+        ({"ray_address": "auto", "shared_folder": "/no/folder"}, "shared_folder: /no/folder is not a folder"),
+        ({"ray_address": "127.0.0.1:1", "shared_folder": "/tmp"}, "no Ray cluster answers at 127.0.0.1:1: "),
+        (
+            {"ray_address": "head", "shared_folder": "/tmp"},
+            "no Ray cluster answers at head: .*; use HOST:PORT",
+        ),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_refused_in_one_line(
+    tmp_path: Path, settings: dict[str, object], message: str
+) -> None:
+    policy = PolicySettings(model=str(tiny_folder(tmp_path)))
+    given = VerlSettings.model_validate({"python": tmp_path, **settings})
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        VerlBackbone(policy, OptimizerSettings(), given)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.promise("training:verl:refused")
+def test_a_cluster_with_another_version_of_ray_is_named_in_one_line(tmp_path: Path) -> None:
+    other = tmp_path / "python"
+    other.write_text(
+        "#!/bin/sh\ncat >&2 <<END\nRuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n"
+        "This process on node 10.0.0.2 was started with:\n    Ray: 2.0.0\nEND\nexit 1\n"
+    )
+    other.chmod(0o755)
+    policy = PolicySettings(model=str(tiny_folder(tmp_path)))
+    settings = VerlSettings(python=other, ray_address="auto", shared_folder=tmp_path)
+    message = (
+        "The cluster was started with: Ray: 2.60.0 This process on node 10.0.0.2 was started with: Ray: 2.0.0"
+    )
+    with pytest.raises(VerlFailure, match=message):
+        VerlBackbone(policy, OptimizerSettings(), settings)
+    assert not list(tmp_path.glob("af-*"))
 
 
 def test_unsupported_settings_are_refused_in_one_line(tmp_path: Path) -> None:
