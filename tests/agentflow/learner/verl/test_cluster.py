@@ -41,10 +41,8 @@ class Head:
 
     def __init__(self, process: "Popen[str]") -> None:
         self._process = process
-        self._own: set[psutil.Process] = set()
         self.address = self._read()
         self.actors()
-        self._own.update(self.workers())
 
     def actors(self) -> list[str]:
         """Use the whole cluster, then return the classes of the actors that live."""
@@ -52,12 +50,13 @@ class Head:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         found: list[str] = json.loads(self._read())
+        # Ray may have started a worker for the head itself.
+        self._own = set(self.processes())
         return found
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes that work for others than the head."""
-        others = set(self.processes()) - self._own
-        return [process for process in others if _is_worker(process)]
+        """Return the processes that were started since, and live."""
+        return [process for process in set(self.processes()) - self._own if _name_of(process)]
 
     def processes(self) -> list[psutil.Process]:
         """Return all of its processes."""
@@ -146,11 +145,6 @@ def test_a_killed_training_leaves_nothing_on_the_cluster(head: Head, model: Path
         process.kill()
     wait_for(lambda: not head.workers())
     assert head.actors() == []
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    name = _name_of(process)
-    return name.startswith("ray::") and not name.endswith("Agent")
 
 
 def _is_queue(process: psutil.Process) -> bool:
