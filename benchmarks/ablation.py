@@ -29,7 +29,7 @@ from agentflow.trajectory import Task
 from benchmarks._ablation_drafts import Gate, PathPair, write_arms
 from benchmarks._local_planner import LocalPlanner, PathFollower
 from examples.first_training.family import Family, make_family
-from examples.first_training.plan import FineTuning, Shape
+from examples.first_training.plan import FineTuning, Shape, TrainingPlan
 from examples.first_training.play import TaskOutcome, play
 from examples.first_training.teacher import Demonstration
 from examples.first_training.tuning import fine_tuned_checkpoints
@@ -105,11 +105,11 @@ async def one_seed(seed: int, size: RunSize, folder: Path) -> SeedFigures:
     steps = min(map(len, lessons.values()))
     lessons = {name: shown[:steps] for name, shown in lessons.items()}
     models = {"base": _base(folder / "model", family, lessons, size, seed)}
-    settings = FineTuning(epochs=size.epochs, kept=1, batch=8)
+    plan = TrainingPlan(fine_tuning=FineTuning(epochs=size.epochs, kept=1, batch=8))
     for name, shown in lessons.items():
         # A step is an episode of its own, so that both arms make the same number of optimizer steps.
         (models[name],) = fine_tuned_checkpoints(
-            models["base"], folder / name, family, [[step] for step in shown], settings, seed, lambda _: None
+            models["base"], folder / name, family, [[step] for step in shown], plan, seed, lambda _: None
         )
     tasks = [task for task in family.tasks("held_out") if task.metadata["kind"] in KINDS]
     scores: dict[str, float] = {}

@@ -14,7 +14,7 @@ def core_python() -> Path:
     """Return the interpreter of the core environment; `make` creates it, otherwise the first test does."""
     python = CORE / "bin/python"
     made = CORE / ".stamp"
-    with (ROOT / ".venv/core.lock").open("w") as lock:
+    with (ROOT / ".venv-core.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sources = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
         if not made.exists() or any(made.stat().st_mtime < source.stat().st_mtime for source in sources):

@@ -133,34 +133,26 @@ async def _running(
             yield ended
 
 
-def trainer_environment(code: Path, *, own_ray: bool = True, **variables: str) -> dict[str, str]:
+def trainer_environment(code: Path, *, own_ray: bool = True) -> dict[str, str]:
     """Return the environment variables of a trainer that uses Ray.
 
     :param own_ray: it starts a Ray of its own; otherwise it gets our variables of Ray, which name and unlock a cluster.
     """
     # Without compiled modules each of its processes takes a minute to start.
     unwanted = {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH"}
-    own: dict[str, str] = {}
+    variables = {
+        "PYTHONPATH": str(code),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "HYDRA_FULL_ERROR": "1",
+        "RAY_COLOR_PREFIX": "0",
+    }
     if own_ray:
         unwanted.add("RAY_ADDRESS")
-        own = {
-            # Otherwise Ray writes one into the user's home.
-            "RAY_AUTH_TOKEN": os.urandom(16).hex(),
-            # Ray's name for single-machine mode, in which it listens on loopback only.
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        }
-    given = {name: value for name, value in os.environ.items() if name not in unwanted}
-    return (
-        given
-        | own
-        | {
-            "PYTHONPATH": str(code),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "HYDRA_FULL_ERROR": "1",
-            "RAY_COLOR_PREFIX": "0",
-            **variables,
-        }
-    )
+        # Otherwise Ray writes one into the user's home.
+        variables["RAY_AUTH_TOKEN"] = os.urandom(16).hex()
+        # Ray's name for single-machine mode, in which it listens on loopback only.
+        variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    return {name: value for name, value in os.environ.items() if name not in unwanted} | variables
 
 
 def last_error(*logs: Path) -> str:

@@ -251,11 +251,10 @@ class TrinityBackbone:
         )
         place = self._base / "trinity.yaml"
         place.write_text(yaml.safe_dump(configuration))
-        environment = trainer_environment(
-            self._base / "code",
-            RAY_TMPDIR=str(self._base),
-            **{_FIGURES_VARIABLE: str(self._base / "figures")},
-        )
+        environment = trainer_environment(self._base / "code") | {
+            "RAY_TMPDIR": str(self._base),
+            _FIGURES_VARIABLE: str(self._base / "figures"),
+        }
         stack = ExitStack()
         self._ended = stack.enter_context(
             running_trainer(
