@@ -159,9 +159,9 @@ class RemoteToolHost(ToolHost):
     @asynccontextmanager
     async def _connect(self) -> AsyncGenerator[Client]:
         timeout = httpx2.Timeout(None, connect=10.0)
-        hooks = {"request": [self._authorize]}
+        transport = SteadyTransport(token=self._present_token)
         async with (
-            httpx2.AsyncClient(transport=SteadyTransport(), event_hooks=hooks, timeout=timeout) as http,
+            httpx2.AsyncClient(transport=transport, timeout=timeout) as http,
             Client(
                 streamable_http_client(self._url, http_client=http, max_sse_event_size=None),
                 client_info=types.Implementation(name="agentflow", version="1"),
@@ -169,11 +169,9 @@ class RemoteToolHost(ToolHost):
         ):
             yield client
 
-    async def _authorize(self, request: httpx2.Request) -> None:
-        # Read for each request: a local server that was started again has another token.
-        token = self._token or local_token(self._url)
-        if token is not None:
-            request.headers["authorization"] = f"Bearer {token}"
+    def _present_token(self) -> str | None:
+        # Read for each request: a local server that was started again has another one.
+        return self._token or local_token(self._url)
 
 
 def _failed(failure: ToolFailure) -> ToolResult:

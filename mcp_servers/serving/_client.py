@@ -1,6 +1,7 @@
 """Client side of a server of ours: a transport that survives failures, and the meaning of answers."""
 
 import base64
+from collections.abc import Callable
 from typing import Final
 
 import httpx2
@@ -114,14 +115,16 @@ class SteadyTransport(httpx2.AsyncHTTPTransport):
     """Answers in place of a failed server.
 
     The protocol's client ends, with all calls in flight, when a request raises; with this transport it receives an error for
-    that request and continues. Nothing is sent twice: the caller must find out whether the call has run.
+    that request and continues. No call is made twice: the caller must find out whether it has run.
     """
 
-    def __init__(self, socket: str | None = None) -> None:
+    def __init__(self, socket: str | None = None, token: Callable[[], str | None] | None = None) -> None:
         """Prepare to connect.
 
         :param socket: Unix socket of the server.
+        :param token: returns the present bearer token, if any; `None`: requests have their own.
         """
+        self._token = token
         super().__init__(
             uds=socket,
             limits=httpx2.Limits(
@@ -132,7 +135,7 @@ class SteadyTransport(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, once."""
         try:
-            response = await super().handle_async_request(request)
+            response = await self._answer(request)
             refusal = _REFUSALS.get(response.status_code)
             if refusal or response.headers.get("content-type", "").startswith("application/json"):
                 await response.aread()
@@ -142,6 +145,24 @@ class SteadyTransport(httpx2.AsyncHTTPTransport):
             lost = f"the connection was lost ({type(error).__name__}); the call may have run or not."
             return _failure(ErrorKind.UNAVAILABLE, lost)
         return _refused(response, refusal) if refusal else response
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request with the present token."""
+        if self._token is None:
+            return await super().handle_async_request(request)
+        _authorize(request, token := self._token())
+        response = await super().handle_async_request(request)
+        # A server that was started again has another token. It refused this one before any tool saw the request.
+        if response.status_code == 401 and (present := self._token()) != token:
+            await response.aclose()
+            _authorize(request, present)
+            response = await super().handle_async_request(request)
+        return response
+
+
+def _authorize(request: httpx2.Request, token: str | None) -> None:
+    if token is not None:
+        request.headers["authorization"] = f"Bearer {token}"
 
 
 class _RefusalData(Struct):

@@ -96,6 +96,28 @@ async def test_a_server_that_comes_back_answers_again_without_the_old_sessions()
             await sandbox.close()
 
 
+@pytest.mark.promise("sandbox:remote:token")
+async def test_a_server_started_again_with_another_token_gets_the_call_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = EchoBackend()
+    stale: list[str] = []
+
+    def read(_: str) -> str:
+        return stale.pop() if stale else TOKEN
+
+    # The file of the old server is read just before the new one replaces it.
+    monkeypatch.setattr("agentflow.sandbox._remote.local_token", read)
+    async with serving(backend) as server, Sandbox(server.url) as sandbox:
+        stale.append("that of the old server")
+        assert (await sandbox.execute("say", {"text": "hi"})).ok
+        assert (stale, backend.calls) == ([], 1)
+        stale += ["another", "one"]
+        result = await sandbox.execute("say", {"text": "hi"})
+        assert kind(result) is ErrorKind.DENIED
+        assert backend.calls == 1
+
+
 @pytest.mark.promise("sandbox:remote:once")
 async def test_a_call_whose_answer_is_lost_is_not_sent_again() -> None:
     backend = EchoBackend()
