@@ -3,13 +3,13 @@
 `python benchmarks/gpu.py [--jobs trees,step,engine] [--small] [--check]` prints a table with a baseline for each figure, measured
 in the same run, and as the last line one JSON object. With `--check` it exits with 1 if a limit is missed.
 
-- `trees`: the error of log-probabilities and gradients of packed rows, in times of the error of the same rows computed one by one,
-  both against 64 bits.
+- `trees`: the error of log-probabilities and gradients of packed rows, as a multiple of the error of the same rows computed one by one;
+  the reference has 64 bits.
 - `step`: a complete step of the local backbone on packed rows, beside the same rows each alone.
 - `engine`: an update of a running vLLM beside its restart with the same weights, and sleep with wake-up. `--python` names the
   Python of an environment with vLLM for GPUs.
 
-`--small` runs it on any device in a minute, to try the script itself.
+`--small` runs a tiny model on any device, to try the script itself.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -44,13 +44,13 @@ from agentflow.testing import tiny_tokenizer
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 JOBS = ("trees", "step", "engine")
 NOISE = 1.5
-"""The largest error of packed rows, in times of that of the same rows one by one."""
+"""The largest error of packed rows, as a multiple of that of the same rows one by one."""
 GIB = 2**30
 SAMPLED = 128
 """Tokens that a request samples."""
 
 
-class Size(NamedTuple):
+class Workload(NamedTuple):
     """A model, and the tree that it computes."""
 
     hidden: int
@@ -67,14 +67,14 @@ class Size(NamedTuple):
     """Requests of the engine at once."""
 
 
-EXACT = Size(512, 4, 8, 4096, 256, (2, 3), 64, 0)
+EXACT = Workload(512, 4, 8, 4096, 256, (2, 3), 64, 0)
 """For the errors: 64 bits are slow."""
-LARGE = Size(2048, 24, 16, 32768, 1024, (2, 2, 2), 256, 256)
+LARGE = Workload(2048, 24, 16, 32768, 1024, (2, 2, 2), 256, 256)
 """1.3 billion weights."""
-SMALL = Size(128, 2, 2, 1024, 32, (2, 2), 8, 4)
+SMALL = Workload(128, 2, 2, 1024, 32, (2, 2), 8, 4)
 
 
-def model_of(size: Size, dtype: torch.dtype, seed: int = 0) -> Any:  # noqa: ANN401 - transformers' models have no common type
+def model_of(size: Workload, dtype: torch.dtype, seed: int = 0) -> Any:  # noqa: ANN401 - transformers' models have no common type
     """A model with random weights."""
     torch.manual_seed(seed)
     config = Qwen3Config(
@@ -93,7 +93,7 @@ def model_of(size: Size, dtype: torch.dtype, seed: int = 0) -> Any:  # noqa: ANN
     return model.to(dtype)
 
 
-def folder_of(size: Size, folder: Path, seed: int = 0) -> Path:
+def folder_of(size: Workload, folder: Path, seed: int = 0) -> Path:
     """The same on disk, with a tokenizer of bytes."""
     model_of(size, torch.bfloat16, seed).save_pretrained(folder)
     tiny_tokenizer(size.words, texts=["a lighthouse on an island, and its keeper"] * 8).save_pretrained(
@@ -102,7 +102,7 @@ def folder_of(size: Size, folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def grow(size: Size) -> list[Row]:
+def grow(size: Workload) -> list[Row]:
     """One row for each call of a tree."""
     chance = np.random.default_rng(0)
     rows: list[Row] = []
@@ -154,7 +154,7 @@ def gradients(model: nn.Module, compute: Compute, rows: Sequence[Row]) -> tuple[
     return found.detach().double(), torch.cat(parts)
 
 
-def trees_job(size: Size, _: argparse.Namespace) -> dict[str, float]:
+def trees_job(size: Workload, _: argparse.Namespace) -> dict[str, float]:
     """Errors of packed rows and of rows one by one, against 64 bits."""
     figures: dict[str, float] = {}
     rows = grow(size)
@@ -180,13 +180,10 @@ def trees_job(size: Size, _: argparse.Namespace) -> dict[str, float]:
             print(
                 f"{name} {what}: error {ours:.2e} packed, {theirs:.2e} one by one: {ours / theirs:.2f} x (limit {NOISE})"
             )
-        figures[f"{name}_missed"] = float(
-            any(figures[f"{name}_{what}_noise"] > NOISE for what in ("values", "gradient"))
-        )
     return figures
 
 
-def step_job(size: Size, _: argparse.Namespace) -> dict[str, float]:
+def step_job(size: Workload, _: argparse.Namespace) -> dict[str, float]:
     """Seconds of a complete step, packed and one by one."""
     rows = grow(size)
     loss = LossSettings(kl_coef=0.0)
@@ -240,12 +237,12 @@ def used_gib() -> float:
     return (whole - free) / GIB
 
 
-def engine_job(size: Size, given: argparse.Namespace) -> dict[str, float]:
+def engine_job(size: Workload, given: argparse.Namespace) -> dict[str, float]:
     """Updates of a running engine, its sleep, and its restart."""
     return anyio.run(partial(engine, size, given))
 
 
-async def engine(size: Size, given: argparse.Namespace) -> dict[str, float]:
+async def engine(size: Workload, given: argparse.Namespace) -> dict[str, float]:
     """The same."""
     figures: dict[str, float] = {}
     memory = Path("/dev/shm") if DEVICE == "cuda" else None
@@ -387,7 +384,7 @@ def main() -> int:
             figures |= run(SMALL if given.small else size, given)
             gc.collect()
     print(json.dumps({name: round(figure, 6) for name, figure in figures.items()}))
-    missed = any(figures.get(f"{name}_missed") for name in ("float32", "bfloat16"))
+    missed = any(figure > NOISE for name, figure in figures.items() if name.endswith("_noise"))
     return 1 if missed and given.check else 0
 
 

@@ -44,7 +44,7 @@ RESOURCE_NOT_FOUND = -32002
 
 
 class RemoteToolHost(ToolHost):
-    """Connection to a server. Sessions live there, by handle. A call is sent exactly once."""
+    """Connection to a server. Sessions live there, by handle. A call reaches a tool at most once."""
 
     def __init__(self, url: str, token: str | None, launcher: ServerLauncher | None = None) -> None:
         super().__init__()
