@@ -38,7 +38,7 @@ from agentflow.learner.compute import log_probs, log_probs_by_row, prepare
 from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.packing import pack
-from agentflow.serving import EngineControl, ModelServer, Probe, ServingSettings, Weights, probe_tokens
+from agentflow.serving import EngineControl, ModelServer, Probe, ProbeText, ServingSettings, Weights
 from agentflow.testing import tiny_tokenizer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -265,7 +265,7 @@ async def engine(size: Workload, given: argparse.Namespace) -> dict[str, float]:
         async with ModelServer(settings) as server:
             figures["engine_start_seconds"] = time.perf_counter() - begun
             print(f"engine: {gib:.2f} GiB of weights, started in {figures['engine_start_seconds']:.1f} s")
-            figures["engine_difference"] = await server.check(probes[0])
+            figures["engine_difference"] = (await server.check(probes[0])).largest
             await requests(server, size.requests)
             begun = time.perf_counter()
             tokens = await requests(server, size.requests)
@@ -279,7 +279,7 @@ async def engine(size: Workload, given: argparse.Namespace) -> dict[str, float]:
                     Weights(folder=folders[number], version=str(number)), probes[number]
                 )
                 figures["update_seconds"] = time.perf_counter() - begun
-                figures["update_difference"] = published.difference
+                figures["update_difference"] = published.agreement.largest if published.agreement else 0.0
                 assert not published.restarted
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(requests, server, size.requests)
@@ -326,7 +326,8 @@ async def sleep(server: ModelServer, probe: Probe) -> dict[str, float]:
 def probe_of(folder: Path) -> Probe:
     """The trainer's log-probabilities of a short text."""
     backbone = LocalBackbone(PolicySettings(model=str(folder)))
-    tokens = probe_tokens(int(json.loads((folder / "config.json").read_text())["vocab_size"]))
+    vocabulary = int(json.loads((folder / "config.json").read_text())["vocab_size"])
+    tokens = tuple(index * 7919 % vocabulary for index in range(1, 161))
     ids = np.array(tokens, np.int32)
     [found] = backbone.log_probs([row(ids, len(ids) - 1, np.random.default_rng(0))])
     backbone.close()
@@ -334,7 +335,8 @@ def probe_of(folder: Path) -> Probe:
     gc.collect()
     if DEVICE == "cuda":
         torch.cuda.empty_cache()
-    return Probe(tokens=tokens, logprobs=tuple(map(float, found)), tolerance=0.1)
+    text = ProbeText(tokens=tokens, begin=1, logprobs=tuple(map(float, found)))
+    return Probe(texts=(text,), dtype="bfloat16")
 
 
 async def requests(server: ModelServer, count: int) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from xdist.scheduler.loadfile import LoadFileScheduling  # pyright: ignore[reportMissingTypeStubs] - it is typed, and does not say so
 
-_SERVED = re.compile(r"\bvllm: ModelServer\b")
+_SERVED = re.compile(r"\b(vllm|smollm2): ModelServer\b")
 
 
 class ByFile(LoadFileScheduling):

@@ -1,12 +1,14 @@
 """Real vLLM on the CPU with a tiny random model."""
 
 import fcntl
+import os
 import runpy
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from anyio.from_thread import start_blocking_portal
 
@@ -14,6 +16,7 @@ from agentflow.models import ModelSettings
 from agentflow.serving import ModelServer, ServingSettings, Weights
 from agentflow.serving._control import EngineControl
 from agentflow.testing import TINY_MODEL
+from tests._real_model import real_model
 from tests.behaviour._tree import ROOT
 
 PYTHON = ROOT / ".venv-vllm/bin/python"
@@ -62,6 +65,31 @@ async def as_it_was(server: ModelServer) -> AsyncGenerator[Path]:
         yield folder
     finally:
         await server.publish(Weights(folder=folder, version="default"))
+
+
+@contextmanager
+def real_server(dtype: str, model: Path | None = None) -> Generator[ModelServer]:
+    """Serve SmolLM2, or other weights of it, with a loader that leaves tensors stale on demand."""
+    make_environment()
+    tests = str(ROOT / "tests/agentflow/serving")
+    settings = ServingSettings.model_validate(
+        {
+            "model": str(model or real_model()),
+            "name": "smollm2",
+            "python": PYTHON,
+            "device": "cpu",
+            "dtype": dtype,
+            "max_model_len": 2048,
+            "trains": True,
+            "options": {"worker-extension-cls": "_faulty_loader.FaultyLoader"},
+        }
+    )
+    with (
+        patch.dict(os.environ, {"PYTHONPATH": tests}),
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(ModelServer(settings)) as server,
+    ):
+        yield server
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tests._failures import FailureLog
 from tests._plain_user import PlainUser
 from tests._postgres import PostgresServer, postgres_server
 from tests._spreading import ByFile
-from tests._vllm import tiny_server
+from tests._vllm import real_server, tiny_server
 
 if TYPE_CHECKING:
     from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs] - it is typed, and does not say so
@@ -52,7 +52,8 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests of the served model first, so that no worker waits for its slow start at the end."""
-    items.sort(key=lambda item: not (isinstance(item, pytest.Function) and "vllm" in item.fixturenames))
+    served = {"vllm", "smollm2"}
+    items.sort(key=lambda item: not (isinstance(item, pytest.Function) and served & {*item.fixturenames}))
 
 
 def pytest_collection_finish() -> None:
@@ -111,4 +112,11 @@ def postgres() -> Iterator[PostgresServer]:
 def vllm() -> Iterator[ModelServer]:
     """Return a real vLLM on the CPU, with a tiny untrained model."""
     with tiny_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Iterator[ModelServer]:
+    """Return a real vLLM on the CPU, with SmolLM2 in float32."""
+    with real_server("float32") as server:
         yield server

@@ -1,30 +1,33 @@
 """The inference engine: vLLM with the policy, and a frozen copy if a role uses one."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
 import anyio
 import msgspec
-from msgspec import Struct
+import numpy as np
+from msgspec import Struct, structs
+from numpy.typing import NDArray
 from pydantic import SecretStr
 
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.learner._config import FROZEN, POLICY
+from agentflow.learner._rows import Row
 from agentflow.models import ModelSettings, has_replicas
 from agentflow.serving import (
-    TOLERANCES,
     EngineControl,
     ModelServer,
     Probe,
+    ProbeText,
     Published,
     Publisher,
     ReplicaPublisher,
     ServingSettings,
     Weights,
-    probe_tokens,
 )
 
 if TYPE_CHECKING:
@@ -32,11 +35,74 @@ if TYPE_CHECKING:
 
 
 POLL_SECONDS = 0.5
+_NONE = np.zeros(0, np.float32)
 _UNMODIFIED = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Sampling without truncation or penalties; the model's own generation config may set others."""
 
-Score = Callable[[tuple[int, ...]], Awaitable[list[float]]]
-"""Computes the trainer's log-probability of each token but the first, at temperature 1."""
+PROBE_ROWS, PROBE_TOKENS = 8, 1024
+"""Maximum size of a probe, but for its first row."""
+
+
+class ProbeRows(NamedTuple):
+    """Rows that the engine sampled, on which it is compared with the trainer."""
+
+    rows: Sequence[Row]
+    """Rows, at temperature 1."""
+    before: Sequence[NDArray[np.float32]]
+    """The trainer's log-probabilities before its step; empty: unknown."""
+    noise: float
+    """Root mean square of the differences between engine and trainer before the step; 0: unknown."""
+
+
+def choose_probe(rows: Sequence[Row], log_probs: Sequence[NDArray[np.float32]]) -> ProbeRows:
+    """Choose the first rows of a step, which share their prompt, for the comparison after it.
+
+    :param log_probs: the trainer's log-probabilities of the rows before the step; empty: unknown.
+    """
+    count, tokens = 0, 0
+    for row in rows[:PROBE_ROWS]:
+        tokens += len(row.ids)
+        if count and tokens > PROBE_TOKENS:
+            break
+        count += 1
+    chosen, before = rows[:count], log_probs[:count]
+    apart = np.concatenate([_NONE, *(one - row.behaviour for one, row in zip(before, chosen, strict=False))])
+    known = bool(before) and all(row.temperature == 1.0 for row in chosen)
+    return ProbeRows(
+        [replace(row, temperature=1.0) for row in chosen],
+        before if known else [],
+        float(np.sqrt(np.square(apart).mean())) if len(apart) else 0.0,
+    )
+
+
+def probe_of(probed: ProbeRows, log_probs: Sequence[NDArray[np.float32]], folder: Path) -> Probe:
+    """Return the probe of published weights.
+
+    :param log_probs: the trainer's log-probabilities of the rows, under these weights.
+    :param folder: the weights.
+    """
+    before = probed.before or [_NONE] * len(log_probs)
+    texts = [
+        ProbeText(
+            tokens=tuple(row.ids.tolist()),
+            begin=len(row.ids) - len(values),
+            logprobs=tuple(values.tolist()),
+            before=tuple(old.tolist()),
+        )
+        for row, values, old in zip(probed.rows, log_probs, before, strict=True)
+    ]
+    return Probe(texts=tuple(texts), dtype=_dtype_of(folder), noise=probed.noise)
+
+
+def figures_of(published: Published) -> dict[str, float]:
+    """Return the result of publishing weights as figures of a step."""
+    figures = {"publish/restarted": float(bool(published.restarted))}
+    if (loaded := published.loaded) is not None:
+        figures["publish/verified_share"] = loaded.verified / loaded.tensors if loaded.tensors else 0.0
+    if (agreement := published.agreement) is not None:
+        figures |= {f"publish/{name}": float(value) for name, value in structs.asdict(agreement).items()}
+        figures["publish/decidable"] = float(published.is_nearer is not None)
+    return figures
 
 
 class PolicyEngine:
@@ -65,16 +131,13 @@ class PolicyEngine:
             return _exact_sampling(model, self._policy)
         return model.model_copy(update=self._frozen) if model.name == FROZEN else model
 
-    async def publish(self, folder: Path, version: int, score: Score | None = None) -> float:
-        """Publish weights; return the difference between engine and trainer on a probe, if `score` is given.
+    async def publish(self, folder: Path, version: int, probe: Probe | None = None) -> Published:
+        """Publish weights; with a probe, compare engine and trainer.
 
-        :param score: computes the trainer's log-probabilities of the probe.
         :raises RunStopped: if the engine does not take them.
         """
         with _stop_on_error():
-            probe = None if score is None else await _probe(folder, score)
-            published = await self._publish(Weights(folder=folder, version=str(version)), probe)
-        return published.difference
+            return await self._publish(Weights(folder=folder, version=str(version)), probe)
 
     async def ready(self) -> None:
         """Wait until the engine answers.
@@ -134,7 +197,15 @@ async def open_engine(
             yield _external_engine(config, frozen)
             return
         log = server_settings.log or config.output / "engine.log"
-        update = {"model": str(folder), "name": server_settings.name or POLICY, "trains": True, "log": log}
+        # vLLM would compute in 16 bits, whatever the data type of the files.
+        dtype = _dtype_of(folder) if server_settings.dtype == "auto" else server_settings.dtype
+        update = {
+            "model": str(folder),
+            "dtype": dtype,
+            "name": server_settings.name or POLICY,
+            "trains": True,
+            "log": log,
+        }
         options = {"generation-config": "vllm", **server_settings.options}
         settings = server_settings.model_copy(update={**update, "options": options})
         server = await stack.enter_async_context(ModelServer(settings))
@@ -216,15 +287,12 @@ def _address(server: ModelServer) -> dict[str, object]:
     return {"name": server.model, "base_url": server.url, "api_key": SecretStr(server.key)}
 
 
-class _Shape(Struct):
-    vocab_size: int
+class _ModelConfig(Struct):
     torch_dtype: str = "float32"
     dtype: str = ""
 
 
-async def _probe(folder: Path, score: Score) -> Probe:
-    """Return a probe: tokens with the trainer's log-probabilities, and a tolerance that depends on the precision."""
-    shape = msgspec.json.decode((folder / "config.json").read_bytes(), type=_Shape)
-    tokens = probe_tokens(shape.vocab_size)
-    tolerance = TOLERANCES.get(shape.dtype or shape.torch_dtype, max(TOLERANCES.values()))
-    return Probe(tokens=tokens, logprobs=tuple(await score(tokens)), tolerance=tolerance)
+def _dtype_of(folder: Path) -> str:
+    """Return the data type of exported weights, which the trainer computes in."""
+    config = msgspec.json.decode((folder / "config.json").read_bytes(), type=_ModelConfig)
+    return config.dtype or config.torch_dtype

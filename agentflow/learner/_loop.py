@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 import numpy as np
 from msgspec import Struct, structs
+from numpy.typing import NDArray
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._backbone import (
@@ -21,23 +22,27 @@ from agentflow.learner._backbone import (
 )
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import Schedule
+from agentflow.learner._engine import ProbeRows, choose_probe
 from agentflow.learner._groups import Batch, Sample, batch_figures, optimizer_parts
 from agentflow.learner._rollout_store import CallScores, RolloutStore
 from agentflow.learner._rows import Row
 from agentflow.learner._sources import BatchSource
 from agentflow.learner.losses import LossSettings, step_rows
 from agentflow.learner.losses._step import trained_calls
+from agentflow.serving import TOLERANCES
 from agentflow.telemetry import conventions, get_logger, step_operation
 
 logger = get_logger(__name__)
 
+_SELF_K3 = 1e-8
+"""Limit of the KL divergence of the trainer from itself, in the same packing."""
 _NOT_TOLD = np.zeros(0, np.float32)
 
 A = TypeVarTuple("A")
 T = TypeVar("T")
 
-Publish = Callable[[int], Awaitable[None]]
-"""Publishes the current weights to the engine, as the given version."""
+Publish = Callable[[int, ProbeRows | None], Awaitable[Figures]]
+"""Publishes the current weights to the engine, as the given version; compares both on rows, and returns figures."""
 Use = Callable[[Batch], Awaitable[None]]
 """Marks the episodes of a batch as used, once the batch is on disk."""
 Validate = Callable[[], Awaitable[Mapping[str, float]]]
@@ -111,6 +116,9 @@ class Loop:
         self._stopped: RunStopped | None = None
         self._collecting: anyio.CancelScope | None = None
         self._saved = position.step
+        self._probed: ProbeRows | None = None
+        self._was_repeated = False
+        self._disagrees = False
 
     def stop(self, why: str = "stop was requested") -> None:
         """Stop after the current step; running episodes are cancelled, and run again when the run resumes."""
@@ -140,7 +148,7 @@ class Loop:
                 with step_operation(batch.step) as operation:
                     figures = await self._learn(batch)
                     operation.set(conventions.REWARD, figures.get("reward/mean"))
-                    await self._publish_weights()
+                    figures |= await self._publish_weights()
                 await self._finish_step(figures)
         await self._save(last=True)
         if self._stopped is not None:
@@ -187,7 +195,9 @@ class Loop:
         parts = [part._replace(rows=await in_thread(self._with_log_probs, part.rows)) for part in telling]
         scores: list[CallScores] = []
         for part in parts:
-            part.figures.update(await in_thread(self._backbone.step, part.rows, self._loss))
+            part.figures.update(await in_thread(self._step, part.rows))
+            # Several steps: the engine had the weights before the first one.
+            self._probed = choose_probe(part.rows, self._step_log_probs if len(parts) == 1 else [])
             if self._schedule.save_log_probs:
                 scores += await in_thread(self._scores_of, batch.samples, part)
         await in_thread(self._write_scores, batch.step, scores)
@@ -197,13 +207,48 @@ class Loop:
             batch.pending,
         )
         loss_figures = _mean([part.figures for part in steps])
-        return {**batch_figures(batch), **loss_figures, "version": float(self._backbone.version)}
+        figures = {**batch_figures(batch), **loss_figures, "version": float(self._backbone.version)}
+        self._warn_of_disagreement(figures)
+        return figures
+
+    def _step(self, rows: list[Row]) -> Figures:
+        """Make an optimizer step; before the first one, let the trainer compute its log-probabilities twice."""
+        if self._was_repeated or not isinstance(self._backbone, ScoringBackbone):
+            return self._backbone.step(rows, self._loss)
+        first = np.concatenate(self._backbone.log_probs(rows))
+        figures = self._backbone.step(rows, self._loss)
+        self._was_repeated = True
+        if len(again := np.concatenate([_NOT_TOLD, *self._backbone.step_log_probs])) == len(first):
+            apart = (again - first).astype(np.float64)
+            figures["trainer/self_k3"] = float((np.exp(-apart) + apart - 1).mean())
+            if not figures["trainer/self_k3"] < _SELF_K3:
+                logger.warning(
+                    "the trainer does not repeat its own log-probabilities", k3=figures["trainer/self_k3"]
+                )
+        return figures
+
+    @property
+    def _step_log_probs(self) -> list[NDArray[np.float32]]:
+        """Log-probabilities of the last step; empty if the backbone does not keep them."""
+        return self._backbone.step_log_probs if isinstance(self._backbone, ScoringBackbone) else []
+
+    def _warn_of_disagreement(self, figures: Figures) -> None:
+        """Warn once if what was sampled with the current weights has other probabilities in the trainer."""
+        limit = TOLERANCES["bfloat16"]
+        if self._disagrees or figures["staleness/max"] or self._schedule.steps_per_batch > 1:
+            return
+        if abs(figures.get("engine/k1", 0.0)) > limit.mean or figures.get("engine/rms", 0.0) > limit.rms:
+            self._disagrees = True
+            logger.warning(
+                "engine and trainer disagree about sampled tokens: check that they have the same weights, template and data type",
+                k1=figures["engine/k1"],
+                rms=figures["engine/rms"],
+            )
 
     def _scores_of(self, samples: Sequence[Sample], part: "_Part") -> list[CallScores]:
         """Return what the loss of an optimizer step used for each call; the step was just made."""
-        if isinstance(self._backbone, ScoringBackbone):
-            log_probs = self._backbone.step_log_probs
-        else:
+        log_probs = self._step_log_probs
+        if not isinstance(self._backbone, ScoringBackbone):
             log_probs = [_NOT_TOLD if row.proximal is None else row.proximal for row in part.rows]
         calls = trained_calls([samples[place] for place in part.places], self._loss)
         return [
@@ -233,9 +278,8 @@ class Loop:
             rows = with_proximal(self._backbone, rows)
         return rows
 
-    async def _publish_weights(self) -> None:
-        if self._publish is not None:
-            await self._publish(self._backbone.version)
+    async def _publish_weights(self) -> Figures:
+        return {} if self._publish is None else await self._publish(self._backbone.version, self._probed)
 
     async def _finish_step(self, figures: Figures) -> None:
         """Validate, save a checkpoint and report, where due."""

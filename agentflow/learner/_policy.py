@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from agentflow.settings import Section
 
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["auto", "float32", "bfloat16"]
 """Precision of the forward and backward pass."""
 
 
@@ -30,8 +30,9 @@ class PolicySettings(Section):
 
     model: str = Field(min_length=1)
     """Folder of a causal model, or its name on the hub."""
-    dtype: Dtype = "bfloat16"
-    """Precision of the forward and backward pass; gradients, optimizer state and master weights are always float32."""
+    dtype: Dtype = "auto"
+    """Precision of the forward and backward pass; gradients, optimizer state and master weights are always float32. `auto`:
+    `bfloat16` on a GPU, `float32` on a CPU, where it is not slower and the engine agrees to 1e-5."""
     device: str = "auto"
     """torch device; `auto`: a GPU if there is one."""
     lora: LoraSettings | None = None

@@ -16,15 +16,21 @@ from msgspec import structs
 from agentflow._private_files import make_private_folder, write_private
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause, unwrap_group
 from agentflow.extras import extra_of, missing_extra
-from agentflow.learner._backbone import Backbone
+from agentflow.learner._backbone import Backbone, Figures
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig, load_train_config
-from agentflow.learner._engine import PolicyEngine, Score, keep_published, open_engine
+from agentflow.learner._engine import (
+    PolicyEngine,
+    ProbeRows,
+    figures_of,
+    keep_published,
+    open_engine,
+    probe_of,
+)
 from agentflow.learner._group_rollout import PolicyRollout, Validation
 from agentflow.learner._loop import Loop, LoopPosition, in_thread
 from agentflow.learner._progress import TrainOutcome, TrainProgress, TrainStatus
 from agentflow.learner._rollout_store import RolloutStore
-from agentflow.learner._rows import scoring_row
 from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource
 from agentflow.learner._task_order import TaskOrder, read_tasks_of, rules_for_tasks
 from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
@@ -432,27 +438,41 @@ async def _engine_of(
     await _export(backbone, folder)
     async with open_engine(config, folder, config.policy.model, wanted) as engine:
         if config.engine.base_url:
-            await engine.publish(folder, backbone.version, _score_of(config, backbone))
+            await engine.publish(folder, backbone.version)
         yield engine
 
 
 async def _publish(
-    config: TrainConfig, backbone: Backbone, engine: PolicyEngine, rollout: PolicyRollout, version: int
-) -> None:
-    """Publish the current weights to the engine and delete older ones."""
+    config: TrainConfig,
+    backbone: Backbone,
+    engine: PolicyEngine,
+    rollout: PolicyRollout,
+    version: int,
+    probed: ProbeRows | None,
+) -> Figures:
+    """Publish the current weights to the engine and delete older ones; return figures.
+
+    :param probed: rows on which engine and trainer are compared.
+    """
     folder = _weights(config, version)
     if folder.exists():
         # The step changed nothing.
-        return
+        return {}
     await _export(backbone, folder)
+    probe = None
+    # Trinity's trainer has no log-probabilities.
+    if probed is not None and config.backbone != "trinity":
+        probe = probe_of(probed, await in_thread(backbone.log_probs, probed.rows), folder)
+    figures: Figures = {}
 
     async def publish() -> None:
-        await engine.publish(folder, version, _score_of(config, backbone))
+        figures.update(figures_of(await engine.publish(folder, version, probe)))
 
     await rollout.publish(version, publish)
     for older in folder.parent.iterdir():
         if older != folder:
             await in_thread(partial(shutil.rmtree, older, ignore_errors=True))
+    return figures
 
 
 async def _export(backbone: Backbone, folder: Path) -> None:
@@ -460,17 +480,6 @@ async def _export(backbone: Backbone, folder: Path) -> None:
         await in_thread(backbone.export, folder)
     except CheckpointError as error:
         raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same command to resume") from None
-
-
-def _score_of(config: TrainConfig, backbone: Backbone) -> Score | None:
-    """Return the check of the engine's weights against the trainer's; Trinity's trainer has no log-probabilities."""
-    return None if config.backbone == "trinity" else partial(_score, backbone)
-
-
-async def _score(backbone: Backbone, tokens: tuple[int, ...]) -> list[float]:
-    """Return the log-probabilities of a text under the trainer's weights."""
-    [values] = await in_thread(backbone.log_probs, [scoring_row(tokens)])
-    return values.tolist()
 
 
 def _weights(config: TrainConfig, version: int) -> Path:

@@ -10,28 +10,34 @@ from agentflow.serving._server import ModelServer, keep_registered, kept_port
 from agentflow.serving._settings import Device, ServingSettings
 from agentflow.serving._weights import (
     TOLERANCES,
+    Agreement,
+    LoadReport,
     Probe,
+    ProbeText,
     Published,
+    Tolerance,
     Weights,
     WeightsFailure,
     check_folder,
-    probe_tokens,
 )
 
 __all__ = [
     "TOLERANCES",
+    "Agreement",
     "Device",
     "EngineControl",
+    "LoadReport",
     "ModelServer",
     "Probe",
+    "ProbeText",
     "Published",
     "Publisher",
     "ReplicaPublisher",
     "ServingSettings",
+    "Tolerance",
     "Weights",
     "WeightsFailure",
     "check_folder",
     "keep_registered",
     "kept_port",
-    "probe_tokens",
 ]

@@ -5,13 +5,16 @@ from typing import Self, TypeVar
 import aiohttp
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentflow.errors import ConfigurationError
-from agentflow.serving._weights import WeightsFailure
+from agentflow.serving._weights import LoadReport, WeightsFailure
 
 T = TypeVar("T")
 
 _MAX_MESSAGE_CHARS = 300
+_LOAD = "agentflow_load"
+"""Method of `_inside/_weight_loader.py`."""
 _PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
@@ -37,8 +40,32 @@ class _Choice(Struct):
     prompt_logprobs: list[dict[int, _Logprob] | None] | None = None
 
 
+class _PromptDetails(Struct):
+    cached_tokens: int | None = None
+
+
+class _CompletionUsage(Struct):
+    prompt_tokens_details: _PromptDetails | None = None
+
+
 class _Completion(Struct):
     choices: list[_Choice]
+    usage: _CompletionUsage
+
+
+class Drawn(Struct, frozen=True, kw_only=True):
+    """Tokens that the engine sampled, each with its log-probability at temperature 1."""
+
+    tokens: tuple[int, ...]
+    """Tokens."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each."""
+    cached: int | None
+    """Number of tokens of the prompt that came from the prefix cache; `None`: the engine does not tell."""
+
+
+class _Loaded(Struct):
+    results: list[LoadReport]
 
 
 class _WeightInfo(Struct):
@@ -92,6 +119,27 @@ class EngineControl:
         """Load the weights of a folder, or of a name on the hub, without clearing the caches."""
         await self.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": folder}})
 
+    async def load(self, folder: str, before: str = "") -> LoadReport | None:
+        """Load the weights of a folder as `reload` does, and compare each tensor with what the engine has then.
+
+        :param before: folder of the weights that it had.
+        :return: `None` if the engine was started without our extension, and only loaded them.
+        """
+        call = {"method": _LOAD, "kwargs": {"folder": folder, "before": before}}
+        try:
+            reports = msgspec.json.decode(await self.post("/collective_rpc", call), type=_Loaded).results
+        except EngineRefused as refused:
+            if f"no attribute '{_LOAD}'" not in str(refused):
+                raise
+            await self.reload(folder)
+            return None
+        # One of each worker: a tensor is stale if it is so in one of them.
+        return replace(
+            reports[0],
+            verified=min(report.verified for report in reports),
+            stale=tuple(sorted({name for report in reports for name in report.stale})),
+        )
+
     async def version(self) -> str:
         """Return the version of the weights; `default` for those that the engine started with."""
         return (await self._get("/weight_info", _WeightInfo)).weight_version
@@ -113,21 +161,35 @@ class EngineControl:
         """
         return await self._ask("POST", path, body)
 
-    async def draw(self, model: str, tokens: tuple[int, ...]) -> tuple[int, float]:
-        """Return the next token after these, and its log-probability; the prefix cache may be used."""
-        choice = await self._complete(model, tokens)
-        return choice.token_ids[0], choice.logprobs.token_logprobs[0]
+    async def draw(
+        self, model: str, tokens: tuple[int, ...], count: int, *, salt: str = "", greedy: bool = False
+    ) -> Drawn:
+        """Sample tokens after these; the prefix cache may be used.
+
+        :param salt: name of a part of the cache that only calls with the same salt share.
+        """
+        more: dict[str, object] = {"cache_salt": salt} if salt else {}
+        if greedy:
+            more["temperature"] = 0.0
+        completion = await self._complete(model, tokens, max_tokens=count, ignore_eos=True, **more)
+        choice, details = completion.choices[0], completion.usage.prompt_tokens_details
+        return Drawn(
+            tokens=tuple(choice.token_ids),
+            logprobs=tuple(choice.logprobs.token_logprobs),
+            cached=None if details is None else details.cached_tokens or 0,
+        )
 
     async def score(self, model: str, tokens: tuple[int, ...]) -> list[float]:
         """Return the log-probability of each token but the first, without the prefix cache."""
-        logprobs = (await self._complete(model, tokens, prompt_logprobs=0)).prompt_logprobs or []
+        completion = await self._complete(model, tokens, prompt_logprobs=0)
+        logprobs = completion.choices[0].prompt_logprobs or []
         return [
             candidates[token].logprob
             for token, candidates in zip(tokens[1:], logprobs[1:], strict=True)
             if candidates is not None
         ]
 
-    async def _complete(self, model: str, tokens: tuple[int, ...], **more: object) -> _Choice:
+    async def _complete(self, model: str, tokens: tuple[int, ...], **more: object) -> _Completion:
         body = {
             "model": model,
             "prompt": tokens,
@@ -137,7 +199,7 @@ class EngineControl:
             **_PLAIN,
             **more,
         }
-        return msgspec.json.decode(await self.post("/v1/completions", body), type=_Completion).choices[0]
+        return msgspec.json.decode(await self.post("/v1/completions", body), type=_Completion)
 
     async def _get(self, path: str, kind: type[T]) -> T:
         return msgspec.json.decode(await self._ask("GET", path, None), type=kind)

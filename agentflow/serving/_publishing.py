@@ -8,8 +8,18 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from agentflow.serving._control import EngineControl, EngineGone, EngineRefused
-from agentflow.serving._weights import Probe, Published, Weights, WeightsFailure, check_folder
+from agentflow.serving._control import Drawn, EngineControl, EngineGone, EngineRefused
+from agentflow.serving._weights import (
+    Agreement,
+    LoadReport,
+    Probe,
+    ProbeText,
+    Published,
+    Weights,
+    WeightsFailure,
+    check_folder,
+    tolerance_of,
+)
 from agentflow.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -23,8 +33,15 @@ _POLL_SECONDS = 0.2
 _STARTED_WITH = "default"
 """Version of the weights that an engine started with."""
 
-Load: TypeAlias = Callable[[EngineControl, Weights], Awaitable[None]]
-"""Function that loads weights into a paused engine."""
+_DRAWN_TOKENS = 16
+"""Number of tokens that are sampled to find a stale cache."""
+_CACHED_TOKENS = 300
+"""Minimum length of their prompt: more than two blocks of an engine's cache, which have 128 tokens on a CPU."""
+_DECIDABLE = 3.0
+"""Multiple of the noise by which a step must move the probe to tell new weights from old ones by their log-probabilities."""
+
+Load: TypeAlias = Callable[[EngineControl, Weights, Weights | None], Awaitable[LoadReport | None]]
+"""Function that loads weights into a paused engine that had others; `None`: unknown ones."""
 
 
 class EngineOwner(Protocol):
@@ -43,9 +60,11 @@ class _Disagrees(WeightsFailure):
     """The engine computes other log-probabilities than the trainer."""
 
 
-async def load_folder(control: EngineControl, weights: Weights) -> None:
+async def load_folder(
+    control: EngineControl, weights: Weights, before: Weights | None = None
+) -> LoadReport | None:
     """Load the weights from a folder that the engine can read."""
-    await control.reload(str(weights.folder))
+    return await control.load(str(weights.folder), "" if before is None else str(before.folder))
 
 
 class Publisher:
@@ -66,7 +85,6 @@ class Publisher:
         self._keeper = keeper
         self._seconds = seconds
         self._lock = anyio.Lock()
-        self._reloads = True
         self.current: Weights | None = None
         """Weights published last; `None` if the engine has those it started with."""
 
@@ -90,14 +108,14 @@ class Publisher:
                     await self._keeper.answers()
         raise AssertionError("unreachable")
 
-    async def check(self, probe: Probe) -> float:
-        """Return the largest difference between engine and trainer, in nats.
+    async def check(self, probe: Probe) -> Agreement:
+        """Compare engine and trainer.
 
-        :raises WeightsFailure: if it exceeds the probe's tolerance.
+        :raises WeightsFailure: if they disagree.
         """
         async with self._lock, EngineControl(self._url, self._key, seconds=self._seconds) as control:
             model, _ = await control.model()
-            return await _difference(control, model, probe)
+            return (await _compared(control, model, probe, None)).agreement
 
     async def _publish(self, control: EngineControl, weights: Weights, probe: Probe | None) -> Published:
         model, root = await control.model()
@@ -105,35 +123,35 @@ class Publisher:
         known = (self.current, Weights(folder=Path(root), version=_STARTED_WITH))
         before = next((one for one in known if one and one.version == version), None)
         check_folder(weights.folder, before.folder if before else Path(root))
-        if not self._reloads:
-            return await self._restarted(control, model, weights, probe)
-        scores = await control.score(model, probe.tokens) if probe else []
-        await self._swap(control, before, weights)
-        if probe is None:
-            return Published(version=weights.version)
+        scores: list[list[float]] = []
+        if probe is not None:
+            scores = await _scores(control, model, probe)
+            # What is cached now must not be used afterwards.
+            await _draw(control, model, probe)
+        loaded = await self._swap(control, before, weights)
         try:
-            return Published(version=weights.version, difference=await _difference(control, model, probe))
+            return await _verified(control, model, weights, probe, loaded, updated=True)
         except _Disagrees as disagrees:
             if self._keeper is not None:
-                # Some engines keep parts of the old weights, such as a packed head: they must be restarted for every update.
-                self._reloads = False
-                return await self._restarted(control, model, weights, probe)
+                return await self._restarted(self._keeper, control, model, weights, probe, str(disagrees))
             if before is None:
                 await control.pause()
                 raise WeightsFailure(
                     f"{disagrees}; it is paused, because it had {version} from another publisher: restart it"
                 ) from disagrees
-            if await self._back(control, model, before, replace(probe, logprobs=tuple(scores))):
+            if await self._back(control, model, before, weights, _with_scores(probe, scores)):
                 end = f"it continues with {before.version}"
             else:
                 end = f"with {before.version} again it does not compute the same as before, and is paused: restart it"
             raise WeightsFailure(f"{disagrees}; {end}") from disagrees
 
-    async def _swap(self, control: EngineControl, before: Weights | None, weights: Weights) -> None:
+    async def _swap(
+        self, control: EngineControl, before: Weights | None, weights: Weights
+    ) -> LoadReport | None:
         try:
             # Clear the caches: results of other weights must not be continued.
             await control.pause()
-            await self._load(control, weights)
+            loaded = await self._load(control, weights, before)
             await control.set_version(weights.version)
         except EngineGone:
             # A restart loads the weights published before.
@@ -150,7 +168,7 @@ class Publisher:
             # Cancelled. If the old weights are unknown, the engine continues with the new ones.
             whole = before or weights
             with anyio.move_on_after(_UNDO_SECONDS, shield=True):
-                await control.reload(str(whole.folder))
+                await control.load(str(whole.folder))
                 await control.set_version(whole.version)
                 self.current = whole
                 await control.resume()
@@ -158,25 +176,33 @@ class Publisher:
         with anyio.CancelScope(shield=True):
             self.current = weights
             await control.resume()
+        return loaded
 
-    async def _back(self, control: EngineControl, model: str, before: Weights, probe: Probe) -> bool:
+    async def _back(
+        self, control: EngineControl, model: str, before: Weights, failed: Weights, probe: Probe | None
+    ) -> bool:
         """Load the old weights into an engine that can't be restarted, and pause it if they are not the same again."""
-        await self._swap(control, before, before)
+        loaded = await self._swap(control, failed, before)
         try:
-            await _difference(control, model, probe)
+            await _verified(control, model, before, probe, loaded)
         except _Disagrees:
             await control.pause()
             return False
         return True
 
     async def _restarted(
-        self, control: EngineControl, model: str, weights: Weights, probe: Probe | None
+        self,
+        keeper: EngineOwner,
+        control: EngineControl,
+        model: str,
+        weights: Weights,
+        probe: Probe | None,
+        reason: str,
     ) -> Published:
-        assert self._keeper is not None
-        self.current = weights
-        await self._keeper.restart()
-        difference = await _difference(control, model, probe) if probe else 0.0
-        return Published(version=weights.version, difference=difference, restarted=True)
+        """Restart an engine that disagrees, which makes it load the weights anew."""
+        logger.warning("the engine is restarted with the new weights", reason=reason, version=weights.version)
+        await keeper.restart()
+        return replace(await _verified(control, model, weights, probe, None), restarted=reason)
 
 
 class ReplicaPublisher:
@@ -257,33 +283,102 @@ class ReplicaPublisher:
             await anyio.sleep(_POLL_SECONDS)
 
 
-async def _difference(control: EngineControl, model: str, probe: Probe) -> float:
-    """Return the difference between engine and trainer.
+async def _verified(
+    control: EngineControl,
+    model: str,
+    weights: Weights,
+    probe: Probe | None,
+    loaded: LoadReport | None,
+    *,
+    updated: bool = False,
+) -> Published:
+    """Return the result of publishing weights.
 
-    :raises _Disagrees: if it exceeds the tolerance.
+    :param updated: the caches held results of other weights before.
+    :raises _Disagrees: if the engine has other weights than the trainer.
     """
-    token, sampled = await control.draw(model, probe.tokens)
-    *scores, computed = await control.score(model, (*probe.tokens, token))
-    off = _apart(scores, probe.logprobs, probe.tolerance)
-    if off.too_far:
-        raise _Disagrees(
-            f"{model} and the trainer differ by {off.nats:.2g} nats: some of its weights are not the new ones"
-        )
-    stale = _apart([sampled], [computed], probe.tolerance)
-    if stale.too_far:
-        raise _Disagrees(f"{model} continues from a cache of other weights, off by {stale.nats:.2g} nats")
-    return max(off.nats, stale.nats)
-
-
-class _Apart(NamedTuple):
-    nats: float
-    too_far: bool
-
-
-def _apart(ones: Sequence[float], others: Sequence[float], tolerance: float) -> _Apart:
-    pairs = list(zip(ones, others, strict=True))
-    # Written so that NaN fails.
-    return _Apart(
-        max(abs(one - other) for one, other in pairs),
-        not all(abs(one - other) <= tolerance * max(1.0, abs(other)) for one, other in pairs),
+    if loaded is not None and loaded.stale:
+        others = "" if len(loaded.stale) == 1 else f" and at least {len(loaded.stale) - 1} others"
+        raise _Disagrees(f"{model} did not take {loaded.stale[0]}{others}")
+    if probe is None or not probe.texts:
+        return Published(version=weights.version, loaded=loaded)
+    compared = await _compared(
+        control, model, probe, None if loaded is None else loaded.dtype, updated=updated
     )
+    return Published(
+        version=weights.version, agreement=compared.agreement, is_nearer=compared.is_nearer, loaded=loaded
+    )
+
+
+class _Compared(NamedTuple):
+    agreement: Agreement
+    is_nearer: bool | None
+
+
+async def _compared(
+    control: EngineControl, model: str, probe: Probe, dtype: str | None, *, updated: bool = False
+) -> _Compared:
+    """Compare engine and trainer, and what the engine continues from its cache with what it computes.
+
+    :param dtype: data type of the engine; `None`: unknown.
+    :param updated: nothing may come from the cache.
+    :raises _Disagrees: if they disagree.
+    """
+    drawn, prompt = await _draw(control, model, probe), _cached_prompt(probe)
+    if updated and drawn.cached:
+        raise _Disagrees(f"{model} continues from a cache of other weights, of {drawn.cached} tokens")
+    computed = (await control.score(model, (*prompt, *drawn.tokens)))[len(prompt) - 1 :]
+    cache = Agreement.of(drawn.logprobs, computed)
+    if not cache.is_within(tolerance_of(dtype or probe.dtype, dtype)):
+        raise _Disagrees(f"{model} continues from a cache of other weights, off by {cache.rms:.2g} nats")
+    scores = [value for values in await _scores(control, model, probe) for value in values]
+    trainer = [value for text in probe.texts for value in text.logprobs]
+    agreement = Agreement.of(scores, trainer)
+    if not agreement.is_within(tolerance_of(probe.dtype, dtype)):
+        raise _Disagrees(
+            f"{model} and the trainer differ by {agreement.rms:.2g} nats (root mean square, {agreement.tokens} tokens): "
+            "its weights are not the new ones"
+        )
+    is_nearer = None
+    old = [value for text in probe.texts for value in text.before]
+    if len(old) == len(trainer):
+        noise = probe.noise or agreement.rms
+        if Agreement.of(trainer, old).rms >= _DECIDABLE * noise:
+            is_nearer = agreement.rms < Agreement.of(scores, old).rms
+            if not is_nearer:
+                raise _Disagrees(f"{model} still computes what the weights before do")
+    return _Compared(agreement, is_nearer)
+
+
+async def _scores(control: EngineControl, model: str, probe: Probe) -> list[list[float]]:
+    """Return the engine's log-probabilities of the compared tokens of each text."""
+    found: list[list[float]] = [[] for _ in probe.texts]
+
+    async def score(place: int, text: ProbeText) -> None:
+        found[place] = (await control.score(model, text.tokens))[text.begin - 1 :]
+
+    async with anyio.create_task_group() as tasks:
+        for place, text in enumerate(probe.texts):
+            tasks.start_soon(score, place, text)
+    return found
+
+
+def _with_scores(probe: Probe | None, scores: Sequence[Sequence[float]]) -> Probe | None:
+    """Return a probe with other log-probabilities."""
+    if probe is None:
+        return None
+    texts = zip(probe.texts, scores, strict=True)
+    return replace(
+        probe, texts=tuple(replace(text, logprobs=tuple(values), before=()) for text, values in texts)
+    )
+
+
+async def _draw(control: EngineControl, model: str, probe: Probe) -> Drawn:
+    """Sample after a prompt that no other call shares a cache with."""
+    return await control.draw(model, _cached_prompt(probe), _DRAWN_TOKENS, salt="probe of weights")
+
+
+def _cached_prompt(probe: Probe) -> tuple[int, ...]:
+    """Return the texts as one, repeated until it is longer than a block of the cache."""
+    joined = tuple(token for text in probe.texts for token in text.tokens)
+    return (joined * (_CACHED_TOKENS // len(joined) + 1))[:_CACHED_TOKENS]

@@ -22,7 +22,7 @@ from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, Sto
 from agentflow.serving._control import EngineControl
 from agentflow.serving._publishing import Publisher
 from agentflow.serving._settings import ServingSettings, command_of, environment_of
-from agentflow.serving._weights import Probe, Published, Weights
+from agentflow.serving._weights import Agreement, Probe, Published, Weights
 from agentflow.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ class ModelServer:
             )
         return await self._publisher.publish(weights, probe)
 
-    async def check(self, probe: Probe) -> float:
-        """Return the largest difference between server and trainer, in nats.
+    async def check(self, probe: Probe) -> Agreement:
+        """Compare server and trainer.
 
-        :raises WeightsFailure: if it exceeds the probe's tolerance.
+        :raises WeightsFailure: if they disagree.
         """
         return await self._publisher.check(probe)
 

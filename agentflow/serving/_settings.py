@@ -20,6 +20,7 @@ _INSIDE = Path(__file__).parent / "_inside"
 _CPU_CONTEXT = 8192
 """Maximum number of tokens that a CPU can handle."""
 
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
 _TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
 _PARSERS = (
     ("<function=", "qwen3_xml"),
@@ -103,8 +104,7 @@ def command_of(
     """Return the command line. It does not contain the key, because other users can read command lines."""
     options: dict[str, object] = {
         "model": weights.folder if weights else settings.model,
-        # A trainer's checkpoint has no tokenizer.
-        "tokenizer": settings.model,
+        "tokenizer": _tokenizer_of(settings, weights),
         "served-model-name": settings.called,
         "host": settings.host,
         "port": port,
@@ -122,6 +122,9 @@ def command_of(
         options["enable-scale-out"] = True
         # vLLM itself checks the key of some paths only.
         options["middleware"] = "_key_check.KeyCheck"
+        options["worker-extension-cls"] = "_weight_loader.WeightLoader"
+        # Tells whether a cache survived an update.
+        options["enable-prompt-tokens-details"] = True
     if parser := tool_parser_of(settings):
         options |= {"enable-auto-tool-choice": True, "tool-call-parser": parser}
     if settings.reasoning_parser:
@@ -143,6 +146,13 @@ def command_of(
         elif value is not False and value is not None:
             words += [f"--{name}", str(value)]
     return [str(settings.interpreter()), "-m", "vllm.entrypoints.openai.api_server", *words]
+
+
+def _tokenizer_of(settings: ServingSettings, weights: Weights | None) -> str:
+    """Return the folder of the tokenizer: that of the weights, unless they came without one."""
+    if weights is not None and any((weights.folder / name).is_file() for name in _TOKENIZERS):
+        return str(weights.folder)
+    return settings.model
 
 
 def tool_parser_of(settings: ServingSettings) -> str:

@@ -1,21 +1,42 @@
 """Weights on their way from a trainer to an engine, and the check that both have the same."""
 
+import math
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 
-TOLERANCES: Mapping[str, float] = MappingProxyType({"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1})
-"""Maximum differences between log-probabilities of engine and trainer, by data type."""
-
-_PROBE_TOKENS = 160
-_STEP = 7919
 _HEAD = struct.Struct("<Q")
+_LAYER = re.compile(r"\.\d+\.")
+
+
+class Tolerance(NamedTuple):
+    """Maximum differences between the log-probabilities of engine and trainer over sampled tokens, in nats."""
+
+    mean: float
+    """Of the mean difference."""
+    rms: float
+    """Of the root mean square of the differences."""
+
+
+TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
+    {
+        "float32": Tolerance(1e-3, 5e-3),
+        "float16": Tolerance(1e-2, 1e-1),
+        "bfloat16": Tolerance(1e-2, 1e-1),
+    }
+)
+"""Tolerances by data type: of the trainer or of the engine, whichever is wider. The largest difference has none: single tokens
+differ by up to 0.5 nats in bfloat16."""
+_SIGMAS = 4.0
+"""Allowance for the sampling error of a figure over few tokens, in standard errors."""
 
 
 class WeightsFailure(AgentFlowError):
@@ -31,22 +52,86 @@ class Weights(Struct, frozen=True, kw_only=True):
     """Version; tokens sampled with these weights carry it."""
 
 
-class Probe(Struct, frozen=True, kw_only=True):
-    """Reference for the check: a short text with the trainer's log-probabilities. See docs/serving.md."""
+class ProbeText(Struct, frozen=True, kw_only=True):
+    """A text with the trainer's log-probabilities of its last tokens, at temperature 1."""
 
     tokens: tuple[int, ...]
-    """Text. Make it longer than a block of the engine's cache (128 tokens on a CPU), so that a stale cache is detected."""
+    """All tokens."""
+    begin: int
+    """Position of the first compared token, at least 1."""
     logprobs: tuple[float, ...]
-    """The trainer's log-probability of each token but the first, at temperature 1."""
-    tolerance: float = TOLERANCES["float32"]
-    """Maximum difference in nats; for a log-probability below -1, relative to its size."""
+    """Log-probability of each compared token under the weights that are published."""
+    before: tuple[float, ...] = ()
+    """Log-probability of each under the weights before; empty: unknown."""
 
     def __post_init__(self) -> None:
-        if len(self.tokens) < 2 or len(self.logprobs) != len(self.tokens) - 1:
+        compared = len(self.tokens) - self.begin
+        if self.begin < 1 or compared < 1 or {len(self.logprobs), len(self.before) or compared} != {compared}:
             raise ConfigurationError(
-                f"probe: {len(self.tokens)} tokens and {len(self.logprobs)} log-probabilities; "
-                "give one for each token but the first"
+                f"probe: {compared} tokens are compared, but there are {len(self.logprobs)} log-probabilities and "
+                f"{len(self.before)} before; give one for each token from `begin` on, which is at least 1"
             )
+
+
+class Probe(Struct, frozen=True, kw_only=True):
+    """Reference for the comparison of engine and trainer. Use texts that the engine sampled itself. See docs/serving.md."""
+
+    texts: tuple[ProbeText, ...] = ()
+    """Texts; about 200 compared tokens suffice."""
+    dtype: str = "float32"
+    """Data type that the trainer computes in."""
+    noise: float = 0.0
+    """Root mean square of the differences that was measured before the update, in nats; 0: unknown."""
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """Differences between the engine's and the trainer's log-probabilities of the same tokens, in nats."""
+
+    tokens: int
+    """Number of tokens."""
+    mean: float
+    """Mean of engine minus trainer: k1, an estimate of the KL divergence over tokens that the engine sampled."""
+    rms: float
+    """Root mean square."""
+    k3: float
+    """Mean of `r - log r - 1`, with `r` the trainer's probability over the engine's."""
+    largest: float
+    """Largest size. It has no limit."""
+
+    @classmethod
+    def of(cls, engine: Sequence[float], trainer: Sequence[float]) -> Self:
+        """Compare the log-probabilities of the same tokens."""
+        apart = [one - other for one, other in zip(engine, trainer, strict=True)]
+        count = len(apart)
+        return cls(
+            tokens=count,
+            mean=sum(apart) / count,
+            rms=math.sqrt(sum(each * each for each in apart) / count),
+            k3=sum(math.exp(min(-each, 50.0)) + each - 1 for each in apart) / count,
+            largest=max(map(abs, apart)),
+        )
+
+    def is_within(self, tolerance: Tolerance) -> bool:
+        """Return whether mean and root mean square are within a tolerance, but for their sampling error."""
+        # Written so that NaN fails.
+        return abs(self.mean) <= tolerance.mean + _SIGMAS * self.rms / math.sqrt(
+            self.tokens
+        ) and self.rms <= tolerance.rms * (1 + _SIGMAS / math.sqrt(2 * self.tokens))
+
+
+class LoadReport(Struct, frozen=True, kw_only=True):
+    """What an engine says about weights that it loaded."""
+
+    dtype: str
+    """Data type that the engine computes in."""
+    tensors: int
+    """Number of tensors in the files."""
+    verified: int
+    """Number of tensors that were compared with what the engine has; the others are parts of joined or sharded parameters."""
+    stale: tuple[str, ...] = ()
+    """Names of tensors that the engine did not take."""
+    missing: tuple[str, ...] = ()
+    """Names of tensors that the weights before had, and these lack."""
 
 
 class Published(Struct, frozen=True, kw_only=True):
@@ -54,15 +139,21 @@ class Published(Struct, frozen=True, kw_only=True):
 
     version: str
     """Version of the weights."""
-    difference: float = 0.0
-    """Largest difference that the probe found, in nats."""
-    restarted: bool = False
-    """The engine was restarted; requests failed in the meantime."""
+    agreement: Agreement | None = None
+    """Agreement of engine and trainer over the probe; `None`: there was none."""
+    is_nearer: bool | None = None
+    """The engine is nearer to the new weights than to those before; `None`: not decidable, because the step moved the probe by
+    less than three times the noise."""
+    loaded: LoadReport | None = None
+    """Comparison of every tensor; `None`: the engine was started without our extension."""
+    restarted: str = ""
+    """Why the engine was restarted, during which requests failed; empty: it was not."""
 
 
-def probe_tokens(vocabulary: int, count: int = _PROBE_TOKENS) -> tuple[int, ...]:
-    """Return a text for a probe: tokens from all over the vocabulary, always the same ones. See docs/serving.md."""
-    return tuple(index * _STEP % vocabulary for index in range(1, count + 1))
+def tolerance_of(trainer: str, engine: str | None) -> Tolerance:
+    """Return the wider tolerance of two data types; that of an unknown one is bfloat16's. See docs/serving.md."""
+    widest = TOLERANCES["bfloat16"]
+    return max(TOLERANCES.get(dtype or "", widest) for dtype in (trainer, engine))
 
 
 def check_folder(folder: Path, before: Path) -> None:
@@ -83,6 +174,10 @@ def check_folder(folder: Path, before: Path) -> None:
             raise ConfigurationError(
                 f"{folder}: {name} is {shapes[name]}, the engine's is {known[name]}; publish the same model"
             )
+    # Names of layers, without their numbers: other files of the same model may have further tensors, such as buffers.
+    patterns = {_LAYER.sub(".*.", name) for name in shapes}
+    if lost := sorted(name for name in known.keys() - shapes.keys() if _LAYER.sub(".*.", name) in patterns):
+        raise ConfigurationError(f"{folder}: {lost[0]} is missing; export the model again")
     if not shapes.keys() & known.keys():
         raise ConfigurationError(f"{folder}: no weight has a name of the engine's; publish the same model")
 

@@ -180,7 +180,6 @@ class LocalBackbone:
 
         :raises ConfigurationError: if it can't be loaded, or can't be trained with these settings.
         """
-        self.settings = policy
         self.optimizer_settings = optimizer or OptimizerSettings()
         self._version = 0
         self._skipped = 0
@@ -188,6 +187,10 @@ class LocalBackbone:
         self._reference: Policy | None = None
         self._ranks = Ranks()
         self._device = device_of(policy, self._ranks.local_rank)
+        if policy.dtype == "auto":
+            dtype = "float32" if self._device.type == "cpu" else "bfloat16"
+            policy = policy.model_copy(update={"dtype": dtype})
+        self.settings = policy
         if policy.deterministic:
             # Required by cuBLAS for deterministic kernels.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

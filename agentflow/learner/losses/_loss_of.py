@@ -107,6 +107,8 @@ def merge_figures(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
             merged[name] = sum(part[name] * part[COUNT] for part in having) / tokens
     if merged.get("correction/square"):
         merged["correction/effective_share"] = merged["correction/mean"] ** 2 / merged["correction/square"]
+    if "engine/square" in merged:
+        merged["engine/rms"] = merged["engine/square"] ** 0.5
     return merged
 
 
@@ -167,6 +169,7 @@ def _figures(
             largest["correction/weight_max"] = importance
             means["engine/k1"] = -apart
             means["engine/k3"] = apart.exp() - apart - 1
+            means["engine/square"] = apart.square()
             largest["engine/apart_max"] = apart.abs()
         if kl is not None:
             means["reference/kl"] = kl.detach()

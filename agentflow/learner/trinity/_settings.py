@@ -184,7 +184,10 @@ def trinity_configuration(
                         "override_optimizer_config": {"eps": optimizer.adam_epsilon},
                         **({"total_training_steps": optimizer.decay_steps} if optimizer.decay_steps else {}),
                     },
-                    "fsdp_config": {"dtype": policy.dtype, "seed": policy.seed},
+                    "fsdp_config": {
+                        "dtype": "float32" if policy.dtype == "float32" else "bfloat16",
+                        "seed": policy.seed,
+                    },
                 }
             },
         },

@@ -163,7 +163,7 @@ def _ray_options(settings: VerlSettings, base: Path) -> dict[str, Any]:
 
 
 def _model_options(policy: PolicySettings, model: Path) -> dict[str, Any]:
-    short = {"float32": "fp32", "bfloat16": "bf16"}[policy.dtype]
+    short = "fp32" if policy.dtype == "float32" else "bf16"
     checkpointing = policy.gradient_checkpointing
     options: dict[str, Any] = {
         f"{_MODEL}.path": model,

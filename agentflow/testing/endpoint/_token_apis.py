@@ -90,7 +90,9 @@ class FakeWeights:
             case "/pause" | "/resume":
                 self.paused = path == "/pause"
             case "/collective_rpc":
-                self.folder = asked.kwargs["weights_path"]
+                self.folder = asked.kwargs["folder"]
+                report = {"dtype": "float32", "tensors": 1, "verified": 1, "stale": [], "missing": []}
+                return {"results": [report]}
             case "/update_weight_version":
                 self.version = asked.new_version
             case "/is_paused" | "/weight_info" | "/health":

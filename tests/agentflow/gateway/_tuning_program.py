@@ -6,6 +6,7 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -22,7 +23,7 @@ from agentflow.learner._sources import SyncSource
 from agentflow.learner.losses import LossSettings
 from agentflow.tuner import GatewayRollout
 from agentflow.tuner.judges import make_judge
-from tests.agentflow.tuner._tuning import LOSS, CountingBackbone, nothing, some_tasks
+from tests.agentflow.tuner._tuning import LOSS, CountingBackbone, publish_nothing, some_tasks
 
 
 class Tuner(Struct, frozen=True):
@@ -86,7 +87,7 @@ async def tune(tuner: Tuner, emit: Callable[[str], None]) -> None:
             checkpoints=checkpoints,
             position=msgspec.convert(checkpoints.load(backbone) or {}, LoopPosition),
             report=lambda step, _: emit(f"step {step}"),
-            publish=lambda version: rollout.publish(version, nothing),
+            publish=partial(publish_nothing, rollout),
             use=rollout.use,
         )
         async with rollout.running():

@@ -34,7 +34,7 @@ async def test_the_engine_of_a_training_is_all_replicas_of_the_policy(
             planner = engine.models(ROLES)["planner"]
             assert (planner.name, planner.base_url, planner.tokens) == ("painter", database, "exact")
             folder = make_weights(tmp_path / "1", "1").folder
-            assert await engine.publish(folder, 1) == 0.0
+            assert (await engine.publish(folder, 1)).version == "1"
             assert [one.engine("weight_info")["weight_version"] for one in (north, south)] == ["1", "1"]
             with anyio.fail_after(60):
                 await engine.ready()

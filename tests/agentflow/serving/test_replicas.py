@@ -10,7 +10,7 @@ import pytest
 
 from agentflow.journal import open_replicas
 from agentflow.models import Accounts, Call, Message, ModelSettings, TextPart, make_model
-from agentflow.serving import Probe, ReplicaPublisher, WeightsFailure
+from agentflow.serving import Probe, ProbeText, ReplicaPublisher, WeightsFailure
 from tests._postgres import PostgresServer
 from tests.agentflow.cli._programs import run_here
 from tests.agentflow.serving._fake_vllm import make_fake_vllm, make_weights, serve_model, served
@@ -169,7 +169,10 @@ async def test_weights_without_a_replica_are_refused_in_one_line(
     async with open_replicas(database) as table:
         publisher = ReplicaPublisher(table, MODEL, patience=0.0)
         with pytest.raises(WeightsFailure) as failure:
-            await publisher.publish(make_weights(tmp_path / "1", "1"), Probe(tokens=(1, 2), logprobs=(-1.0,)))
+            await publisher.publish(
+                make_weights(tmp_path / "1", "1"),
+                Probe(texts=(ProbeText(tokens=(1, 2), begin=1, logprobs=(-1.0,)),)),
+            )
     assert str(failure.value) == (
         f"no replica of painter is registered in {database}; start one with agentflow serve-model --register"
     )

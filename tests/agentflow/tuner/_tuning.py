@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from agentflow.gateway import (
 from agentflow.learner import Row, TaskOrder
 from agentflow.learner._checkpoints import Checkpoints
 from agentflow.learner._config import Schedule, ValidationSettings
+from agentflow.learner._engine import ProbeRows
 from agentflow.learner._group_rollout import Validation
 from agentflow.learner._loop import Loop, LoopPosition
 from agentflow.learner._rollout_store import RolloutStore
@@ -190,7 +192,7 @@ async def tuned(
             checkpoints=checkpoints,
             position=msgspec.convert(checkpoints.load(backbone) or {}, LoopPosition),
             report=report,
-            publish=lambda version: rollout.publish(version, nothing),
+            publish=partial(publish_nothing, rollout),
             use=rollout.use,
             validate=Validation(rollout, held_out, ValidationSettings()).score if held_out else None,
             validate_every=1,
@@ -210,6 +212,14 @@ async def tuned(
             # As a training run does.
             raise unwrap_group(error) from error
     return Tuned(backbone, figures)
+
+
+async def publish_nothing(
+    rollout: GatewayRollout, version: int, _probed: ProbeRows | None
+) -> dict[str, float]:
+    """Publish a version without weights."""
+    await rollout.publish(version, nothing)
+    return {}
 
 
 async def nothing() -> None:
