@@ -27,7 +27,7 @@ TOLERANCE = 1e-3
 FOLLOWING = {"full_attention", "sliding_attention"}
 """Types of layers that follow trees."""
 FAILURES = (AttributeError, LookupError, RuntimeError, TypeError, ValueError, ConfigurationError)
-"""What the forward of a model raises that is not made for its input."""
+"""Errors of a forward that is not made for its input."""
 
 _log = structlog.get_logger(__name__)
 

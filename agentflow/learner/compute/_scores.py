@@ -148,7 +148,7 @@ def _label_scores(
 
 
 class _Head:
-    """What a model does after its decoder, with its last layer in at least 32 bits.
+    """Everything that a model computes after its decoder, with its last layer in at least 32 bits.
 
     Rounded logits would differ from those the engine sampled from. Whatever the model does to its logits, such as a soft
     cap, is done by its own forward.
