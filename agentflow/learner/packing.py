@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -31,6 +31,7 @@ class Packed:
     - `lines` ascends, so the labels of consecutive lines are consecutive.
     - Trained token `t` of row `rows[k]` has the log-probability of label `gather[k, t]`; where `mask` is false the row
       has ended and `gather` is 0.
+    - With `by_row`, a model reads each path from a root to a leaf as a row of a padded batch.
     """
 
     ids: NDArray[np.int64]
@@ -53,29 +54,79 @@ class Packed:
     """(r, longest) True at trained tokens, false at padding."""
     rows: NDArray[np.int64]
     """(r) Indices of the rows in the sequence given to `pack`."""
+    by_row: bool = False
+    """True for models that can't follow trees."""
 
     def __len__(self) -> int:
-        """Return the number of tokens to compute."""
-        return len(self.ids)
+        """Return the number of tokens to compute, padding included."""
+        if not self.by_row:
+            return len(self.ids)
+        return len(self.leaves) * (int(self.positions.max()) + 1)
+
+    @property
+    def leaves(self) -> NDArray[np.int64]:
+        """Tokens that no other follows."""
+        return np.flatnonzero(self.ends == np.arange(1, len(self.ids) + 1))
+
+    def paths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the paths from the roots to the leaves, (leaves, longest), padded on the right, and each token's index in them."""
+        leaves, longest = self.leaves, int(self.positions.max()) + 1
+        ids, begin = np.zeros((len(leaves), longest), np.int64), 0
+        for line, leaf in enumerate(leaves.tolist()):
+            shared = int(self.positions[begin])
+            ids[line, :shared] = ids[line - 1, :shared]
+            ids[line, shared : self.positions[leaf] + 1] = self.ids[begin : leaf + 1]
+            begin = leaf + 1
+        # A shared token is read from its first path.
+        return ids, np.searchsorted(leaves, np.arange(len(self.ids))) * longest + self.positions
 
 
-def pack(rows: Sequence[Row], budget: int | None = None) -> list[Packed]:
+def pack(rows: Sequence[Row], budget: int | None = None, *, by_row: bool = False) -> list[Packed]:
     """Pack rows into forests of at most `budget` tokens, in which every shared prefix is stored once.
 
     A tree larger than the budget is cut along its depth-first order so that as few tokens as possible are repeated; small
     trees share a forest. Every row is in exactly one forest. Rows that differ only in their labels, weights or
     temperature share all their tokens. See docs/packing.md.
 
+    :param by_row: for models that can't follow trees: rows that continue each other are computed once, and rows of similar
+        length are together, in batches of at most `budget` tokens with their padding.
     :raises ConfigurationError: if a row is longer than the budget, or invalid.
     """
     for number, row in enumerate(rows):
         _check(number, row, budget)
     if not rows:
         return []
+    if by_row:
+        return _pack_by_row(rows, budget)
     order, common = sort_rows(rows)
     lengths = [len(rows[number].ids) for number in order]
     places = [0, len(rows)] if budget is None else cuts(lengths, common, budget)
     return [_lay_out(rows, order[begin:end], common[begin:end]) for begin, end in pairwise(places)]
+
+
+def _pack_by_row(rows: Sequence[Row], budget: int | None) -> list[Packed]:
+    """Pack rows into batches of similar length; rows that continue each other stay together."""
+    order, common = sort_rows(rows)
+    chains: list[list[int]] = []
+    for place, number in enumerate(order):
+        if place and common[place] == len(rows[order[place - 1]].ids):
+            chains[-1].append(number)
+        else:
+            chains.append([number])
+    # A chain is as long as its last row.
+    chains.sort(key=lambda chain: len(rows[chain[-1]].ids))
+    parts: list[list[list[int]]] = [[]]
+    for chain in chains:
+        if parts[-1] and budget is not None and (len(parts[-1]) + 1) * len(rows[chain[-1]].ids) > budget:
+            parts.append([])
+        parts[-1].append(chain)
+    found: list[Packed] = []
+    for part in parts:
+        numbers = sorted(number for chain in part for number in chain)
+        order, common = sort_rows([rows[number] for number in numbers])
+        packed = _lay_out(rows, [numbers[place] for place in order], common)
+        found.append(replace(packed, by_row=True))
+    return found
 
 
 def cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[int]:

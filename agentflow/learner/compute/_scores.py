@@ -1,13 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch and transformers are partially typed.
-"""Log-probabilities of the trained tokens of rows: packed as trees, and row by row.
+"""Log-probabilities of the trained tokens of rows: packed as trees, and row by row."""
 
-`prepare` makes a model follow trees, and verifies it.
-"""
-
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,14 +14,10 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._rows import Row, longest_trained, scoring_row
+from agentflow.learner._rows import Row
 from agentflow.learner.compute._attention import NAME, Attention
 from agentflow.learner.compute._tree import TreeMask
 from agentflow.learner.packing import Packed, pack
-
-SHARED, BRANCH = 6, 5
-"""Number of tokens in the verification rows: the shared prefix, and each branch."""
-
 
 LOGITS = 2**24
 """Maximum number of logits in memory at once: 64 MB."""
@@ -53,21 +45,28 @@ def scores(model: nn.Module, packed: Packed, *, attention: Attention = "auto") -
     """
     plain = plain_model(model)
     device = _device(plain)
-    tree = TreeMask(packed.ends, packed.positions, device)
-    states = _states(
-        plain,
-        input_ids=_tensor(packed.ids, device)[None],
-        position_ids=_tensor(packed.positions, device)[None],
-        # A prepared mask, so that transformers builds none. Visibility is the tree's.
-        attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device),
-        tree=tree,
-        attention=attention,
-    )
-    _all_followed(plain, tree)
+    if packed.by_row:
+        ids, index = packed.paths()
+        # Padding is on the right, where no token of the row sees it: no mask is needed.
+        outputs = decoder_of(plain)(input_ids=_tensor(ids, device), use_cache=False)
+        places = index[packed.predicting]
+    else:
+        tree = TreeMask(packed.ends, packed.positions, device)
+        outputs = decoder_of(plain)(
+            input_ids=_tensor(packed.ids, device)[None],
+            position_ids=_tensor(packed.positions, device)[None],
+            # A prepared mask, so that transformers builds none. Visibility is the tree's.
+            attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device),
+            tree=tree,
+            attention=attention,
+            use_cache=False,
+        )
+        _all_followed(plain, tree)
+        places = packed.predicting
     values = _label_scores(
         plain,
-        states[0],
-        places=_tensor(packed.predicting, device),
+        outputs,
+        places=_tensor(places, device),
         temperatures=packed.temperatures,
         lines=packed.lines,
         labels=_tensor(packed.labels, device),
@@ -76,30 +75,11 @@ def scores(model: nn.Module, packed: Packed, *, attention: Attention = "auto") -
 
 
 def scores_by_row(model: nn.Module, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """Return the same as `scores` from a padded batch without prefix sharing. See docs/packing.md."""
-    plain = plain_model(model)
-    device = _device(plain)
-    longest = max(len(row.ids) for row in rows)
-    ids = np.zeros((len(rows), longest), np.int64)
-    for number, row in enumerate(rows):
-        ids[number, : len(row.ids)] = row.ids
-    # Padding is on the right, where no token of the row sees it: no mask is needed.
-    states = _states(plain, input_ids=_tensor(ids, device))
-    trained = [np.flatnonzero(row.trained) for row in rows]
-    counts = np.array([len(one) for one in trained])
-    mask = np.arange(longest_trained(rows)) < counts[:, None]
-    labels = np.repeat(np.arange(len(rows)), counts) * longest + np.concatenate(trained)
-    gather = np.zeros(mask.shape, np.int64)
-    gather[mask] = np.arange(len(labels))
-    values = _label_scores(
-        plain,
-        states.flatten(0, 1),
-        places=_tensor(labels - 1, device),
-        temperatures=np.repeat(np.array([row.temperature for row in rows], np.float32), counts),
-        lines=np.arange(len(labels)),
-        labels=_tensor(ids.reshape(-1)[labels], device),
-    )
-    return _spread(*values, _tensor(gather, device), _tensor(mask, device))
+    """Return the same as `scores` from a padded batch, in the order of the rows. See docs/packing.md."""
+    [packed] = pack(rows, by_row=True)
+    log_prob, entropy = scores(model, packed)
+    back = _tensor(np.argsort(packed.rows), log_prob.device)
+    return log_prob[back], entropy[back]
 
 
 def plain_model(model: Any) -> Any:  # noqa: ANN401 - transformers' models have no complete common type
@@ -107,15 +87,14 @@ def plain_model(model: Any) -> Any:  # noqa: ANN401 - transformers' models have 
     if not hasattr(model, "get_base_model"):
         return model
     if getattr(model.active_peft_config, "is_prompt_learning", False):
-        raise ConfigurationError(
-            "adapters that learn a prompt are outside the layers: use LoRA, or train row by row"
-        )
+        raise ConfigurationError("adapters that learn a prompt are outside the layers: use LoRA")
     return model.get_base_model()
 
 
-def _states(plain: Any, **inputs: object) -> Tensor:  # noqa: ANN401
-    """Return the input of the head, (batch, tokens, size)."""
-    return plain.get_decoder()(**inputs, use_cache=False).last_hidden_state
+def decoder_of(plain: Any) -> Any:  # noqa: ANN401
+    """Return everything of a causal model but its head."""
+    decoder = plain.get_decoder()
+    return plain.model if decoder is plain else decoder
 
 
 def _all_followed(plain: Any, tree: TreeMask) -> None:  # noqa: ANN401
@@ -124,13 +103,13 @@ def _all_followed(plain: Any, tree: TreeMask) -> None:  # noqa: ANN401
     if sorted(tree.seen) != list(range(layers)):
         raise ConfigurationError(
             f"{type(plain).__name__} followed the tree in {len(set(tree.seen))} of {layers} layers ({NAME}): "
-            "give it to `prepare` first, or train it row by row"
+            "give it to `prepare` first, or pack with `by_row`"
         )
 
 
 def _label_scores(
     model: Any,  # noqa: ANN401
-    states: Tensor,
+    outputs: Any,  # noqa: ANN401 - the decoder's, of a type of its own
     *,
     places: Tensor,
     temperatures: NDArray[np.float32],
@@ -141,13 +120,14 @@ def _label_scores(
 
     Lines are computed in portions, and recomputed in the backward pass if there are several.
 
-    :param states: (tokens, size) input of the head.
-    :param places: (p) token after which each line is read.
+    :param outputs: what the decoder returned.
+    :param places: (p) token of the batch after which each line is read.
     :param temperatures: (p) divisor of the logits of each line.
     :param lines: (l) line of each label, ascending.
     :param labels: (l) the labels.
     """
-    head = _Head(model.get_output_embeddings(), states.dtype)
+    states: Tensor = outputs.last_hidden_state.flatten(0, 1)
+    head = _Head(model, outputs)
     heat = torch.from_numpy(temperatures).to(states.device)
     line_of = torch.from_numpy(lines).to(states.device)
     portion = max(1, LOGITS // model.config.get_text_config().vocab_size)
@@ -168,10 +148,16 @@ def _label_scores(
 
 
 class _Head:
-    """The last layer of a model, in at least 32 bits: rounded logits would differ from those the engine sampled from."""
+    """Everything that a model computes after its decoder, with its last layer in at least 32 bits.
 
-    def __init__(self, layer: Any, dtype: torch.dtype) -> None:  # noqa: ANN401
-        self._layer = layer
+    Rounded logits would differ from those the engine sampled from. Whatever the model does to its logits, such as a soft
+    cap, is done by its own forward.
+    """
+
+    def __init__(self, model: Any, outputs: Any) -> None:  # noqa: ANN401
+        self._model, self._outputs = model, outputs
+        self._layer = layer = model.get_output_embeddings()
+        dtype = outputs.last_hidden_state.dtype
         self._precise = torch.promote_types(dtype, torch.float32)
         self._weight: Tensor | None = None
         self._bias: Tensor | None = None
@@ -186,9 +172,30 @@ class _Head:
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return logits."""
-        if self._weight is None:
-            return self._layer(states).to(self._precise)
+        outputs = type(self._outputs)(**{**self._outputs, "last_hidden_state": states[None]})
+        ids = torch.zeros((1, len(states)), dtype=torch.long, device=states.device)
+        with ExitStack() as stack:
+            stack.enter_context(_forward(decoder_of(self._model), lambda *_, **__: outputs))
+            if self._weight is not None:
+                stack.enter_context(_forward(self._layer, self._precise_layer))
+            logits: Tensor = self._model(input_ids=ids, use_cache=False).logits
+        return logits[0].to(self._precise)
+
+    def _precise_layer(self, states: Tensor) -> Tensor:
         return self._linear(states.to(self._precise), self._weight, self._bias)
+
+
+@contextmanager
+def _forward(module: nn.Module, forward: Callable[..., Any]) -> Generator[None]:
+    """Let a module compute something else inside the block."""
+    before = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
 
 
 def linear_of_16_bits(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -262,81 +269,3 @@ def _tensor(array: NDArray[Any], device: torch.device) -> Tensor:
 def _device(plain: Any) -> torch.device:  # noqa: ANN401
     """Return the device of the input embeddings."""
     return plain.get_input_embeddings().weight.device
-
-
-def prepare(model: nn.Module) -> None:
-    """Make a causal model of transformers follow trees; plain rows give the same results as before.
-
-    The model is verified on a small tree: layers that ignore the tree would be silently wrong. See docs/packing.md.
-
-    :raises ConfigurationError: if the model can't follow trees; one line with the reason.
-    """
-    plain = plain_model(model)
-    name = type(plain).__name__
-    if not hasattr(plain, "set_attn_implementation"):
-        raise ConfigurationError(f"{name} is not a causal model of transformers: only those can follow trees")
-    config = plain.config.get_text_config()
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
-    if others:
-        raise ConfigurationError(f"{name} has layers of {', '.join(others)}, which can't follow trees")
-    before = plain.config._attn_implementation  # pyright: ignore[reportPrivateUsage] - it has no public name
-    plain.set_attn_implementation(NAME)
-    if plain.get_input_embeddings().weight.is_meta:
-        # Weights are loaded later: only the check of every forward remains.
-        return
-    training = plain.training
-    plain.eval()
-    try:
-        _verify(plain, name)
-    except ConfigurationError:
-        plain.set_attn_implementation(before)
-        raise
-    finally:
-        plain.train(training)
-
-
-def _verify(plain: Any, name: str) -> None:  # noqa: ANN401
-    """Compare a tree of two rows with the model's own logits, and check that the branches are independent."""
-    precise = plain.get_output_embeddings().weight.dtype in (torch.float32, torch.float64)
-    ids = np.arange(SHARED + 2 * BRANCH) % plain.config.get_text_config().vocab_size
-    rows = [
-        scoring_row(branch.tolist())
-        for branch in (ids[: SHARED + BRANCH], np.concatenate((ids[:SHARED], ids[SHARED + BRANCH :])))
-    ]
-    [packed] = pack(rows)
-    with torch.no_grad():
-        ours = _packed_scores(plain, packed, name)
-        theirs = torch.stack([_own_scores(plain, rows[int(number)]) for number in packed.rows])
-        if not _near(ours, theirs, 1e-3 if precise else 0.5):
-            raise ConfigurationError(
-                f"{name} computes different log-probabilities along a tree than row by row, "
-                f"by up to {(ours - theirs).abs().max().item():.2g}: it can't follow trees"
-            )
-        # The second branch is last.
-        moved = np.concatenate((packed.ids[:-BRANCH], (packed.ids[-BRANCH:] + 1) % packed.ids.max()))
-        other = _packed_scores(plain, replace(packed, ids=moved), name)
-        if not _near(other[0], ours[0], 1e-4 if precise else 0.1):
-            raise ConfigurationError(f"{name} lets one branch of a tree see another: it can't follow trees")
-
-
-def _near(one: Tensor, other: Tensor, most: float) -> bool:
-    """Return true if no element differs by more than `most`; NaN differs."""
-    return bool(((one - other).abs() <= most).all())
-
-
-def _packed_scores(plain: Any, packed: Packed, name: str) -> Tensor:  # noqa: ANN401
-    """Return the log-probabilities along the tree."""
-    try:
-        return scores(plain, packed)[0]
-    except (AttributeError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise ConfigurationError(f"{name} can't follow trees: {reason}") from error
-
-
-def _own_scores(plain: Any, row: Row) -> Tensor:  # noqa: ANN401
-    """Return the log-probabilities of the model's own head, including its postprocessing of logits."""
-    ids = torch.from_numpy(row.ids.astype(np.int64)).to(plain.get_input_embeddings().weight.device)
-    logits: Tensor = plain(input_ids=ids[None], use_cache=False).logits
-    return logits[0].float().log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]

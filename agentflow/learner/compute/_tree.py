@@ -1,8 +1,8 @@
 """Visibility of tokens in a packed batch, and blocks of queries with the keys they need."""
 
 # pyright: reportUnknownMemberType=false
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ class QueryBlock(NamedTuple):
 
 @dataclass(eq=False)
 class TreeMask:
-    """Visibility of tokens: `j` sees `i` if and only if `i <= j < ends[i]`."""
+    """Visibility of tokens: `j` sees `i` if and only if `i <= j < ends[i]`, and `i` is in its window."""
 
     ends: NDArray[np.int64]
     """Index after the subtree of each token."""
@@ -47,6 +47,18 @@ class TreeMask:
     """Device of the model."""
     seen: list[int] = field(default_factory=list[int])
     """Layers whose attention followed the tree, once per forward."""
+    window: int | None = None
+    """Number of tokens that a token sees, the last of which is itself; `None`: its whole path."""
+    _windows: dict[int, "TreeMask"] = field(default_factory=dict[int, "TreeMask"])
+
+    def within(self, window: int | None) -> "TreeMask":
+        """Return the visibility in layers with a sliding window."""
+        if window is None or window > self.depths.max():
+            return self
+        if window not in self._windows:
+            # FSDP walks through the arguments of layers: no circle.
+            self._windows[window] = replace(self, window=window, _windows={})
+        return self._windows[window]
 
     @cached_property
     def blocks(self) -> Sequence[QueryBlock]:
@@ -56,32 +68,46 @@ class TreeMask:
     @cached_property
     def visible(self) -> Tensor:
         """(tokens, tokens) Dense visibility mask."""
-        ends = torch.from_numpy(self.ends).to(self.device)
         place = torch.arange(len(self.ends), device=self.device)
-        return (place <= place[:, None]) & (place[:, None] < ends)
+        return self._sees(place[:, None], place)
 
     @cached_property
     def flex_mask(self) -> Any:  # noqa: ANN401 - FlexAttention's
         """Blocks of queries and keys that FlexAttention computes."""
         from torch.nn.attention.flex_attention import create_block_mask
 
-        ends = torch.from_numpy(self.ends).to(self.device)
-        size = len(self.ends)
+        size, sees = len(self.ends), self._sees
 
-        def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (key <= query) & (query < ends[key])
+        def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return sees(query, key)
 
         # Compiled, so that the mask of all pairs is never in memory.
         compiled = self.device.type == "cuda"
-        return create_block_mask(sees, None, None, size, size, device=str(self.device), _compile=compiled)
+        return create_block_mask(visible, None, None, size, size, device=str(self.device), _compile=compiled)
+
+    @cached_property
+    def _sees(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return whether a query sees a key, by their indices."""
+        ends, depths = (torch.from_numpy(one).to(self.device) for one in (self.ends, self.depths))
+        window = self.window
+        if window is None:
+            return lambda query, key: (key <= query) & (query < ends[key])
+        return lambda query, key: (
+            (key <= query) & (query < ends[key]) & (depths[query] - depths[key] < window)
+        )
 
     def _block(self, begin: int, end: int) -> QueryBlock:
         """Return the block of these queries."""
         before = np.flatnonzero(self.ends[:begin] > begin)
         opened = int((self.ends[before] >= end).sum())
+        if self.window is not None:
+            before, opened = before[self.depths[begin:end].min() - self.depths[before] < self.window], 0
         keys = np.concatenate((before, np.arange(begin, end)))
         queries, others = np.arange(begin, end)[:, None], keys[opened:]
-        hidden = torch.from_numpy((others > queries) | (queries >= self.ends[others])).to(self.device)
+        unseen = (others > queries) | (queries >= self.ends[others])
+        if self.window is not None:
+            unseen |= self.depths[queries] - self.depths[others] >= self.window
+        hidden = torch.from_numpy(unseen).to(self.device)
         # Neighbours need no fetching.
         if len(keys) == end - keys[0]:
             return QueryBlock(begin, end, slice(int(keys[0]), end), opened, hidden)

@@ -44,17 +44,17 @@ from agentflow.learner.losses import LossSettings, loss_of, merge_figures
 from agentflow.learner.packing import Packed, pack
 
 
-def micro_batches(rows: Sequence[Row], budget: int, ranks: int = 1) -> list[Packed]:
-    """Pack rows into micro-batches of at most `budget` distinct tokens, if possible no fewer than ranks.
+def micro_batches(rows: Sequence[Row], budget: int, ranks: int = 1, *, by_row: bool = False) -> list[Packed]:
+    """Pack rows into micro-batches of at most `budget` tokens to compute, if possible no fewer than ranks.
 
     A longer row gets a micro-batch of its own: it can't be cut.
     """
     longest = max(len(row.ids) for row in rows)
     budget = max(budget, longest)
-    packed = pack(rows, budget)
+    packed = pack(rows, budget, by_row=by_row)
     while len(packed) < ranks and budget > longest:
         budget = max(longest, max(map(len, packed)) // 2)
-        packed = pack(rows, budget)
+        packed = pack(rows, budget, by_row=by_row)
     return packed
 
 
@@ -373,7 +373,7 @@ class LocalBackbone:
                     f"row {number} has token {row.ids.max()}, but the model has tokens 0 to {known - 1}: "
                     "it was sampled by another model"
                 )
-        return micro_batches(rows, self.settings.token_budget, self._ranks.count)
+        return micro_batches(rows, self.settings.token_budget, self._ranks.count, by_row=self._policy.by_row)
 
     def _rows_without_gradient(self, rows: list[Row], loss: LossSettings) -> list[int]:
         """Return the rows whose own gradient is not finite."""

@@ -25,9 +25,11 @@ class Policy(nn.Module):
     Everything that has weights is called through this one module, as sharding (FSDP) requires.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, by_row: bool = False) -> None:
         super().__init__()
         self.model: Any = model
+        self.by_row = by_row
+        """True if the model can't follow trees."""
 
     @property
     def plain(self) -> Any:  # noqa: ANN401 - transformers' models have no common type that is whole
@@ -88,7 +90,7 @@ def load_policy(folder: Path, settings: PolicySettings, device: torch.device, dt
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigurationError(f"policy.model: {folder} can't be loaded: {reason}") from None
-    prepare(model)
+    by_row = not prepare(model)
     recompute = settings.gradient_checkpointing
     if recompute or (recompute is None and device.type != "cpu"):
         # Name before transformers 5.22.
@@ -99,7 +101,7 @@ def load_policy(folder: Path, settings: PolicySettings, device: torch.device, dt
     if settings.lora:
         model = _with_adapters(model, settings.lora)
     # Gradient checkpointing is active only in training mode; there is no dropout that could differ.
-    return Policy(model.to(device).train())
+    return Policy(model.to(device).train(), by_row=by_row)
 
 
 @contextmanager
@@ -115,9 +117,11 @@ def no_progress_bars() -> Generator[None]:
 
 
 def _without_dropout(config: Any) -> None:  # noqa: ANN401 - every model has its own type
-    """Disable dropout: compared log-probabilities must be deterministic."""
+    """Disable dropout and noise of routers: compared log-probabilities must be deterministic."""
     for name in config.to_dict():
-        if name.endswith(("dropout", "_pdrop", "dropout_rate")) and isinstance(getattr(config, name), float):
+        if name.endswith(("dropout", "_pdrop", "dropout_rate", "jitter_noise")) and isinstance(
+            getattr(config, name), float
+        ):
             setattr(config, name, 0.0)
 
 

@@ -11,11 +11,27 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 VOCABULARY = 64
@@ -34,10 +50,39 @@ _SHAPE: dict[str, Any] = {
     "eos_token_id": 1,
     "pad_token_id": 0,
 }
-_KINDS: dict[str, tuple[Any, Any]] = {
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+_WINDOW: dict[str, Any] = {
+    "sliding_window": 8,
+    "query_pre_attn_scalar": 16,
+    "layer_types": ["sliding_attention", "full_attention"],
 }
+_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2}
+_LINEAR: dict[str, Any] = {
+    "full_attention_interval": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+_KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {}),
+    "llama": (LlamaConfig, LlamaForCausalLM, {}),
+    "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": 8}),
+    "gemma2": (
+        Gemma2Config,
+        Gemma2ForCausalLM,
+        _WINDOW | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM, _WINDOW),
+    "gpt_oss": (GptOssConfig, GptOssForCausalLM, _WINDOW | _EXPERTS),
+    "granite": (GraniteConfig, GraniteForCausalLM, {"logits_scaling": 4.0}),
+    "cohere": (CohereConfig, CohereForCausalLM, {"logit_scale": 0.3}),
+    "qwen3_next": (Qwen3NextConfig, Qwen3NextForCausalLM, _LINEAR | _EXPERTS),
+}
+KINDS = list(_KINDS)
+"""Families of models."""
 
 
 def tiny_model(
@@ -49,10 +94,10 @@ def tiny_model(
     **shape: object,
 ) -> torch.nn.Module:
     """A causal model; the same seed gives the same weights. `shape` are further entries of its configuration."""
-    config, causal = _KINDS[kind]
+    config, causal, own = _KINDS[kind]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = causal(config(**_SHAPE | {"tie_word_embeddings": tied} | shape))
+        model = causal(config(**_SHAPE | own | {"tie_word_embeddings": tied} | shape))
     return model.to(dtype=dtype).eval()
 
 

@@ -171,3 +171,25 @@ def test_rows_of_a_step_pack_by_its_token_tree_as_without_it() -> None:
     # A row whose tokens were changed since is not looked up in the tree of its step.
     moved = [replace(row, ids=row.ids + 1) for row in rows]
     assert pack(moved)[0].ids.tolist() == (by_tree.ids + 1).tolist()
+
+
+@given(forking_rows(), st.integers(12, 120))
+@settings(max_examples=100, deadline=None)
+def test_rows_one_by_one_fit_with_their_padding_and_find_their_labels(rows: list[Row], budget: int) -> None:
+    budget = max(budget, *(len(row.ids) for row in rows))
+    parts = pack(rows, budget, by_row=True)
+    assert sorted(number for part in parts for number in part.rows.tolist()) == list(range(len(rows)))
+    for part in parts:
+        ids, index = part.paths()
+        assert len(part) == ids.size <= budget
+        # A row that continues another is not read again.
+        assert len(ids) == len(part.leaves) <= len({row.ids.tobytes() for row in rows_of(part, rows)})
+        assert ids.reshape(-1)[index].tolist() == part.ids.tolist()
+        for line, row in enumerate(rows_of(part, rows)):
+            labels = part.gather[line][part.mask[line]]
+            for label, token in zip(labels.tolist(), np.flatnonzero(row.trained).tolist(), strict=True):
+                place = int(index[part.predicting[part.lines[label]]])
+                path, depth = divmod(place, ids.shape[1])
+                assert depth == token - 1
+                assert ids[path, :token].tolist() == row.ids[:token].tolist()
+                assert part.labels[label] == row.ids[token]

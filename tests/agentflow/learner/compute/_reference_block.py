@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from agentflow.learner.compute._attention import attend
 
@@ -67,12 +68,32 @@ class ReferenceModel(nn.Module):
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.embedding = nn.Embedding(WORDS, WIDTH)
-            self.layers = nn.ModuleList([Layer(number) for number in range(LAYERS)])
+            self.model = ReferenceDecoder()
             self.head = nn.Linear(WIDTH, WORDS, bias=False)
         self.to(dtype)
         text = SimpleNamespace(num_hidden_layers=LAYERS, vocab_size=WORDS)
         self.config = SimpleNamespace(get_text_config=lambda: text)
+
+    def forward(self, **inputs: Any) -> CausalLMOutput:  # noqa: ANN401 - as the decoder
+        return CausalLMOutput(logits=self.head(self.model(**inputs).last_hidden_state))
+
+    def get_decoder(self) -> nn.Module:
+        return self.model
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+
+class ReferenceDecoder(nn.Module):
+    """All layers but the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.layers = nn.ModuleList([Layer(number) for number in range(LAYERS)])
 
     def forward(
         self,
@@ -82,19 +103,10 @@ class ReferenceModel(nn.Module):
         attention_mask: Tensor | None = None,
         use_cache: bool = False,
         **tree: Any,  # noqa: ANN401 - as `attend`
-    ) -> SimpleNamespace:
+    ) -> BaseModelOutput:
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1])[None]
         states = self.embedding(input_ids)
         for layer in self.layers:
             states = layer(states, position_ids, **tree)
-        return SimpleNamespace(last_hidden_state=normal(states))
-
-    def get_decoder(self) -> nn.Module:
-        return self
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embedding
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.head
+        return BaseModelOutput(last_hidden_state=normal(states))

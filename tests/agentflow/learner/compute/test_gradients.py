@@ -4,8 +4,7 @@
 # torch is typed in part.
 
 import math
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from agentflow.learner.compute import Attention, prepare, scores, scores_by_row
 from agentflow.learner.losses import LossSettings, loss_of, rows_of
 from agentflow.learner.packing import pack
 from tests.agentflow.learner._models import tiny_model
+from tests.agentflow.learner.compute._blocks import blocks_of
 from tests.agentflow.learner.compute._episodes import grown, step
 from tests.agentflow.learner.compute._reference_block import ReferenceModel
 
@@ -99,16 +99,6 @@ def loss_and_gradient(
     """The loss, and the gradient of every parameter."""
     loss, _ = loss_of(found[0], rows, LOSSES[name], found[1])
     return loss.item(), torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-
-
-@contextmanager
-def blocks_of(queries: int) -> Generator[None]:
-    """Attention in blocks of so many queries: trees are small, and shall have several."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentflow.learner.compute._tree.QUERIES", queries)
-        patch.setattr("agentflow.learner.compute._tree.BLOCK_COST", 16 * queries)
-        patch.setattr("agentflow.learner.compute._tree.KEY_COST", 1)
-        yield
 
 
 @cache

@@ -3,6 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch, transformers and peft are typed in part.
 
+import os
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -11,15 +12,9 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftConfig, PromptTuningConfig, get_peft_model
+from structlog.testing import capture_logs
 from torch import nn
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner.compute import Attention, log_probs, log_probs_by_row, prepare
@@ -90,9 +85,10 @@ def test_no_gradient_reaches_another_branch() -> None:
     assert reached.tolist() == ((places <= last) & (last < packed.ends)).tolist()
 
 
-def test_flex_attention_computes_exactly_the_visible_pairs() -> None:
+@pytest.mark.parametrize("window", [None, 20])
+def test_flex_attention_computes_exactly_the_visible_pairs(window: int | None) -> None:
     [packed] = pack(ROWS)
-    tree = TreeMask(packed.ends, packed.positions, torch.device("cpu"))
+    tree = TreeMask(packed.ends, packed.positions, torch.device("cpu")).within(window)
     mask = tree.flex_mask
     places, none = torch.arange(len(packed)), torch.zeros((), dtype=torch.long)
     assert mask.mask_mod(none, none, places[:, None], places[None]).equal(tree.visible)
@@ -103,9 +99,10 @@ def test_flex_attention_computes_exactly_the_visible_pairs() -> None:
     assert empty.any()
 
 
-def test_blocks_hold_every_visible_pair_once() -> None:
+@pytest.mark.parametrize("window", [None, 3, 100, 1000])
+def test_blocks_hold_every_visible_pair_once(window: int | None) -> None:
     [packed] = pack(ROWS)
-    tree = TreeMask(packed.ends, packed.positions, torch.device("cpu"))
+    tree = TreeMask(packed.ends, packed.positions, torch.device("cpu")).within(window)
     visible = torch.zeros_like(tree.visible)
     for block in tree.blocks:
         keys = torch.arange(len(packed))[block.keys]
@@ -114,6 +111,7 @@ def test_blocks_hold_every_visible_pair_once() -> None:
         visible[block.begin : block.end, keys] = shown
     assert len(tree.blocks) > 1
     assert visible.equal(tree.visible)
+    assert tree.visible.sum(1).max() == min(window or 1000, packed.positions.max() + 1)
 
 
 def test_llama_checkpointing_and_adapters_give_the_same_gradients() -> None:
@@ -152,32 +150,122 @@ def test_logits_in_portions_are_the_logits_at_once(monkeypatch: pytest.MonkeyPat
     assert (gradients[0] - gradients[1]).norm() <= 1e-5 * gradients[0].norm()
 
 
-def test_layers_with_a_window_are_refused() -> None:
-    model = tiny_model(kind="qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1)
-    with pytest.raises(ConfigurationError, match="has layers of sliding_attention") as refused:
-        prepare(model)
+class Fixed(nn.Module):
+    """Attention of a model that ignores the tree, under the name that every layer uses."""
+
+    def __init__(self, layer: Any) -> None:  # noqa: ANN401 - transformers'
+        super().__init__()
+        self.inner = layer
+        self.layer_idx = layer.layer_idx
+
+    def forward(self, *inputs: object, **named: Any) -> object:  # noqa: ANN401 - as the layer
+        named.pop("tree", None)
+        return self.inner(*inputs, **named)
+
+
+class Claiming(Fixed):
+    """Ignores the tree, and says that it follows."""
+
+    def forward(self, *inputs: object, **named: Any) -> object:  # noqa: ANN401 - as the layer
+        if "tree" in named:
+            named["tree"].seen.append(self.layer_idx)
+        return super().forward(*inputs, **named)
+
+
+class Mixing(Fixed):
+    """Adds what the token before has, as a convolution does."""
+
+    def forward(self, *inputs: object, **named: Any) -> object:  # noqa: ANN401 - as the layer
+        out, weights = self.inner(*inputs, **named)
+        return out + nn.functional.pad(out, (0, 0, 1, 0))[:, :-1], weights
+
+
+class Averaging(Fixed):
+    """Adds the mean of all tokens, later ones included."""
+
+    def forward(self, *inputs: object, **named: Any) -> object:  # noqa: ANN401 - as the layer
+        out, weights = self.inner(*inputs, **named)
+        return out + out.mean(1, keepdim=True), weights
+
+
+class Counting(Fixed):
+    """Uses the index of a token instead of its position."""
+
+    def __init__(self, layer: Any) -> None:  # noqa: ANN401 - transformers'
+        super().__init__(layer)
+        self.places = nn.Embedding(512, 32)
+
+    def forward(self, *inputs: object, **named: Any) -> object:  # noqa: ANN401 - as the layer
+        named["hidden_states"] = (
+            named["hidden_states"] + self.places.weight[: named["hidden_states"].shape[1]]
+        )
+        return self.inner(*inputs, **named)
+
+
+def broken(fault: type[Fixed], dtype: torch.dtype, size: float) -> Any:  # noqa: ANN401 - transformers'
+    """A model with a fault in its last layer."""
+    model: Any = tiny_model(num_hidden_layers=5, initializer_range=size, dtype=dtype)
+    model.model.layers[4].self_attn = fault(model.model.layers[4].self_attn).to(dtype)
+    return model
+
+
+@pytest.mark.promise("learner:tree_check")
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float32, 1e-3), (torch.bfloat16, 1e-3), (torch.bfloat16, 1.0)]
+)
+@pytest.mark.parametrize("fault", [Fixed, Claiming, Mixing, Counting])
+def test_a_fault_in_one_layer_is_found_and_rows_are_computed_one_by_one(
+    fault: type[Fixed], dtype: torch.dtype, size: float
+) -> None:
+    model = broken(fault, dtype, size)
+    with capture_logs() as logs:
+        assert not prepare(model)
+    assert [entry["event"] for entry in logs] == ["Qwen3ForCausalLM can't follow trees; computing row by row"]
+    assert model.config._attn_implementation == "sdpa"
+    assert log_probs_by_row(model, ROWS).isfinite().all()
+
+
+@pytest.mark.promise("learner:tree_check")
+def test_a_model_that_sees_later_tokens_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match="can't be trained: log-probabilities in a batch differ"
+    ) as refused:
+        prepare(broken(Averaging, torch.float32, 0.02))
     assert "\n" not in str(refused.value)
 
 
-def test_a_window_that_its_configuration_hides_is_refused_by_the_layer() -> None:
+@pytest.mark.promise("learner:tree_check")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss"])
+def test_the_noise_of_large_weights_is_no_fault(kind: str, dtype: torch.dtype) -> None:
+    model: Any = tiny_model(kind=kind, initializer_range=1.0, dtype=dtype)
+    # Trained models have sharp distributions, and their rounding is as large.
+    model.model.norm.weight.data.mul_(30)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    assert prepare(model)
+    assert all(weight.equal(before[name]) for name, weight in model.state_dict().items())
+    assert model.config.num_hidden_layers == 2
+    assert model.config.vocab_size == 64
+
+
+@pytest.mark.promise("learner:tree_check")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_trained_model_follows_trees(dtype: torch.dtype) -> None:
+    folder = os.environ.get("AGENTFLOW_TEST_MODEL")
+    if not folder:
+        pytest.skip("AGENTFLOW_TEST_MODEL names no folder of a model")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    assert prepare(model)
+    model.model.layers[7].self_attn = Claiming(model.model.layers[7].self_attn)
+    model.set_attn_implementation("sdpa")
+    assert not prepare(model)
+
+
+def test_a_window_that_its_configuration_hides_is_found() -> None:
     model: Any = tiny_model(kind="qwen2")
-    model.model.layers[1].self_attn.sliding_window = 8
-    with pytest.raises(ConfigurationError, match="Qwen2Attention has a sliding window"):
-        prepare(model)
+    model.model.layers[1].self_attn.sliding_window = 4096
+    assert not prepare(model)
     assert model.config._attn_implementation == "sdpa"
-
-
-def test_capped_scores_are_refused() -> None:
-    model = Gemma2ForCausalLM(Gemma2Config(**SHAPE, layer_types=["full_attention"] * 2))
-    with pytest.raises(ConfigurationError, match="Gemma2Attention has soft-capped scores"):
-        prepare(model)
-
-
-def test_a_model_that_does_more_with_its_logits_is_refused() -> None:
-    torch.manual_seed(0)
-    model = GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=0.1))
-    with pytest.raises(ConfigurationError, match="different log-probabilities along a tree than row by row"):
-        prepare(model)
 
 
 def test_a_model_outside_transformers_is_refused() -> None:

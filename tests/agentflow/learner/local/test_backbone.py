@@ -6,21 +6,29 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
+from transformers import AutoModelForCausalLM
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner._backbone import with_proximal, with_reference
 from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
+from agentflow.learner.local._fine_tune import Lesson, lesson_rows
 from agentflow.learner.losses import LossSettings
 from tests.agentflow.learner._models import save_tiny_model
 from tests.agentflow.learner.local._steps import LOSS, backbone_of, some_rows, weights_of
 
 ADAPTERS = {"rank": 4, "alpha": 8}
+LESSONS = [
+    Lesson(tuple(range(2, 2 + read)), tuple(range(60 - own, 60)))
+    for read, own in ((9, 12), (15, 3), (15, 20), (3, 5), (30, 2))
+]
+"""Prompts that share a beginning, and completions of different lengths."""
 
 
 def apart(one: LocalBackbone, other: LocalBackbone, rows: list[Row]) -> float:
@@ -212,3 +220,29 @@ def test_an_unknown_token_is_refused_and_changes_nothing(tiny: Path) -> None:
     with pytest.raises(ValueError, match=r"loss\.kl_coef needs the reference log-probabilities"):
         backbone.step(rows, LossSettings(kl_coef=0.1))
     assert backbone.step(rows, LOSS) == spared.step(rows, LOSS)
+
+
+@pytest.mark.promise("learner:families")
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "qwen3_next"])
+def test_a_step_of_any_family_has_the_loss_and_gradient_of_plain_transformers(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = save_tiny_model(tmp_path / kind, kind=kind)
+    rows = [replace(row, temperature=1.0) for row in lesson_rows([LESSONS])]
+    backbone = backbone_of(folder, token_budget=64)
+    found = backbone.log_probs(rows)
+    figures = backbone.step(rows, LossSettings(name="cross_entropy"))
+    assert figures["step/batches"] > 1
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    loss, count = torch.zeros(()), sum(int(row.trained.sum()) for row in rows)
+    for row, ours in zip(rows, found, strict=True):
+        ids = torch.from_numpy(row.ids.astype(np.int64))
+        values = model(input_ids=ids[None]).logits[0].log_softmax(-1)[:-1].gather(-1, ids[1:, None])
+        plain = values[torch.from_numpy(row.trained[1:]), 0]
+        np.testing.assert_allclose(ours, plain.detach(), atol=1e-5)
+        loss = loss - plain.sum() / count
+    loss.backward()
+    norm = sum(float(one.grad.square().sum()) for one in model.parameters() if one.grad is not None) ** 0.5
+    assert figures["step/loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert figures["step/gradient_norm"] == pytest.approx(norm, rel=1e-5)
