@@ -212,6 +212,11 @@ async def tuned(
     return Tuned(backbone, figures)
 
 
+async def ask_text(task: Task, policy: PolicyEndpoint) -> str:
+    """Play an episode of one call."""
+    return await says(policy, task.question)
+
+
 async def nothing() -> None:
     """Publish nothing."""
 
