@@ -1,49 +1,46 @@
-"""`agentflow check` and `agentflow preview`: try a run before its work is done.
-
-The first tries everything that the run needs, one line each; the second works on two seeds or tasks from beginning to end.
-"""
+"""`agentflow check`: try everything that a run needs, one line each, before its work is done."""
 
 import argparse
-import json
+import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import anyio
-from msgspec.structs import replace
 
 from agentflow._terminal import printable
 from agentflow.cli._display import set_up_logging
-from agentflow.cli._output import Exit, buffered_console, print_json
-from agentflow.cli._program import watch_run
-from agentflow.cli._rollout import assign_tasks, rollout_view
-from agentflow.cli._synth import synth_view
-from agentflow.errors import AgentFlowError, ConfigurationError
+from agentflow.cli._output import Exit, print_json
+from agentflow.cli._rollout import assign_tasks
+from agentflow.errors import AgentFlowError, ConfigurationError, ModelFailure, error_line, unwrap_group
 from agentflow.models import Accounts, Call, Message, ModelSettings, OpenModel, TextPart, make_model
-from agentflow.rollout import RESULTS, Assignment, RolloutConfig, RolloutRun, load_rollout_config
-from agentflow.runs import choose_tools, sandbox_settings
+from agentflow.readers import aprepare_tasks, with_own_scorers
+from agentflow.rollout import Assignment, RolloutConfig, assign, load_rollout_config
+from agentflow.runs import choose_tools, duration_text, sandbox_settings
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import make_metric
-from agentflow.settings import read_environment, read_file
-from agentflow.synthesis import PAIRS, TREES, SynthesisConfig, load_synthesis_config
-from agentflow.synthesis.pipeline import SynthesisRun, seeds_for
-from agentflow.team import model_tools
+from agentflow.settings import import_object, read_environment, read_file
+from agentflow.synthesis import SynthesisConfig, load_synthesis_config
+from agentflow.synthesis.pipeline import seeds_for
+from agentflow.team import card_of, model_tools, role_schema
 from agentflow.telemetry import Level
+from agentflow.trajectory import ToolCard, Usage
 
-Kind: TypeAlias = Literal["synth", "rollout", "train"]
+if TYPE_CHECKING:
+    from agentflow.learner import TrainConfig
+
+Kind: TypeAlias = Literal["synth", "rollout", "eval", "train", "tune"]
 """Command that a settings file is for."""
+_TUNING = frozenset({"agents", "gateway", "reward", "solve"})
 _TRAINING = frozenset({"backbone", "engine", "episodes", "loss", "optimizer", "policy", "schedule", "tasks"})
 """Keys that only settings of a training have; its own module needs an extra."""
+_BENCHMARK = frozenset({"name", "path"})
+"""Keys that only the description of a benchmark has."""
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _SHOWN = 60
-
-
-Say: TypeAlias = Callable[[str, bool | None, str], None]
-"""Reports the result of a check: the part, whether it works, and one line."""
+_GIB = 2**30
 
 
 class CheckResult(NamedTuple):
@@ -55,6 +52,34 @@ class CheckResult(NamedTuple):
     """True if it works; `None` if it needs no check, or a person has to judge."""
     text: str
     """One line: details, or the reason and the remedy."""
+    figures: Mapping[str, float]
+    """Measurements."""
+
+
+class Say(Protocol):
+    """Reports the result of a check."""
+
+    def __call__(self, name: str, works: bool | None, text: str, /, **figures: float) -> None:
+        """Report one line.
+
+        :param name: the part.
+        :param works: it works.
+        :param figures: measurements.
+        """
+        ...
+
+
+class _Checked(NamedTuple):
+    """Run that is checked."""
+
+    run: SynthesisConfig | RolloutConfig
+    """Its settings; of a training, those of its episodes."""
+    models: Mapping[str, ModelSettings]
+    """Model of each role, without those that the run serves itself."""
+    training: "TrainConfig | None" = None
+    """Settings of a training."""
+    own_agent: bool = False
+    """Its episodes are played by a function or by clients, not by our team."""
 
 
 def run_check(given: argparse.Namespace) -> int:
@@ -63,9 +88,8 @@ def run_check(given: argparse.Namespace) -> int:
     :raises ConfigurationError: one line, if the settings can't be used.
     """
     set_up_logging(Level.ERROR)
-    kind = given.kind or kind_of(given.config, given.settings)
-    run, trained = _load(kind, given)
-    return anyio.run(_report, kind, run, trained, given)
+    kind: Kind = given.kind or kind_of(given.config, given.settings)
+    return anyio.run(_until_signal, partial(_report, kind, _load(kind, given), given))
 
 
 def kind_of(file: str | None, words: Iterable[str]) -> Kind:
@@ -74,72 +98,133 @@ def kind_of(file: str | None, words: Iterable[str]) -> Kind:
         keys = set(read_file(file, read_environment())) if file else set[str]()
     except ConfigurationError:  # loading it gives the reason
         return "synth"
+    if keys >= _BENCHMARK:
+        return "eval"
     keys |= {word.partition("=")[0].partition(".")[0] for word in words}
+    if keys & _TUNING:
+        return "tune"
     if keys & _TRAINING:
         return "train"
     more = len(keys & RolloutConfig.known_keys()) > len(keys & SynthesisConfig.known_keys())
     return "rollout" if more else "synth"
 
 
-def _load(kind: Kind, given: argparse.Namespace) -> tuple[SynthesisConfig | RolloutConfig, tuple[str, ...]]:
-    """Load the settings of a run; for a training those of its episodes, and the roles whose model it serves itself."""
+def _load(kind: Kind, given: argparse.Namespace) -> _Checked:
+    """Load the settings of a run."""
     if kind == "synth":
-        return load_synthesis_config(given.config, given.settings), ()
-    if kind == "rollout":
-        return load_rollout_config(given.config, given.settings), ()
-    from agentflow.learner import load_train_config  # needs an extra
+        synthesis = load_synthesis_config(given.config, given.settings)
+        unused = ("verifier",) if synthesis.verifier != "model" else ()
+        roles = [role for role in synthesis.role_models if role not in unused]
+        return _Checked(synthesis, {role: synthesis.model_for(role) for role in roles})
+    if kind == "rollout" or kind == "eval":
+        described = kind == "eval" and given.config and set(read_file(given.config, {})) >= _BENCHMARK
+        if described:
+            rollout = load_rollout_config(None, given.settings, {"benchmark_name": given.config})
+        else:
+            rollout = load_rollout_config(given.config, given.settings)
+        return _Checked(rollout, rollout.models)
+    # These need an extra.
+    if kind == "train":
+        from agentflow.learner import load_train_config
 
-    config = load_train_config(given.config, given.settings)
-    return config.rules_for("training"), config.episodes.trained_roles
+        training = load_train_config(given.config, given.settings)
+        models = training.episodes.models
+        own_agent = False
+    else:
+        from agentflow.tuner import load_tune_config
+
+        training = load_tune_config(given.config, given.settings)
+        models = training.wanted_models()
+        own_agent = training.solve != "team"
+    served = ("policy", "frozen")
+    others = {role.removeprefix("role "): model for role, model in models.items() if model.name not in served}
+    return _Checked(training.rules_for("training"), others, training, own_agent)
 
 
-async def _report(
-    kind: Kind, run: SynthesisConfig | RolloutConfig, trained: tuple[str, ...], given: argparse.Namespace
-) -> int:
+async def _until_signal(work: Callable[[], Awaitable[int]]) -> int:
+    """Run the checks; a signal ends them cleanly: a trial has an engine, and a folder with weights."""
+    status = int(Exit.INTERRUPTED)
+    async with anyio.create_task_group() as tasks:
+
+        async def listen() -> None:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+                await anext(signals)
+                tasks.cancel_scope.cancel()
+
+        tasks.start_soon(listen)
+        status = await work()
+        tasks.cancel_scope.cancel()
+    return status
+
+
+async def _report(kind: Kind, checked: _Checked, given: argparse.Namespace) -> int:
     results: list[CheckResult] = []
 
-    def say(name: str, works: bool | None, text: str) -> None:
-        results.append(CheckResult(name, works, printable(" ".join(text.split()))))
+    def say(name: str, works: bool | None, text: str, /, **figures: float) -> None:
+        results.append(CheckResult(name, works, printable(" ".join(text.split())), figures))
         if not given.json:
             sys.stdout.write(f"{_MARKS[works]} {name:<9} {results[-1].text}\n")
             sys.stdout.flush()
 
     say("settings", True, f"{given.config or 'none given'}, for agentflow {kind}")
-    await _check(run, trained, say)
+    await _check(kind, checked, say)
+    if checked.training is not None:
+        if given.quick:
+            say("trial", None, "left out because of --quick: no policy was loaded and no engine started")
+        elif any(result.works is False for result in results):
+            say("trial", None, "left out because a part above does not work")
+        else:
+            await _try_training(checked.training, say)
     status = Exit.FAILED if any(result.works is False for result in results) else Exit.DONE
     if given.json:
         print_json({"status": int(status), "checks": [result._asdict() for result in results]})
     return status
 
 
-async def _check(run: SynthesisConfig | RolloutConfig, trained: tuple[str, ...], say: Say) -> None:
+async def _check(kind: Kind, checked: _Checked, say: Say) -> None:
     """Try the parts in the order in which a run needs them; one that does not work does not end the others."""
-    assignment = _read_work(run, say)
-    await _try_tools(run, say)
+    run = checked.run
+    assignment = await _read_work(kind, checked, say)
+    cards: list[ToolCard] = []
+    if not checked.own_agent or _solve_takes_sandbox(checked, say):
+        cards = await _try_tools(run, say)
     async with AsyncExitStack() as stack:
         models: dict[str, OpenModel] = {}
-        for settings, roles in _distinct(run, trained):
+        for settings, roles in _distinct(checked.models):
             name = f"{settings.name} ({', '.join(roles)})"
             if settings.name in ("offline", "frozen"):
                 say("model", None, f"{name}: needs no key and no call")
                 continue
             try:
                 model = await stack.enter_async_context(make_model(settings, Accounts()))
-                say("model", True, f"{name} {await _answer(model)}")
+                text = await _answer(model, roles, cards, grows=isinstance(run, SynthesisConfig))
+                say("model", True, f"{name} {text}")
                 models |= dict.fromkeys(roles, model)
             except AgentFlowError as error:
                 say("model", False, f"{name}: {error}")
         if assignment is not None and isinstance(run, RolloutConfig) and run.evaluate_results:
-            await _try_reward(assignment, models.get("judge"), say)
+            await _try_reward(checked, assignment, models.get("judge"), say)
 
 
-def _read_work(run: SynthesisConfig | RolloutConfig, say: Say) -> Assignment | None:
+async def _read_work(kind: Kind, checked: _Checked, say: Say) -> Assignment | None:
     """Read the seeds or the tasks."""
+    run, training = checked.run, checked.training
     try:
         if isinstance(run, SynthesisConfig):
             say("seeds", True, f"{len(seeds_for(run))} in {run.seeds_file or 'the bundled file'}")
             return None
-        assignment = assign_tasks(run)
+        if kind == "eval" and not (run.data_path or run.benchmark_name):
+            say("tasks", None, "named by the command: agentflow eval NAME")
+            return None
+        reader = None if training is None else training.reader_for("training")
+        if training is not None and training.schedule.replay is not None:
+            say("tasks", None, f"none: the stored rollouts of {training.schedule.replay} are replayed")
+            return None
+        if reader is None:
+            assignment = assign_tasks(run)
+        else:
+            tasks = (await aprepare_tasks(reader)).tasks
+            assignment = assign(with_own_scorers(run, tasks), tasks)
     except AgentFlowError as error:
         say("seeds" if isinstance(run, SynthesisConfig) else "tasks", False, str(error))
         return None
@@ -147,8 +232,28 @@ def _read_work(run: SynthesisConfig | RolloutConfig, say: Say) -> Assignment | N
     return assignment
 
 
-async def _try_tools(run: SynthesisConfig | RolloutConfig, say: Say) -> None:
-    """Start the backends of all requested tools."""
+def _solve_takes_sandbox(checked: _Checked, say: Say) -> bool:
+    """Find the agent of a tuning; return whether it works in a sandbox."""
+    from agentflow.tuner import TuneConfig, tune_run
+    from agentflow.tuner.judges import takes_sandbox
+
+    config = checked.training
+    assert isinstance(config, TuneConfig), "only a tuning has an agent of its own"
+    if not config.solve:
+        say("agent", None, "none: clients of agentflow swarm serve play the episodes")
+        return False
+    try:
+        tune_run(config)
+        say("agent", True, config.solve)
+        solve = import_object(config.solve)
+        return callable(solve) and takes_sandbox(solve)
+    except AgentFlowError as error:
+        say("agent", False, str(error))
+        return False
+
+
+async def _try_tools(run: SynthesisConfig | RolloutConfig, say: Say) -> list[ToolCard]:
+    """Start the backends of all requested tools; return the tools that work as the roles see them."""
     try:
         settings, broken = sandbox_settings(run)
         engines = _tool_models(run) if isinstance(run, RolloutConfig) else {}
@@ -157,13 +262,14 @@ async def _try_tools(run: SynthesisConfig | RolloutConfig, say: Say) -> None:
             chosen = await choose_tools(sandbox, run.model_copy(update={"on_missing_tool": "drop"}), broken)
     except AgentFlowError as error:
         say("tools", False, str(error))
-        return
+        return []
     for name, reason in chosen.dropped.items():
         spared = run.on_missing_tool == "drop" or name in chosen.optional
         say("tools", None if spared else False, f"{name}: {reason}")
     say("tools", True, ", ".join(tool.name for tool in chosen.tools))
     if chosen.corpus:
         say("corpus", True, chosen.corpus)
+    return [card_of(tool, {}) for tool in chosen.tools]
 
 
 def _tool_models(run: RolloutConfig) -> dict[str, OpenModel]:
@@ -172,131 +278,151 @@ def _tool_models(run: RolloutConfig) -> dict[str, OpenModel]:
     return {name: make_model(run.model_for(role), Accounts()) for name, role in roles.items()}
 
 
-def _distinct(
-    run: SynthesisConfig | RolloutConfig, trained: tuple[str, ...]
-) -> Iterable[tuple[ModelSettings, list[str]]]:
-    """Return each model at each address with its roles, except the trained one."""
-    unused = ("verifier",) if isinstance(run, SynthesisConfig) and run.verifier != "model" else ()
+def _distinct(models: Mapping[str, ModelSettings]) -> Iterable[tuple[ModelSettings, list[str]]]:
+    """Return each model at each address with its roles."""
     distinct: dict[str, tuple[ModelSettings, list[str]]] = {}
-    models = (
-        run.models
-        if isinstance(run, RolloutConfig)
-        else {role: run.model_for(role) for role in run.role_models}
-    )
     for role, settings in models.items():
-        if role not in (*trained, *unused):
-            key = f"{settings.name} {settings.base_url} {settings.api_key.get_secret_value()}"
-            distinct.setdefault(key, (settings, []))[1].append(role)
+        key = (
+            f"{settings.name} {settings.base_url} {settings.api_key.get_secret_value()} {settings.structured}"
+        )
+        distinct.setdefault(key, (settings, []))[1].append(role)
     return distinct.values()
 
 
-async def _answer(model: OpenModel) -> str:
-    """Make one call, and describe the answer."""
-    question = Message("user", (TextPart("Reply with the single word: ready"),))
-    completion = await model.complete(Call(role="check", messages=(question,), reply=str))
-    used = completion.usage.prompt_tokens + completion.usage.completion_tokens
-    return f"answered {completion.text.strip()[:_SHOWN]!r}, {used} tokens"
+async def _answer(model: OpenModel, roles: Sequence[str], tools: Sequence[ToolCard], *, grows: bool) -> str:
+    """Make one call under the schema of the first role that has one, and describe the answer.
+
+    :raises AgentFlowError: if the model can't be used, or its answer is not what the schema says.
+    """
+    wanted = {role: role_schema(role, tools, grows=grows) for role in roles if tools}
+    role, found = next(((role, found) for role, found in wanted.items() if found), ("", None))
+    if found is None:
+        question = Message("user", (TextPart("Reply with the single word: ready"),))
+        completion = await model.complete(Call(role="check", messages=(question,), reply=str))
+        return f"answered {completion.text.strip()[:_SHOWN]!r}, {_tokens(completion.usage)} tokens"
+    kind, schema = found
+    question = Message("user", (TextPart(f"Invent an example of a {kind.__name__}, as short as possible."),))
+    try:
+        answered = await model.complete(Call(role="check", messages=(question,), reply=kind, schema=schema))
+    except ModelFailure as failure:
+        if failure.kind.is_temporary:
+            raise
+        raise ConfigurationError(
+            f"does not obey the schema of the {role}: {failure}; use a server with structured output (json_schema), or a "
+            f"stronger model"
+        ) from failure
+    looser = model.statistics().fallbacks
+    how = "the server refused its schema, so the prompt describes it" if looser else "under its schema"
+    return f"answered as the {role}, {how}, {_tokens(answered.usage)} tokens"
 
 
-async def _try_reward(assignment: Assignment, judge: OpenModel | None, say: Say) -> None:
+def _tokens(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.completion_tokens
+
+
+async def _try_reward(checked: _Checked, assignment: Assignment, judge: OpenModel | None, say: Say) -> None:
     """Score the reference answer of the first task."""
     task = assignment.tasks[0]
     answer = task.references[0] if task.references else ""
     try:
-        metric = make_metric(assignment.metric, options=assignment.options, judge=judge)
-        scored = await metric.score(answer, task)
+        name, score, failure = await _reward_of(checked, assignment, judge, answer)
     except AgentFlowError as error:
         say("reward", False, str(error))
         return
-    if scored.failure is not None:
-        say("reward", False, f"{assignment.metric}: {scored.failure.message}")
+    if failure:
+        # A function may need more of an episode than its answer; the trial has one.
+        own = ":" in name or checked.own_agent
+        say("reward", None if own and checked.training is not None else False, f"{name}: {failure}")
         return
-    text = f"{assignment.metric}: {scored.score:g} for the reference answer of task {task.id}, {answer[:_SHOWN]!r}"
-    say("reward", True if scored.score else None, text)
+    text = f"{name}: {score:g} for the reference answer of task {task.id}, {answer[:_SHOWN]!r}"
+    say("reward", True if score else None, text)
 
 
-_OBSERVATION_CHARS = 160
+async def _reward_of(
+    checked: _Checked, assignment: Assignment, judge: OpenModel | None, answer: str
+) -> tuple[str, float, str]:
+    """Return the name of the reward, the score of an answer to the first task, and the reason of a failure."""
+    task, spec = assignment.tasks[0], getattr(checked.training, "reward", None)
+    if spec is None:
+        metric = make_metric(assignment.metric, options=assignment.options, judge=judge)
+        scored = await metric.score(answer, task)
+        return assignment.metric, scored.score, "" if scored.failure is None else scored.failure.message
+    from agentflow.gateway import EpisodeOutcome
+    from agentflow.tuner.judges import Judged, make_judge
+
+    own = make_judge(spec, model=judge)
+    if own.needs_sandbox:
+        return own.name, 0.0, ""
+    await own.prepare([task])
+    outcome = await own.judge(Judged(task=task, outcome=EpisodeOutcome(answer=answer)))
+    reward = outcome.reward
+    score = sum(reward.values()) if isinstance(reward, dict) else reward
+    return own.name, score or 0.0, outcome.failure or ""
 
 
-def run_preview(given: argparse.Namespace) -> int:
-    """Run two seeds or tasks in a temporary directory, and print what came of them.
-
-    :raises AgentFlowError: one line, if it fails.
-    """
-    kind = given.kind or kind_of(given.config, given.settings)
-    if kind == "train":
-        raise ConfigurationError(
-            "preview: a training has none; agentflow train backbone=debug prints its episodes"
-        )
-    with tempfile.TemporaryDirectory(prefix="agentflow-") as folder:
-        return (_preview_rollout if kind == "rollout" else _preview_synthesis)(given, Path(folder))
+_PHASES = {
+    "loading": ("policy", "loaded"),
+    "engine": ("engine", "started with the weights of the policy"),
+    "rollouts": ("episode", ""),
+    "step": ("step", "forward, backward and optimizer; it is not kept"),
+    "publication": ("publish", "the engine has the new weights"),
+    "validation": ("validate", "one episode of a held-out task"),
+    "writing": ("save", "checkpoint written"),
+}
+"""Part and text of each phase of a trial."""
 
 
-def _preview_synthesis(given: argparse.Namespace, folder: Path) -> int:
-    config = load_synthesis_config(given.config, given.settings)
-    seeds = seeds_for(config)[: given.number]
-    config = config.model_copy(update={"journal": None, "control": False, "learner": None})
-    run = SynthesisRun(config, folder)
+async def _try_training(config: "TrainConfig", say: Say) -> None:
+    """Run the training small, and print the seconds of its phases, its memory, and the time of the whole run."""
+    from agentflow.learner import TrainRun, TrialResult, try_training
+    from agentflow.tuner import TuneConfig, tune_run
 
-    def fields() -> dict[str, object]:
-        return {"notes": run.notes, "trees": _records(folder / TREES), "pairs": _records(folder / PAIRS)}
+    unable = ""
+    if config.backbone == "debug":
+        unable = "backbone=debug loads no policy"
+    elif config.schedule.replay is not None:
+        unable = "stored rollouts are replayed; nothing is sampled"
+    elif isinstance(config, TuneConfig) and not config.solve:
+        unable = "clients play the episodes"
+    if unable:
+        say("trial", None, f"left out: {unable}")
+        return
+    told: list[str] = []
 
-    def show() -> None:
-        pairs = _records(folder / PAIRS)
-        with buffered_console() as console:
-            for note in run.notes:
-                console.print(note)
-            for tree in _records(folder / TREES):
-                console.print("")
-                for line in _tree_lines(tree):
-                    console.print(line, no_wrap=False)
-                own = [pair for pair in pairs if pair["source_id"] == tree["source_id"]]
-                for pair in own:
-                    console.print(f"Q: {pair['question']}\nA: {pair['answer']}")
-                if not own:
-                    console.print("no question was written")
+    def report(phase: str, trial: TrialResult) -> None:
+        told.append(phase)
+        name, text = _PHASES[phase]
+        seconds = trial.seconds[phase]
+        if phase == "rollouts":
+            rate = trial.sampled / seconds if seconds else 0.0
+            text = f"{trial.sampled} tokens sampled, {rate:.1f} per second, reward {trial.reward or 0.0:g}"
+        say(name, True, f"{seconds:.1f} s: {text}", seconds=seconds)
 
-    view = synth_view(run)
-    return watch_run(run, partial(run.run, seeds), view, as_json=given.json, fields=fields, show=show)
+    def make(small: "TrainConfig") -> TrainRun:
+        return tune_run(small) if isinstance(small, TuneConfig) else TrainRun(small)
 
-
-def _preview_rollout(given: argparse.Namespace, folder: Path) -> int:
-    config = load_rollout_config(given.config, given.settings)
-    assignment = assign_tasks(config)
-    assignment = replace(assignment, tasks=assignment.tasks[: given.number], samples=1)
-    update = {"journal": None, "output_dir": str(folder), "samples": 1, "save_results": True}
-    run = RolloutRun(config.model_copy(update={**update, "trajectory_only": False}))
-
-    def fields() -> dict[str, object]:
-        return {"notes": run.notes, "summary": run.summary, "results": _records(folder / RESULTS)}
-
-    def show() -> None:
-        with buffered_console() as console:
-            for note in run.notes:
-                console.print(note)
-            for result in _records(folder / RESULTS):
-                shown = {
-                    name: result.get(name) for name in ("question", "answer", "reference", "score", "failure")
-                }
-                console.print("")
-                for name, value in shown.items():
-                    if value is not None:
-                        console.print(f"{name:<10} {' '.join(str(value).split())}")
-
-    work = partial(run.run, assignment)
-    return watch_run(run, work, rollout_view(run), as_json=given.json, fields=fields, show=show)
-
-
-def _records(file: Path) -> list[dict[str, Any]]:
-    """Return the records of a file; none if the run ended before it was written."""
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
-
-
-def _tree_lines(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the actions of a tree, indented by depth, each with the beginning of its observation."""
-    for node in tree["nodes"]:
-        action, text = node["action"], " ".join(str(node["observation"]).split())
-        head = f"{action['tool']} {json.dumps(action['args'], ensure_ascii=False)}: " if action else ""
-        yield f"{'  ' * node['depth']}{head}{text[:_OBSERVATION_CHARS]}{'…' if len(text) > _OBSERVATION_CHARS else ''}"
+    try:
+        trial = await try_training(config, make, report)
+    except Exception as error:  # boundary: a part that does not work is one line, whatever raised
+        phase = next((name for phase, (name, _) in _PHASES.items() if phase not in told), "trial")
+        say(phase, False, error_line(unwrap_group(error)))
+        return
+    memory = {
+        "trainer": trial.trainer_bytes,
+        "engine": trial.engine_bytes,
+        "trainer on the GPU": trial.gpu_bytes,
+    }
+    shown = ", ".join(f"{name} {size / _GIB:.1f} GiB" for name, size in memory.items() if size)
+    say(
+        "memory", True, f"{shown} at the peak",
+        trainer_bytes=trial.trainer_bytes, engine_bytes=trial.engine_bytes, gpu_bytes=trial.gpu_bytes,
+    )  # fmt: skip
+    estimate = trial.estimate(config)
+    if estimate is None:
+        say("time", None, "unknown: set schedule.steps")
+        return
+    steps, least, most = estimate
+    episodes = config.schedule.tasks_per_step * config.schedule.episodes_per_task
+    text = f"{steps} steps of {episodes} episodes: {duration_text(least)} to {duration_text(most)}"
+    ranges = "episodes at full speed side by side, or one after the other; longer answers take longer"
+    say("time", True, f"{text} ({ranges})", steps=steps, seconds_least=least, seconds_most=most)

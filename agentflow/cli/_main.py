@@ -25,7 +25,7 @@ from agentflow.cli._arguments import (
 from agentflow.cli._output import Exit
 from agentflow.errors import ConfigurationError, exit_report
 
-_HOMES = {"eval": "evaluate", "preview": "check", "tune": "swarm"}
+_HOMES = {"eval": "evaluate", "tune": "swarm"}
 """Modules of commands with another name."""
 
 
@@ -58,7 +58,11 @@ def command_parser() -> argparse.ArgumentParser:
         ("tune", "train the model behind any agent on its own calls", _describe_tune),
         ("swarm", "train on episodes that clients play, or watch such a training", _describe_swarm),
         ("init", "write a minimal settings file and seeds", _describe_init),
-        ("check", "try everything that a run needs: tools, seeds, keys, models, reward", _describe_check),
+        (
+            "check",
+            "try everything that a run needs: tools, seeds, models, reward; a training small",
+            _describe_check,
+        ),
         ("preview", "work on two seeds or tasks and show the result", _describe_preview),
         ("analyse", "print tables and draw a chart of finished rollouts", _describe_analyse),
         (
@@ -131,14 +135,21 @@ def _describe_init(parser: argparse.ArgumentParser) -> None:
 
 
 def _describe_check(parser: argparse.ArgumentParser) -> None:
+    _describe_kind(parser)
+    what = "leave out the trial of a training, which loads the policy and starts the engine"
+    parser.add_argument("--quick", action="store_true", help=what)
+
+
+def _describe_kind(parser: argparse.ArgumentParser) -> None:
     describe_settings(parser)
     what = "command that the settings are for (default: the one that knows most of them)"
-    parser.add_argument("--for", dest="kind", choices=("synth", "rollout", "train"), help=what)
+    kinds = ("synth", "rollout", "eval", "train", "tune")
+    parser.add_argument("--for", dest="kind", choices=kinds, help=what)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _describe_preview(parser: argparse.ArgumentParser) -> None:
-    _describe_check(parser)
+    _describe_kind(parser)
     parser.add_argument(
         "--number", type=count, default=2, metavar="N", help="number of seeds or tasks (default: 2)"
     )

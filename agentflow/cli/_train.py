@@ -16,7 +16,7 @@ from agentflow.cli._program import watch_run
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.learner import TrainConfig, TrainOutcome, TrainRun, TrainStatus, load_train_config
-from agentflow.runs import RunConfig, render_config
+from agentflow.runs import Phase, RunConfig, render_config
 from agentflow.synthesis import load_seeds
 from agentflow.trajectory import Task
 
@@ -72,7 +72,7 @@ def watch_training(run: TrainRun, *, as_json: bool) -> int:
         if outcomes:
             _show(outcomes[0])
 
-    view = RunView(run.status, _start(run.config), _fields, _table)
+    view = RunView(run.status, _start(run.config), _fields, training_view)
     return watch_run(run, work, view, as_json=as_json, fields=fields, show=show)
 
 
@@ -98,15 +98,23 @@ def _start(config: TrainConfig) -> dict[str, object]:
     }
 
 
+_ROWS = (Phase.ROLLOUTS, Phase.STEP, Phase.PUBLICATION, Phase.VALIDATION)
+"""Phases of a step, each with a bar."""
+
+
 def _fields(status: TrainStatus) -> dict[str, object]:
     return {
         "phase": status.phase.value,
+        "phase_seconds": round(status.phase_seconds, 1),
+        **({"phase_episodes": f"{status.phase_episodes}/{status.phase_total}"} if status.phase_total else {}),
         "step": status.step,
         "steps": status.steps,
         "episodes": status.episodes,
         "failed": sum(status.failed.values()),
         "reward": _rounded(status.reward),
         "validation": _rounded(status.validation),
+        "no_signal": _rounded(status.no_signal),
+        "sampled_per_second": round(status.tokens_per_second, 1),
         **speed_fields(status.rate, status.remaining),
         "failures": status.failed,
         "used": status.tokens,
@@ -115,8 +123,20 @@ def _fields(status: TrainStatus) -> dict[str, object]:
     }
 
 
-def _table(status: TrainStatus) -> "Table":
+def training_view(status: TrainStatus) -> "Table":
+    """Return the progress of a training as a table."""
     from agentflow.runs import failures_text, progress_table, speed_text, usage_text
+
+    def phase_row(phase: Phase) -> tuple[float, float, str]:
+        last = status.durations.get(phase.value)
+        if phase is not status.phase:
+            return 0, 1, "none yet" if last is None else f"{last:.1f} s last time"
+        seconds, before = status.phase_seconds, "" if last is None else f", {last:.1f} s last time"
+        if status.phase_total:
+            count = f"{status.phase_episodes} of {status.phase_total} episodes, "
+            return status.phase_episodes, status.phase_total, f"{count}{seconds:.1f} s{before}"
+        # The time that it took before is the best estimate of its progress.
+        return min(seconds, last or 0.0), last or 1.0, f"{seconds:.1f} s{before}"
 
     of = "" if status.steps is None else f" of {status.steps}"
     return progress_table(
@@ -124,8 +144,10 @@ def _table(status: TrainStatus) -> "Table":
         status.steps or 0,
         status.step,
         steps=f"{status.step}{of} made",
+        **{phase.value: phase_row(phase) for phase in _ROWS},
         speed=speed_text(status.rate, status.remaining),
         episodes=f"{status.episodes} run",
+        sampling=f"{status.tokens_per_second:.1f} tokens/s; groups without signal: {_percent(status.no_signal)}",
         reward=f"{_percent(status.reward)}, on held-out tasks {_percent(status.validation)}",
         failures=failures_text(status.failed),
         **({"model": usage_text(status.tokens, status.cost)} if status.tokens else {}),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentflow.learner._task_order import TaskDraw, TaskOrder
     from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
     from agentflow.learner._token_page import EpisodeTokens, RunTokens, episodes_page
+    from agentflow.learner._trial import TrialResult, try_training
 
 __all__ = [
     "FROZEN",
@@ -50,6 +51,7 @@ __all__ = [
     "TrainOutcome",
     "TrainRun",
     "TrainStatus",
+    "TrialResult",
     "atrain",
     "debug_counts",
     "episodes_page",
@@ -61,6 +63,7 @@ __all__ = [
     "report_step",
     "sample_of_calls",
     "train",
+    "try_training",
 ]
 
 
@@ -80,6 +83,7 @@ __getattr__ = lazy_exports(
         "._rows": ["Row"],
         "._run": ["Reward", "TrainRun", "atrain", "train"],
         "._task_order": ["TaskDraw", "TaskOrder"],
+        "._trial": ["TrialResult", "try_training"],
         "._team_rollouts": ["RolloutContext", "RolloutFactory", "TeamRollouts"],
     },
 )

@@ -19,6 +19,7 @@ from agentflow.errors import (
 )
 from agentflow.learner._config import ValidationSettings
 from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, Sample, sample_of
+from agentflow.learner._signal import class_of, rewards_by_class
 from agentflow.learner._task_order import TaskDraw
 from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, pass_at
 from agentflow.tasks import scored_verdict
@@ -42,8 +43,13 @@ RETRIED = frozenset({FailureCause.CRASHED, FailureCause.MODEL})
 class PolicyRollout(Protocol):
     """Runs the episodes of a run, by groups. Sources, validation and the loop use nothing else of it."""
 
-    version: int
-    """Version of the weights that sample now."""
+    @property
+    def version(self) -> int:
+        """Version of the weights that sample now."""
+        ...
+
+    @version.setter
+    def version(self, version: int) -> None: ...
 
     async def group(
         self, draw: TaskDraw, size: int, results: list[EpisodeResult | None] | None = None
@@ -179,7 +185,13 @@ class GroupRollout:
                 version=result.version,
             )
             samples.append(sample)
-        return Group(number=draw.number, name=draw.group, samples=tuple(samples), failures=tuple(failures))
+        return Group(
+            number=draw.number,
+            name=draw.group,
+            samples=tuple(samples),
+            failures=tuple(failures),
+            task_class=draw.task_class,
+        )
 
     async def one(
         self,
@@ -352,6 +364,13 @@ class Validation:
             "validation/tasks": float(len(means)),
             "validation/lost": float(len(results) - len(finished)),
             **_episode_figures(finished),
+            **rewards_by_class(
+                (
+                    (class_of(self._tasks[place]), fmean(result.reward for result in group))
+                    for place, group in by_task.items()
+                ),
+                "validation/class",
+            ),
         }
         samples = self._settings.samples
         whole = [group for group in by_task.values() if len(group) == samples]

@@ -6,6 +6,7 @@ from enum import StrEnum
 from itertools import islice
 from math import prod
 from statistics import fmean, pstdev
+from typing import Self
 
 from msgspec import Struct, field
 
@@ -69,6 +70,18 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
     details: dict[str, float] = field(default_factory=dict[str, float])
     """Figures of an episode without a record of turns."""
 
+    @property
+    def sampled_tokens(self) -> int:
+        """Number of tokens sampled by its calls whose tokens are known."""
+        if self.episode is None:
+            return int(sum(sample.details.get("sampled_tokens", 0.0) for sample in self.samples))
+        return sum(
+            len(tokens.sampled)
+            for exchange in self.episode.exchanges
+            if exchange.tokens is not None
+            for tokens in (*exchange.unusable, exchange.tokens)
+        )
+
 
 class Group(Struct, frozen=True, kw_only=True):
     """The episodes of one draw of a task."""
@@ -81,6 +94,8 @@ class Group(Struct, frozen=True, kw_only=True):
     """Episodes that count."""
     failures: tuple[Failure, ...] = ()
     """Reasons for leaving the others out."""
+    task_class: str = ""
+    """Class of its task; empty if it has none."""
 
     @property
     def is_flat(self) -> bool:
@@ -90,6 +105,22 @@ class Group(Struct, frozen=True, kw_only=True):
             compared.setdefault((sample.task, False), set()).add(sample.reward)
             compared.setdefault((sample.task, True), set()).update(sample.turn_rewards or (0.0,))
         return all(len(rewards) < 2 for rewards in compared.values())
+
+
+class ReplacedGroup(Struct, frozen=True):
+    """A group that another one replaced, because its rewards are all equal."""
+
+    task_class: str
+    """Class of its task; empty if it has none."""
+    reward: float
+    """Mean reward."""
+
+    @classmethod
+    def of(cls, group: Group) -> Self:
+        """Return what is kept of a group."""
+        return cls(
+            group.task_class, fmean(sample.reward for sample in group.samples) if group.samples else 0.0
+        )
 
 
 class Batch(Struct, frozen=True, kw_only=True):
@@ -107,6 +138,8 @@ class Batch(Struct, frozen=True, kw_only=True):
     """Groups, in the order of their draws."""
     dropped: dict[str, int] = field(default_factory=dict[str, int])
     """Number of groups with equal rewards, and of episodes that were too old, left out of this batch."""
+    replaced: tuple[ReplacedGroup, ...] = ()
+    """The groups with equal rewards that were left out."""
 
     @property
     def samples(self) -> list[Sample]:

@@ -24,11 +24,14 @@ from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import Schedule
 from agentflow.learner._engine import ProbeRows, choose_probe
 from agentflow.learner._groups import Batch, Sample, batch_figures, optimizer_parts
+from agentflow.learner._progress import TrainProgress
 from agentflow.learner._rollout_store import CallScores, RolloutStore
 from agentflow.learner._rows import Row
+from agentflow.learner._signal import SignalWatch, signal_figures
 from agentflow.learner._sources import BatchSource
 from agentflow.learner.losses import LossSettings, step_rows
 from agentflow.learner.losses._step import trained_calls
+from agentflow.runs import Phase
 from agentflow.serving import TOLERANCES
 from agentflow.telemetry import conventions, get_logger, step_operation
 
@@ -86,6 +89,8 @@ class Loop:
         validate: Validate | None = None,
         validate_every: int = 10,
         validates_first: bool = True,
+        validation_episodes: int = 0,
+        progress: TrainProgress | None = None,
         running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         """Configure it.
@@ -94,6 +99,8 @@ class Loop:
         :param publish: publishes new weights to the engine; `None`: there is no engine.
         :param use: marks the episodes of a stored batch as used; `None`: nothing keeps them.
         :param validate: evaluates the policy; `None`: no validation.
+        :param validation_episodes: number of episodes of a validation, to be shown.
+        :param progress: is told the current phase, and measures it; `None`: nothing shows it.
         :param running: keeps the source running while steps are made.
         """
         self.position = position
@@ -112,6 +119,9 @@ class Loop:
         self._validate = validate
         self._validate_every = validate_every
         self._validates_first = validates_first
+        self._validation_episodes = validation_episodes
+        self._progress = progress or TrainProgress(schedule.steps)
+        self._signal = SignalWatch()
         self._running = running
         self._stopped: RunStopped | None = None
         self._collecting: anyio.CancelScope | None = None
@@ -135,7 +145,7 @@ class Loop:
         await self._catch_up()
         self._source.resume(self.position.taken, self.position.pending)
         if self._validate is not None and self._validates_first and self.position.step == 0:
-            self._report_step(0, dict(await self._validate()))
+            self._report_step(0, await self._validated())
         async with self._running():
             while not self._is_done:
                 batch = await self._collect()
@@ -146,9 +156,11 @@ class Loop:
                     # After the batch is on disk, and before its step: a step made again reads the stored batch.
                     await self._use(batch)
                 with step_operation(batch.step) as operation:
-                    figures = await self._learn(batch)
+                    with self._progress.during(Phase.STEP):
+                        figures = await self._learn(batch)
                     operation.set(conventions.REWARD, figures.get("reward/mean"))
                     figures |= await self._publish_weights()
+                self._signal.add(batch)
                 await self._finish_step(figures)
         await self._save(last=True)
         if self._stopped is not None:
@@ -168,13 +180,17 @@ class Loop:
                     f"{self._rollouts.path(batch.step)}: was sampled by version {batch.version}, but the weights are version "
                     f"{self._backbone.version}; it belongs to another run: remove it, or name another output_dir"
                 )
-            self._report_step(batch.step, await self._learn(batch))
+            with self._progress.during(Phase.STEP):
+                figures = await self._learn(batch)
+            self._signal.add(batch)
+            self._report_step(batch.step, figures)
         if self.position.step > began:
             logger.info("steps made again from stored rollouts", steps=self.position.step - began)
             await self._publish_weights()
 
     async def _collect(self) -> Batch | None:
-        with anyio.CancelScope() as self._collecting:
+        expected = self._schedule.tasks_per_step * self._schedule.episodes_per_task
+        with self._progress.during(Phase.ROLLOUTS, expected), anyio.CancelScope() as self._collecting:
             if self._stopped is None:
                 return await self._source.collect(self.position.step + 1, self._backbone.version)
         return None
@@ -207,7 +223,12 @@ class Loop:
             batch.pending,
         )
         loss_figures = _mean([part.figures for part in steps])
-        figures = {**batch_figures(batch), **loss_figures, "version": float(self._backbone.version)}
+        figures = {
+            **batch_figures(batch),
+            **signal_figures(batch),
+            **loss_figures,
+            "version": float(self._backbone.version),
+        }
         self._warn_of_disagreement(figures)
         return figures
 
@@ -279,7 +300,15 @@ class Loop:
         return rows
 
     async def _publish_weights(self) -> Figures:
-        return {} if self._publish is None else await self._publish(self._backbone.version, self._probed)
+        if self._publish is None:
+            return {}
+        with self._progress.during(Phase.PUBLICATION):
+            return await self._publish(self._backbone.version, self._probed)
+
+    async def _validated(self) -> Figures:
+        assert self._validate is not None, "checked before"
+        with self._progress.during(Phase.VALIDATION, self._validation_episodes):
+            return dict(await self._validate())
 
     async def _finish_step(self, figures: Figures) -> None:
         """Validate, save a checkpoint and report, where due."""
@@ -287,7 +316,7 @@ class Loop:
         score = None
         last = schedule.steps is not None and step >= schedule.steps
         if self._validate is not None and (last or step % self._validate_every == 0):
-            figures |= await self._validate()
+            figures |= await self._validated()
             score = figures.get("validation/score")
         if step % schedule.save_steps == 0 or score is not None:
             figures["checkpoint/failed"] = float(not await self._save(score=score))
@@ -301,20 +330,25 @@ class Loop:
         if self._saved == self.position.step:
             return True
         save = partial(self._checkpoints.save, score=score)
-        try:
-            await in_thread(save, self._backbone, self.position.step, structs.asdict(self.position))
-        except CheckpointError as error:
-            # Earlier checkpoints and the rollouts since then are kept: only time is lost.
-            logger.warning("no checkpoint was written", step=self.position.step, problem=str(error))
+        with self._progress.during(Phase.WRITING):
+            try:
+                await in_thread(save, self._backbone, self.position.step, structs.asdict(self.position))
+            except CheckpointError as error:
+                # Earlier checkpoints and the rollouts since then are kept: only time is lost.
+                problem = str(error)
+            else:
+                problem = ""
+        if problem:
+            logger.warning("no checkpoint was written", step=self.position.step, problem=problem)
             if last:
-                raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same command to resume") from None
+                raise RunStopped(StopCause.JOURNAL, f"{problem}, then run the same command to resume")
             return False
         self._saved = self.position.step
         return True
 
     def _report_step(self, step: int, figures: Figures) -> None:
-        self.last = figures
-        self._report(step, figures)
+        self.last = {**figures, **self._progress.take_seconds()}
+        self._report(step, self.last)
 
 
 class _Part(NamedTuple):

@@ -1,7 +1,8 @@
 """Progress and outcome of a training run."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, structs
@@ -19,6 +20,18 @@ class TrainStatus(Struct, frozen=True, kw_only=True):
 
     phase: Phase
     """Current phase."""
+    phase_seconds: float = 0.0
+    """Seconds since it began."""
+    phase_episodes: int = 0
+    """Number of episodes that ended for the current step or validation."""
+    phase_total: int = 0
+    """Expected number of them; 0: the phase has no episodes."""
+    durations: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds that each phase took the last time."""
+    tokens_per_second: float = 0.0
+    """Tokens sampled per second, in this phase or the last one with episodes; 0: none yet."""
+    no_signal: float | None = None
+    """Share of the groups of the last step whose rewards are all equal."""
     step: int
     """Number of steps made."""
     steps: int | None
@@ -43,15 +56,34 @@ class TrainStatus(Struct, frozen=True, kw_only=True):
     """Cost of them, of models with prices."""
 
 
-class TrainProgress(MeasuredProgress):
-    """Counts steps and episodes of a training run."""
+_FIGURES = {
+    Phase.ROLLOUTS: "seconds/rollout",
+    Phase.STEP: "seconds/step",
+    Phase.PUBLICATION: "seconds/publish",
+    Phase.VALIDATION: "seconds/validation",
+    Phase.WRITING: "seconds/checkpoint",
+}
+"""Figures of the seconds of phases."""
 
-    def __init__(self, steps: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+
+class TrainProgress(MeasuredProgress):
+    """Counts steps and episodes of a training run, and measures its phases."""
+
+    def __init__(
+        self, steps: int | None, clock: Callable[[], float] = time.monotonic, *, overlaps: bool = False
+    ) -> None:
         """Start counting.
 
         :param clock: monotonic seconds.
+        :param overlaps: episodes of the next step run while a step is made.
         """
         super().__init__(clock)
+        self._overlaps = overlaps
+        self._reported: dict[Phase, float] = {}
+        self._expected = 0
+        self._tokens_per_second = 0.0
+        self._no_signal: float | None = None
+        self._count_anew()
         self.accounts: Accounts | None = None
         """Usage and budgets of the episodes."""
         self._steps = steps
@@ -60,9 +92,48 @@ class TrainProgress(MeasuredProgress):
         self._reward: float | None = None
         self._validation: float | None = None
 
+    @contextmanager
+    def during(self, phase: Phase, episodes: int = 0) -> Generator[None]:
+        """Be in a phase inside the block.
+
+        :param episodes: expected number of episodes.
+        """
+        before, self.phase, self._expected = self.phase, phase, episodes
+        if phase is Phase.VALIDATION or (phase is Phase.ROLLOUTS and not self._overlaps):
+            self._count_anew()
+        yield
+        # After an error it is still the phase, so that the end of the run has its name.
+        if episodes:
+            self._tokens_per_second = self._current_tokens_per_second
+            if self._overlaps:
+                self._count_anew()
+        self.phase, self._expected = before, 0
+
+    def _count_anew(self) -> None:
+        self._sampled, self._phase_episodes, self._sampling_began = 0, 0, self._clock()
+
+    @property
+    def _current_tokens_per_second(self) -> float:
+        seconds = self._clock() - self._sampling_began
+        return self._sampled / seconds if self._sampled and seconds > 0 else self._tokens_per_second
+
+    def take_seconds(self) -> dict[str, float]:
+        """Return the seconds of phases since the last call, and the rate of sampling, as figures of a step."""
+        figures = {
+            figure: self.spent[phase] - self._reported.get(phase, 0.0)
+            for phase, figure in _FIGURES.items()
+            if self.spent.get(phase, 0.0) > self._reported.get(phase, 0.0)
+        }
+        self._reported = dict(self.spent)
+        if self._tokens_per_second:
+            figures["episodes/sampled_per_second"] = self._tokens_per_second
+        return figures
+
     def add_result(self, result: EpisodeResult) -> None:
         """Count an episode."""
         self._episodes += 1
+        self._phase_episodes += 1
+        self._sampled += result.sampled_tokens
         if result.failure is not None:
             self.failures[str(result.failure.kind)] += 1
 
@@ -70,6 +141,7 @@ class TrainProgress(MeasuredProgress):
         """Count a step."""
         self.done = step
         self._reward = figures.get("reward/mean", self._reward)
+        self._no_signal = figures.get("groups/no_signal", self._no_signal)
         self._validation = figures.get("validation/score", self._validation)
 
     def take_usage(self) -> dict[str, float]:
@@ -93,6 +165,12 @@ class TrainProgress(MeasuredProgress):
         used = None if self.accounts is None else self.accounts.total
         return TrainStatus(
             phase=self.phase,
+            phase_seconds=self.phase_seconds,
+            phase_episodes=self._phase_episodes if self._expected else 0,
+            phase_total=self._expected,
+            durations={phase.value: seconds for phase, seconds in self.durations.items()},
+            tokens_per_second=self._current_tokens_per_second if self._expected else self._tokens_per_second,
+            no_signal=self._no_signal,
             step=self.done,
             steps=self._steps,
             episodes=self._episodes,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.learner._groups import Batch, Group
+from agentflow.learner._groups import Batch, Group, ReplacedGroup
 
 _LEVEL = 1
 
@@ -31,6 +31,7 @@ class _Header(Struct, frozen=True, kw_only=True):
     pending: tuple[int, ...]
     dropped: dict[str, int]
     groups: int
+    replaced: tuple[ReplacedGroup, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -165,10 +165,11 @@ class TrainRun:
         """Current position."""
         self._tasks = tasks
         self._validation = validation
-        self._rollouts = TeamRollouts(metric) if rollouts is None else rollouts
+        self.rollouts = TeamRollouts(metric) if rollouts is None else rollouts
+        """Opens the rollouts."""
         self._resume: Resume = resume
         self._say = say
-        self._progress = TrainProgress(config.schedule.steps)
+        self._progress = TrainProgress(config.schedule.steps, overlaps=config.schedule.mode == "async")
         self._loop: Loop | None = None
         self._stopped = ""
 
@@ -197,7 +198,7 @@ class TrainRun:
         if config.backbone == "debug":
             self._progress.phase = Phase.GROWING
             assignment = assign(rules_for_tasks(config, "training", self._tasks), self._tasks)
-            figures = await self._rollouts.debug(config, assignment, self._say)
+            figures = await self.rollouts.debug(config, assignment, self._say)
             return TrainOutcome(steps=0, version=0, figures=figures, output_dir="", policy="")
         self._check()
         assignment, held_out = self._assignments()
@@ -219,14 +220,14 @@ class TrainRun:
         """Train in the locked directory."""
         config = self.config
         self._write_settings()
-        backbone = await in_thread(make_backbone, config)
+        with self._progress.during(Phase.LOADING):
+            backbone = await in_thread(make_backbone, config)
         if await in_thread(_follow_if_not_first, backbone):
             return TrainOutcome(steps=0, version=backbone.version, figures={}, output_dir="", policy="")
         try:
             self.position = msgspec.convert(await in_thread(checkpoints.load, backbone) or {}, LoopPosition)
             self._progress.done = self.position.step
             with closing(open_trackers(config.trackers, config.output, self.position.step or -1)) as trackers:
-                self._progress.phase = Phase.GROWING
                 await self._train(backbone, checkpoints, trackers, assignment, held_out)
             self._progress.phase = Phase.WRITING
             return await self._finish(backbone)
@@ -258,6 +259,8 @@ class TrainRun:
             report=report,
             validate_every=config.validation.eval_steps,
             validates_first=config.validation.eval_on_start,
+            validation_episodes=len(held_out) * config.validation.samples,
+            progress=self._progress,
         )
         if config.schedule.replay is None:
             await self._roll_out(make, backbone, assignment, held_out)
@@ -285,7 +288,8 @@ class TrainRun:
         config, rules = self.config, self.config.episodes
         accounts = Accounts(max_tokens=rules.max_total_tokens, max_cost=rules.max_cost)
         self._progress.accounts = accounts
-        wanted = self._rollouts.models(config)
+        wanted = self.rollouts.models(config)
+        self._progress.phase = Phase.ENGINE
         async with _engine_of(config, backbone, wanted) as engine:
             context = RolloutContext(
                 config=config,
@@ -296,7 +300,7 @@ class TrainRun:
                 accounts=accounts,
                 version=backbone.version,
             )
-            async with self._rollouts.open(context) as rollout:
+            async with self.rollouts.open(context) as rollout:
                 order = TaskOrder(assignment.tasks, seed=config.seed, epochs=config.schedule.epochs)
                 source, running = _source(config, rollout, order)
                 validation = Validation(rollout, held_out, config.validation) if held_out else None
@@ -314,6 +318,7 @@ class TrainRun:
         self._loop = loop
         if self._stopped:
             loop.stop(self._stopped)
+        self._progress.phase = Phase.GROWING
         await loop.run()
 
     async def _finish(self, backbone: Backbone) -> TrainOutcome:

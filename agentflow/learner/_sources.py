@@ -14,7 +14,7 @@ from msgspec import structs
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._group_rollout import PolicyRollout
-from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
+from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, ReplacedGroup
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._task_order import TaskDraw, TaskOrder
 from agentflow.trajectory import Failure
@@ -83,8 +83,14 @@ class SyncSource:
             return None
         refuse_empty(step, kept)
         kept.sort(key=lambda group: group.number)
-        dropped = {EQUAL: len(flat)} if flat else {}
-        return Batch(step=step, version=version, taken=self._order.taken, groups=tuple(kept), dropped=dropped)
+        return Batch(
+            step=step,
+            version=version,
+            taken=self._order.taken,
+            groups=tuple(kept),
+            dropped={EQUAL: len(flat)} if flat else {},
+            replaced=tuple(map(ReplacedGroup.of, flat)),
+        )
 
 
 class ReplaySource:
@@ -189,6 +195,7 @@ class AsyncSource:
         self._in_step = False
         self._ended = False
         self._dropped: Counter[str] = Counter()
+        self._equal: list[ReplacedGroup] = []
         self._changed = anyio.Event()
 
     def resume(self, taken: int, pending: Sequence[int]) -> None:
@@ -227,6 +234,7 @@ class AsyncSource:
             return None
         refuse_empty(step, chosen)
         dropped, self._dropped = self._dropped, Counter()
+        replaced, self._equal = self._equal, []
         return Batch(
             step=step,
             version=version,
@@ -234,6 +242,7 @@ class AsyncSource:
             pending=tuple(sorted([*self._pending, *self._again])),
             groups=tuple(chosen),
             dropped=dict(sorted(dropped.items())),
+            replaced=tuple(replaced),
         )
 
     async def _start_groups(self) -> None:
@@ -267,6 +276,7 @@ class AsyncSource:
             if self._replaces(group):
                 del self._pending[pending.draw.number]
                 self._dropped[EQUAL] += 1
+                self._equal.append(ReplacedGroup.of(group))
                 self._replaced += 1
             else:
                 pending.group = group

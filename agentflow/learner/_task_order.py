@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from agentflow.learner._config import TrainConfig
+from agentflow.learner._signal import class_of
 from agentflow.readers import aprepare_tasks, with_own_scorers
 from agentflow.rollout import RolloutConfig
 from agentflow.trajectory import Task
@@ -24,6 +25,11 @@ class TaskDraw(Struct, frozen=True):
     def group(self) -> str:
         """Name of its group: a task drawn again has another group."""
         return f"{self.task.id}@{self.number}"
+
+    @property
+    def task_class(self) -> str:
+        """Class of its task; empty if it has none."""
+        return class_of(self.task)
 
 
 class TaskOrder:

@@ -176,7 +176,13 @@ class TreeGroupRollout(GroupRollout):
         samples = samples_of_tree(
             tree, plans, rewards, group=draw.group, temperature=self._temperature, version=version
         )
-        return Group(number=draw.number, name=draw.group, samples=tuple(samples), failures=tuple(failures))
+        return Group(
+            number=draw.number,
+            name=draw.group,
+            samples=tuple(samples),
+            failures=tuple(failures),
+            task_class=draw.task_class,
+        )
 
     async def _score_leaf(self, task: Task, path: Sequence[Node]) -> tuple[float, Failure | None]:
         reply = await self._trees.answer(task, path)

@@ -21,8 +21,20 @@ class Phase(StrEnum):
 
     STARTING = "starting"
     """Resources are being opened."""
+    LOADING = "loading"
+    """A training loads its policy."""
+    ENGINE = "engine"
+    """A training starts its engine, or connects to it."""
     GROWING = "growing"
     """Trees and paths grow."""
+    ROLLOUTS = "rollouts"
+    """A training waits for the episodes of its next step."""
+    STEP = "step"
+    """A training computes a step."""
+    PUBLICATION = "publication"
+    """A training publishes new weights to its engine."""
+    VALIDATION = "validation"
+    """A training evaluates its policy on held-out tasks."""
     PAUSED = "paused"
     """Nothing new begins until the run is resumed."""
     STOPPING = "stopping"
@@ -71,8 +83,17 @@ class RunStatus(Struct, frozen=True, kw_only=True):
         return sum(used.prompt_tokens + used.completion_tokens for used in self.usage.values())
 
 
+_UNMEASURED = frozenset(
+    {
+        *(Phase.STARTING, Phase.LOADING, Phase.ENGINE, Phase.PAUSED),
+        *(Phase.STOPPING, Phase.WRITING, Phase.DONE, Phase.STOPPED),
+    }
+)
+"""Phases in which no unit is worked on."""
+
+
 class MeasuredProgress:
-    """Phase of a run and the number of its finished units, with their rate."""
+    """Phase of a run with its duration, and the number of its finished units with their rate."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Start the clock.
@@ -81,8 +102,13 @@ class MeasuredProgress:
         """
         self.failures: Counter[str] = Counter()
         """Failures that this process saw, by kind."""
+        self.spent: dict[Phase, float] = {}
+        """Seconds of each phase, in total."""
+        self.durations: dict[Phase, float] = {}
+        """Seconds that each phase took the last time it ended without an error."""
         self._meter = ThroughputMeter(clock)
         self._phase = Phase.STARTING
+        self._phase_began = clock()
         self._phase_changed = anyio.Event()
         self._done = 0
         self._clock = clock
@@ -90,18 +116,23 @@ class MeasuredProgress:
 
     @property
     def phase(self) -> Phase:
-        """Current phase. The rate is measured while it grows."""
+        """Current phase. The rate is measured in those in which units are worked on."""
         return self._phase
 
     @phase.setter
     def phase(self, phase: Phase) -> None:
-        self._phase = phase
+        now = self._clock()
+        seconds = now - self._phase_began
+        self.spent[self._phase] = self.spent.get(self._phase, 0.0) + seconds
+        if phase is not Phase.STOPPED:
+            self.durations[self._phase] = seconds
+        self._phase, self._phase_began = phase, now
         self._phase_changed.set()
         self._phase_changed = anyio.Event()
-        if phase is Phase.GROWING:
-            self._meter.start(self._done)
-        else:
+        if phase in _UNMEASURED:
             self._meter.pause()
+        else:
+            self._meter.start(self._done)
 
     async def wait_for_phase_after(self, known: str) -> None:
         """Wait until the phase is another one."""
@@ -117,6 +148,11 @@ class MeasuredProgress:
     def done(self, done: int) -> None:
         self._done = done
         self._meter.record(done)
+
+    @property
+    def phase_seconds(self) -> float:
+        """Seconds since the current phase began."""
+        return self._clock() - self._phase_began
 
     @property
     def seconds(self) -> float:

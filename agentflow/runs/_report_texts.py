@@ -23,10 +23,15 @@ def speed_text(rate: float, remaining: float | None) -> str:
     '4.2/min, ETA 1 h 05 min'
     """
     unit, each = next((one for one in _UNITS if rate * one[1] >= 1), _UNITS[-1])
-    return f"{f'{rate * each:.1f}/{unit}' if rate else '–'}, ETA {_duration(remaining)}"
+    return f"{f'{rate * each:.1f}/{unit}' if rate else '–'}, ETA {duration_text(remaining)}"
 
 
-def _duration(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
+    """Return seconds in the two largest units; a dash stands for unknown.
+
+    >>> duration_text(3900)
+    '1 h 05 min'
+    """
     if seconds is None:
         return "–"
     whole = round(seconds)

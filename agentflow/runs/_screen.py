@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from io import StringIO
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import anyio
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
@@ -23,6 +23,7 @@ from agentflow.runs._report_texts import failures_text, one_line, speed_text, us
 FRAME_SECONDS = 0.25
 """Interval at which progress is read and shown."""
 _BAR_WIDTH = 40
+_ROW_BAR_WIDTH = 16
 _NOTEBOOK_WIDTH = 100
 _SHOWN_NOTES = 4
 _NOTE_CHARS = 200
@@ -185,7 +186,11 @@ def run_table(status: RunStatus, notes: Sequence[str] = (), **rows: str) -> Tabl
     return table
 
 
-def progress_table(phase: str, total: int, done: int, **rows: str) -> Table:
+BarRow: TypeAlias = tuple[float, float, str]
+"""Row with a bar of its own: the finished part, all of it, and a text."""
+
+
+def progress_table(phase: str, total: int, done: int, **rows: str | BarRow) -> Table:
     """Return a table of a progress bar and the given rows.
 
     See docs/supervisor.md.
@@ -193,11 +198,19 @@ def progress_table(phase: str, total: int, done: int, **rows: str) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    bar = ProgressBar(total=max(1, total), completed=done)
-    table.add_row(phase, Constrain(bar, _BAR_WIDTH))
-    for name, text in rows.items():
-        table.add_row(name, Text(one_line(text, _ROW_CHARS)))
+    table.add_row(phase, _bar(done, total, _BAR_WIDTH))
+    for name, row in rows.items():
+        if isinstance(row, str):
+            table.add_row(name, Text(one_line(row, _ROW_CHARS)))
+        else:
+            cell = Table.grid(padding=(0, 1))
+            cell.add_row(_bar(row[0], row[1], _ROW_BAR_WIDTH), Text(one_line(row[2], _ROW_CHARS)))
+            table.add_row(name, cell)
     return table
+
+
+def _bar(done: float, total: float, width: int) -> Constrain:
+    return Constrain(ProgressBar(total=total or 1, completed=done), width)
 
 
 async def show_progress(screen: ProgressScreen, render: Callable[[], RenderableType]) -> None:

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from agentflow._private_files import make_private_folder, open_private
-from agentflow.actors import ChildSpec, Process, Restart, StartFailed, Supervisor
+from agentflow.actors import ChildSpec, Process, Restart, RestartLimitReached, StartFailed, Supervisor
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.serving._control import EngineControl
 from agentflow.serving._publishing import Publisher
@@ -135,9 +135,15 @@ class ModelServer:
             await anyio.sleep(POLL_SECONDS)
 
     async def restart(self) -> None:
-        """Restart it with the weights published last, and wait until it answers."""
+        """Restart it with the weights published last, and wait until it answers.
+
+        :raises RunStopped: if it does not start; the message has its last words and its log.
+        """
         await self._supervisor.terminate_child(_CHILD)
-        await self._supervisor.restart_child(_CHILD)
+        try:
+            await self._supervisor.restart_child(_CHILD)
+        except StartFailed as failed:
+            raise self._stopped("did not start again", failed) from failed
 
     async def __aenter__(self) -> Self:
         self._cpu = await self._on_cpu()
@@ -153,12 +159,12 @@ class ModelServer:
                 start_timeout=self._settings.start_seconds,
             )
             self._publisher = Publisher(self.address, self.key, keeper=self)
+            stack.enter_context(self._naming_failures())
             self._supervisor = Supervisor([spec], name="serving", intensity=RESTARTS, period=RESTART_SECONDS)
             try:
                 await stack.enter_async_context(self._supervisor)
             except StartFailed as failed:
-                message = f"{self.model} can't be served: {self.last_words() or failed}"
-                raise RunStopped(StopCause.MODEL, message) from failed
+                raise self._stopped("can't be served", failed) from failed
             self._stack = stack.pop_all()
         return self
 
@@ -166,6 +172,20 @@ class ModelServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.__aexit__(kind, error, trace)
+
+    @contextmanager
+    def _naming_failures(self) -> Generator[None]:
+        try:
+            yield
+        except RestartLimitReached as limit:
+            raise self._stopped("fails again and again", limit) from limit
+
+    def _stopped(self, what: str, error: AgentFlowError) -> RunStopped:
+        log = self._settings.log
+        # A temporary log is gone with the server.
+        where = "" if log is None else f"; its log is {log}"
+        message = f"{self.model} {what}: {self.last_words() or error}{where}"
+        return RunStopped(StopCause.MODEL, message)
 
     def last_words(self) -> str:
         """Return the end of its log, from the last error on."""

@@ -15,7 +15,7 @@ from agentflow.team._planner import Planner
 from agentflow.team._reader import Reader
 from agentflow.team._rendering import prompt_versions
 from agentflow.team._rules import judge_by_rule
-from agentflow.team._schemas import card_of, fixed_arguments, fixed_names
+from agentflow.team._schemas import card_of, fixed_arguments, fixed_names, role_schema
 from agentflow.team._single import AgentAnswer, solve_alone
 from agentflow.team._solver import Solver, construct_solver
 from agentflow.team._solving import bind_action, solve_task
@@ -51,6 +51,7 @@ __all__ = [
     "plan_messages",
     "prompt_versions",
     "result_text",
+    "role_schema",
     "solve_alone",
     "solve_task",
 ]

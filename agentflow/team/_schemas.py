@@ -5,7 +5,7 @@ In a strict schema every object is closed and every property is required; option
 
 import copy
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -13,9 +13,18 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from agentflow.facts import Extraction
+from agentflow.facts import Extraction, Translation
 from agentflow.sandbox import Backend, Tool, argument_of
-from agentflow.trajectory import Decision, NextStep, ToolCard
+from agentflow.trajectory import (
+    Command,
+    Decision,
+    Judgement,
+    NextStep,
+    Plan,
+    QueryAnalysis,
+    Solution,
+    ToolCard,
+)
 from mcp_servers import BACKENDS
 
 Json: TypeAlias = Any
@@ -290,3 +299,34 @@ def _nullable(schema: Schema) -> Schema:
     described = {"description": schema["description"]} if "description" in schema else {}
     bare = {key: value for key, value in schema.items() if key != "description"}
     return {"anyOf": [*(choices or [bare]), {"type": "null"}], **described}
+
+
+def role_schema(
+    role: str, tools: Sequence[ToolCard], *, grows: bool
+) -> tuple[type[msgspec.Struct], Schema] | None:
+    """Return the type and the schema of a role's usual answer; `None`: it answers in free text. See docs/supervisor.md.
+
+    :param tools: tools of the run, at least one.
+    :param grows: the run grows trees, otherwise it works on tasks.
+    """
+    if role == "executor":
+        return Command, command_schema(tools[0])
+    if role == "planner":
+        if grows:
+            return Plan, plan_schema(tuple(tools), 1)
+        return NextStep, step_schema(tuple(tool.name for tool in tools))
+    kinds = _GROWING if grows else _WORKING
+    kind = kinds.get(role)
+    return None if kind is None else (kind, answer_schema(kind))
+
+
+_GROWING: dict[str, type[msgspec.Struct]] = {
+    "verifier": Judgement,
+    "generator": Extraction,
+    "reader": Translation,
+}
+_WORKING: dict[str, type[msgspec.Struct]] = {
+    "analyst": QueryAnalysis,
+    "verifier": Decision,
+    "generator": Solution,
+}

@@ -179,7 +179,13 @@ class GatewayRollout:
                 failures.append(cancelled if result is None or result.failure is None else result.failure)
             else:
                 samples += result.samples
-        return Group(number=draw.number, name=draw.group, samples=tuple(samples), failures=tuple(failures))
+        return Group(
+            number=draw.number,
+            name=draw.group,
+            samples=tuple(samples),
+            failures=tuple(failures),
+            task_class=draw.task_class,
+        )
 
     async def one(
         self,

@@ -156,9 +156,7 @@ def _options(row: BenchmarkRow, options: object) -> dict[str, str]:
 
 
 def _option(row: BenchmarkRow, option: object) -> str:
-    if is_object(option):
-        option = option.get("value")
-    return row.plain("options", option)
+    return row.plain("options", option.get("value") if is_object(option) else option)
 
 
 def _unlabelled(texts: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """`agentflow init`, `check` and `preview`: from an empty folder to a first look, and every part that does not work."""
 
 import json
+import sys
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,22 +12,35 @@ import pytest
 
 from agentflow.cli import main
 from agentflow.sandbox._api_tools import registered_tools
+from agentflow.trajectory import QueryAnalysis
 
 ANSWER = {
     "id": "1", "object": "chat.completion", "created": 1, "model": "small",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ready"}}],
     "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
 }  # fmt: skip
 TASKS = '{"question": "Which gull?", "answer": "the herring gull"}\n'
 
 
 class _Model(BaseHTTPRequestHandler):
-    """Endpoint that answers every request with one word."""
+    """Endpoint that answers with an object of the requested schema, otherwise with one word.
+
+    Below `/prose` it ignores schemas, below `/plain` it refuses them.
+    """
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        body = json.dumps(ANSWER).encode()
-        self.send_response(200)
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        plain, formatted = self.path.startswith("/plain"), "response_format" in asked
+        refused = plain and formatted
+        schema = "queryanalysis" in json.dumps(asked) and not self.path.startswith("/prose")
+        content = json.dumps(dict.fromkeys(QueryAnalysis.__struct_fields__, "x")) if schema else "ready"
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
+        said = (
+            {"error": {"message": "response_format is not supported"}}
+            if refused
+            else ANSWER | {"choices": [choice]}
+        )
+        body = json.dumps(said).encode()
+        self.send_response(400 if refused else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -118,7 +132,7 @@ def test_a_check_tries_tools_tasks_models_and_reward(capsys: pytest.CaptureFixtu
     assert found["tasks"] == [(True, "1 of tasks, metric rewards.py:close")]
     assert found["tools"] == [(True, "rag_search, birds_count")]
     roles = "analyst, planner, executor, verifier, generator, judge"
-    assert found["model"] == [(True, f"small ({roles}) answered 'ready', 10 tokens")]
+    assert found["model"] == [(True, f"small ({roles}) answered as the analyst, under its schema, 10 tokens")]
     assert found["reward"] == [
         (True, "rewards.py:close: 0.5 for the reference answer of task task_001, 'the herring gull'")
     ]
@@ -159,13 +173,117 @@ def test_a_part_that_does_not_work_is_one_line_and_status_1(
     assert any(works is False and message in text for works, text in found[part]), found
 
 
+@pytest.mark.promise("cli:check:schema")
+@pytest.mark.parametrize(
+    ("path", "works", "text"),
+    [
+        (
+            "prose/v1",
+            False,
+            "does not obey the schema of the analyst: the answer is not a valid queryanalysis",
+        ),
+        (
+            "plain/v1",
+            True,
+            "answered as the analyst, the server refused its schema, so the prompt describes it",
+        ),
+    ],
+)
+def test_a_model_is_asked_under_the_schema_of_its_role(
+    path: str, works: bool, text: str, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    Path("tasks.jsonl").write_text(TASKS)
+    address = url.replace("v1", path)
+    words = ("data_path=tasks.jsonl", "model_name=small", f"base_url={address}", "max_attempts=4")
+    status, found = check(capsys, *words, "metric=exact_match", "--for", "rollout")
+    assert status == (0 if works else 1)
+    [(does, said)] = found["model"]
+    assert (does, text in said) == (works, True), said
+    assert works or "use a server with structured output" in said
+
+
+@pytest.mark.promise("cli:check:training")
+def test_the_agent_and_the_reward_of_a_tuning_are_found_and_quick_starts_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("tasks.jsonl").write_text(TASKS)
+    Path("agent.py").write_text(
+        "def solve(task, policy): return ''\ndef reward(answer, task): return float(answer in task.references)\n"
+    )
+    Path("tune.yaml").write_text(
+        "{solve: 'agent.py:solve', reward: 'agent.py:reward', tasks: {data_path: tasks.jsonl}, policy: {model: none}, "
+        "output_dir: out}"
+    )
+    status, found = check(capsys, "tune.yaml", "--quick")
+    assert status == 0
+    assert found["settings"] == [(True, "tune.yaml, for agentflow tune")]
+    assert found["agent"] == [(True, "agent.py:solve")]
+    assert found["reward"][0][1].startswith("agent.py:reward: 1 for the reference answer of task task_001")
+    assert "left out because of --quick" in found["trial"][0][1]
+    status, found = check(capsys, "tune.yaml", "solve=agent.py:sovle")
+    assert status == 1
+    assert "agent.py:sovle" in found["agent"][0][1]
+    assert "left out because a part above does not work" in found["trial"][0][1]
+    assert not Path("out").exists()
+
+
+@pytest.mark.promise("cli:check:training")
+def test_a_policy_and_an_engine_that_do_not_start_are_one_line_each_and_the_log_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from tests.agentflow.learner._models import save_tiny_model  # loads torch
+
+    Path("tasks.jsonl").write_text(TASKS)
+    words = ["tasks.data_path=tasks.jsonl", "policy.model=none", "output_dir=runs/out", "--for", "train"]
+    status, found = check(capsys, *words)
+    assert status == 1
+    assert found["policy"][0][0] is False
+    save_tiny_model(Path("model"))
+    broken = Path("broken-python")
+    broken.write_text(
+        f"#!/bin/sh\n[ $1 = -c ] && exec echo cpu\necho 'ValueError: no such head' >&2; exit 1; {sys.executable}\n"
+    )
+    broken.chmod(0o755)
+    before = sorted(Path.cwd().rglob("*"))
+    words = [*words, "policy.model=model", "policy.dtype=float32", "policy.device=cpu"]
+    status, found = check(capsys, *words, f"engine.server.python={broken.absolute()}")
+    assert status == 1
+    assert found["policy"][0][0] is True
+    [(works, text)] = found["engine"]
+    assert works is False
+    assert "policy can't be served: ValueError: no such head; its log is " in text
+    log = Path(text.rpartition("its log is ")[2])
+    assert "no such head" in log.read_text()
+    log.unlink()
+    assert sorted(Path.cwd().rglob("*")) == before
+
+
+@pytest.mark.promise("cli:check")
+def test_settings_of_an_evaluation_and_the_description_of_a_benchmark_are_checked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("eval.yaml").write_text("{max_turns: 2}")
+    status, found = check(capsys, "eval.yaml", "--for", "eval")
+    assert status == 0
+    assert found["tasks"] == [(None, "named by the command: agentflow eval NAME")]
+    Path("tasks.jsonl").write_text(TASKS)
+    Path("bench.yaml").write_text("{name: gulls, path: tasks.jsonl}")
+    status, found = check(capsys, "bench.yaml")
+    assert status == 0
+    assert found["settings"] == [(True, "bench.yaml, for agentflow eval")]
+    assert found["tasks"] == [(True, "1 of gulls, metric exact_match")]
+    Path("bench.yaml").write_text("{name: gulls, path: nowhere.jsonl}")
+    assert check(capsys, "bench.yaml")[0] == 1
+
+
 @pytest.mark.promise("cli:check")
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
         ("max_depth: 3\nseeds_file: s.jsonl", "synth"),
         ("data_path: t.jsonl\nmax_turns: 3", "rollout"),
-        ("tasks: {data_path: t.jsonl}\npolicy: {model: m}", "train"),
+        ("tasks: {data_path: t.jsonl}\npolicy: {model: m}\nbackbone: debug", "train"),
+        ("solve: team\ntasks: {data_path: t.jsonl}\nbackbone: debug", "tune"),
         ("metric: f1_score\nbenchmark_nam: x", "rollout"),
     ],
 )

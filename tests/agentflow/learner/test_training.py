@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from agentflow.errors import ConfigurationError
 from agentflow.gateway import EpisodeOutcome
 from agentflow.journal import Replica, open_replicas
-from agentflow.learner import TrainRun, atrain
+from agentflow.learner import TrainConfig, TrainRun, atrain, try_training
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.scoring import OwnMetric
 from agentflow.serving import ModelServer, ServingSettings, keep_registered
@@ -321,3 +321,27 @@ async def test_our_own_team_is_tuned_on_the_same_path(vllm: ModelServer, tmp_pat
     assert (line["episodes/count"], line["episodes/calls"]) == (4, 1)
     assert (apart := line["engine/apart_max"]) is not None
     assert apart <= 1e-5
+
+
+@pytest.mark.promise("cli:check:training")
+async def test_a_training_is_tried_small_and_leaves_the_engine_as_it_was(
+    vllm: ModelServer, tmp_path: Path
+) -> None:
+    reported: list[str] = []
+
+    def make(small: TrainConfig) -> TrainRun:
+        metric = OwnMetric("scores", Scores())
+        return TrainRun(small, tasks=tasks(), validation=tasks(2), metric=metric)
+
+    async with as_it_was(vllm) as model:
+        config = config_of(**sections(vllm, model, tmp_path / "run"))
+        trial = await try_training(config, make, lambda phase, _: reported.append(phase))
+    phases = ["loading", "engine", "rollouts", "step", "publication", "validation", "writing"]
+    assert sorted(reported) == sorted(phases)
+    assert (trial.episodes, trial.sampled > 0, trial.tasks, trial.held_out) == (1, True, 2, 2)
+    assert trial.trainer_bytes > 2**20
+    estimate = trial.estimate(config)
+    assert estimate is not None
+    steps, least, most = estimate
+    assert (steps, 0 < least <= most) == (STEPS, True)
+    assert os.listdir(tmp_path) == [], "nothing is left"

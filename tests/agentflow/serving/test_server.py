@@ -12,6 +12,8 @@ from agentflow.models import Accounts, Call, Message, Sampling, TextPart, make_m
 from agentflow.serving import ModelServer, ServingSettings
 from agentflow.serving._settings import command_of
 from tests._vllm import PYTHON, settings_of
+from tests.agentflow.serving._fake_vllm import make_fake_vllm, make_weights
+from tests.behaviour._tree import ROOT
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -85,6 +87,29 @@ async def test_a_failed_start_reports_the_last_words_of_the_server(tmp_path: Pat
         async with ModelServer(settings):
             pass
     assert "Error" in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.promise("serving:refuses")
+async def test_a_restart_that_fails_names_the_cause_and_the_log(tmp_path: Path) -> None:
+    make_fake_vllm(tmp_path)
+    weights = make_weights(tmp_path / "model", "0")
+    python, log = tmp_path / "python", tmp_path / "engine.log"
+    start = (
+        f'#!/bin/sh\n[ "$1" != -c ] && [ -e {tmp_path}/gone ] && echo "OSError: weights are gone" && exit 1\n'
+    )
+    paths = f"PYTHONPATH={tmp_path}:{ROOT}"
+    python.write_text(f'{start}{paths} exec {sys.executable} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    settings = ServingSettings(
+        model=str(weights.folder), name="policy", python=python, device="cpu", trains=True, log=log
+    )
+    async with ModelServer(settings) as server:
+        (tmp_path / "gone").touch()
+        with pytest.raises(RunStopped) as stopped:
+            await server.restart()
+    assert stopped.value.message == (
+        f"policy did not start again: OSError: weights are gone; its log is {log}"
+    )
 
 
 @pytest.mark.promise("serving:safetensors")

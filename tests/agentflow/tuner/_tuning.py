@@ -222,6 +222,11 @@ async def publish_nothing(
     return {}
 
 
+async def ask_text(task: Task, policy: PolicyEndpoint) -> str:
+    """Play an episode of one call."""
+    return await says(policy, task.question)
+
+
 async def nothing() -> None:
     """Publish nothing."""
 

@@ -1,0 +1,107 @@
+"""`agentflow preview`: two seeds or tasks from beginning to end, shown and not kept."""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from agentflow.cli._check import kind_of
+from agentflow.cli._output import buffered_console
+from agentflow.cli._program import watch_run
+from agentflow.cli._rollout import assign_tasks, rollout_view
+from agentflow.cli._synth import synth_view
+from agentflow.errors import ConfigurationError
+from agentflow.rollout import RESULTS, RolloutRun, load_rollout_config
+from agentflow.synthesis import PAIRS, TREES, load_synthesis_config
+from agentflow.synthesis.pipeline import SynthesisRun, seeds_for
+
+_OBSERVATION_CHARS = 160
+
+
+def run_preview(given: argparse.Namespace) -> int:
+    """Run two seeds or tasks in a temporary directory, and print what came of them.
+
+    :raises AgentFlowError: one line, if it fails.
+    """
+    kind = given.kind or kind_of(given.config, given.settings)
+    if kind in ("train", "tune"):
+        raise ConfigurationError(
+            f"preview: a training has none; agentflow {kind} backbone=debug prints its episodes"
+        )
+    with tempfile.TemporaryDirectory(prefix="agentflow-") as folder:
+        return (_preview_synthesis if kind == "synth" else _preview_rollout)(given, Path(folder))
+
+
+def _preview_synthesis(given: argparse.Namespace, folder: Path) -> int:
+    config = load_synthesis_config(given.config, given.settings)
+    seeds = seeds_for(config)[: given.number]
+    config = config.model_copy(update={"journal": None, "control": False, "learner": None})
+    run = SynthesisRun(config, folder)
+
+    def fields() -> dict[str, object]:
+        return {"notes": run.notes, "trees": _records(folder / TREES), "pairs": _records(folder / PAIRS)}
+
+    def show() -> None:
+        pairs = _records(folder / PAIRS)
+        with buffered_console() as console:
+            for note in run.notes:
+                console.print(note)
+            for tree in _records(folder / TREES):
+                console.print("")
+                for line in _tree_lines(tree):
+                    console.print(line, no_wrap=False)
+                own = [pair for pair in pairs if pair["source_id"] == tree["source_id"]]
+                for pair in own:
+                    console.print(f"Q: {pair['question']}\nA: {pair['answer']}")
+                if not own:
+                    console.print("no question was written")
+
+    view = synth_view(run)
+    return watch_run(run, partial(run.run, seeds), view, as_json=given.json, fields=fields, show=show)
+
+
+def _preview_rollout(given: argparse.Namespace, folder: Path) -> int:
+    config = load_rollout_config(given.config, given.settings)
+    assignment = assign_tasks(config)
+    assignment = replace(assignment, tasks=assignment.tasks[: given.number], samples=1)
+    update = {"journal": None, "output_dir": str(folder), "samples": 1, "save_results": True}
+    run = RolloutRun(config.model_copy(update={**update, "trajectory_only": False}))
+
+    def fields() -> dict[str, object]:
+        return {"notes": run.notes, "summary": run.summary, "results": _records(folder / RESULTS)}
+
+    def show() -> None:
+        with buffered_console() as console:
+            for note in run.notes:
+                console.print(note)
+            for result in _records(folder / RESULTS):
+                shown = {
+                    name: result.get(name) for name in ("question", "answer", "reference", "score", "failure")
+                }
+                console.print("")
+                for name, value in shown.items():
+                    if value is not None:
+                        console.print(f"{name:<10} {' '.join(str(value).split())}")
+
+    work = partial(run.run, assignment)
+    return watch_run(run, work, rollout_view(run), as_json=given.json, fields=fields, show=show)
+
+
+def _records(file: Path) -> list[dict[str, Any]]:
+    """Return the records of a file; none if the run ended before it was written."""
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+
+
+def _tree_lines(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the actions of a tree, indented by depth, each with the beginning of its observation."""
+    for node in tree["nodes"]:
+        action, text = node["action"], " ".join(str(node["observation"]).split())
+        head = f"{action['tool']} {json.dumps(action['args'], ensure_ascii=False)}: " if action else ""
+        yield f"{'  ' * node['depth']}{head}{text[:_OBSERVATION_CHARS]}{'…' if len(text) > _OBSERVATION_CHARS else ''}"
