@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentflow._import_path import own_environment
 from agentflow._typeguards import is_object
-from agentflow.cli._output import Exit, print_json
+from agentflow.cli._output import Exit, print_json, print_progress
 from agentflow.errors import ConfigurationError
 from agentflow.extras import add_command
 
@@ -118,7 +118,6 @@ def _fetch_model(settings: Path) -> Path | None:
     """Fetch the model of an example, if its settings name a known one: `model: smollm2`."""
     import yaml
 
-    from agentflow.cli._models import print_progress
     from agentflow.serving import KNOWN_MODELS, fetch_model
 
     content: object = yaml.safe_load(settings.read_text(encoding="utf-8")) if settings.is_file() else None

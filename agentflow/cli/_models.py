@@ -4,7 +4,7 @@ import argparse
 import sys
 from functools import partial
 
-from agentflow.cli._output import Exit, print_json, print_wide, write_out
+from agentflow.cli._output import Exit, print_json, print_progress, print_wide, write_out
 from agentflow.serving import KNOWN_MODELS, fetch_model, fetched_folder
 
 
@@ -21,12 +21,6 @@ def run_models(given: argparse.Namespace) -> int:
     else:
         sys.stdout.write(f"{folder}\n")
     return Exit.DONE
-
-
-def print_progress(line: str) -> None:
-    """Print a line on stderr."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
 
 
 def _show(*, as_json: bool) -> None:

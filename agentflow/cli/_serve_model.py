@@ -10,7 +10,7 @@ from functools import partial
 
 import anyio
 
-from agentflow.cli._output import Exit
+from agentflow.cli._output import Exit, print_progress
 from agentflow.errors import ConfigurationError
 from agentflow.models import has_replicas
 from agentflow.serving import ModelServer, ServingSettings, install_engine, keep_registered
@@ -23,7 +23,7 @@ def run_serve_model(given: argparse.Namespace) -> int:
     :raises AgentFlowError: one line, if it can't be served.
     """
     if given.install:
-        install_engine(given.install, report=partial(print, file=sys.stderr, flush=True))
+        install_engine(given.install, report=print_progress)
         if not given.model:
             return Exit.DONE
     if not given.model:
