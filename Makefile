@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_GLOBAL_NODE := 0
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: example first-training help run test soak shake check check-style check-types check-layers check-docs check-audit format bench lock clean
+.PHONY: example first-training real-model help run test soak shake check check-style check-types check-layers check-docs check-audit format bench lock clean
 
 # Single quotes around each line: write no apostrophe in it.
 help:
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench   every benchmark, with its floors'
 	@echo 'make first-training   train a tiny planner on the CPU: docs/first-training.md'
 	@echo 'make example NAME=countdown   tune a tiny agent on the CPU: docs/examples.md'
+	@echo 'make real-model   fetch SmolLM2 into build/models/smollm2, for tests'
 	@echo 'make lock    pin the newest versions of everything in constraints.txt and tests/node'
 	@echo 'make clean   remove everything that the other targets created'
 	@echo 'make help    this list'
@@ -85,6 +86,9 @@ first-training: .venv/.core .venv/.train .venv-vllm/.stamp
 example: .venv/.core .venv/.train .venv-vllm/.stamp
 	@$(BIN)/python examples/$(or $(NAME),countdown)/run.py $(ARGS)
 
+real-model: .venv/.core .venv/.train
+	@$(BIN)/agentflow models fetch smollm2 --to build/models/smollm2
+
 lock: .venv/.dev
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --upgrade \
 	    --all-extras --group dev pyproject.toml -o constraints.txt
@@ -127,9 +131,8 @@ clean:
 	@mkdir -p .venv-user && touch $@
 
 # Needed only by tests that serve a model.
-.venv-vllm/.stamp: scripts/make-serving-venv scripts/serving-constraints.txt
-	@echo 'Installing vLLM for the CPU into .venv-vllm (3.4 GB) ...'
-	@scripts/make-serving-venv $(PYTHON) .venv-vllm
+.venv-vllm/.stamp: agentflow/serving/_engine_environment.py agentflow/serving/engine-constraints.txt
+	@PYTHONPATH=. $(PYTHON) agentflow/serving/_engine_environment.py cpu .venv-vllm
 	@touch $@
 
 # Needed only by tests of verl.

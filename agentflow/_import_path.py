@@ -29,7 +29,9 @@ def own_environment(name: str) -> Path:
 
     One in the working directory is not used: it could run anything.
     """
-    places = [folder / name / "bin" / "python" for folder in (_OWN, Path(sys.prefix).parent)]
+    # A wheel's packages lie in site-packages, where no environment belongs.
+    checkout = [_OWN] if (_OWN / "pyproject.toml").is_file() else []
+    places = [folder / name / "bin" / "python" for folder in (*checkout, Path(sys.prefix).parent)]
     return next((place for place in places if place.exists()), places[0])
 
 

@@ -57,7 +57,7 @@ def command_parser() -> argparse.ArgumentParser:
         ("train", "train a policy on tasks by reinforcement learning", _describe_train),
         ("tune", "train the model behind any agent on its own calls", _describe_tune),
         ("swarm", "train on episodes that clients play, or watch such a training", _describe_swarm),
-        ("init", "write a minimal settings file and seeds", _describe_init),
+        ("init", "write a minimal settings file and seeds, or an example", _describe_init),
         (
             "check",
             "try everything that a run needs: tools, seeds, models, reward; a training small",
@@ -74,6 +74,7 @@ def command_parser() -> argparse.ArgumentParser:
         ("bundle", "write runs as a page that opens without a server", _describe_bundle),
         ("export", "write a run as a data set for other trainers", _describe_export),
         ("data", "prepare training data, read tasks from any source", _describe_data),
+        ("models", "list small real models, or fetch one from the package index", _describe_models),
         ("serve-model", "serve a model with vLLM until Ctrl-C", _describe_serve_model),
         ("serve-env", "serve tasks with their sandboxes to OpenEnv and verifiers", _describe_serve_env),
         ("ctl", "watch any run, and control a running synthesis", _describe_ctl),
@@ -131,6 +132,8 @@ def _describe_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", nargs="?", default=".", metavar="FOLDER", help="new or empty folder (default: this)"
     )
+    what = "copy this example with everything it needs, instead of settings and seeds"
+    parser.add_argument("--example", default="", metavar="NAME", help=what)
     parser.add_argument("--json", action="store_true", help="print the written files as JSON")
 
 
@@ -293,9 +296,26 @@ def _describe_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
 
 
+def _describe_models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the models as JSON")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    what = "download a model, and write it as a folder in Hugging Face format"
+    fetch = actions.add_parser("fetch", help=what, **described(what))
+    fetch.add_argument("name", metavar="NAME", help="name of the model; agentflow models lists them")
+    where = "new folder (default: one in the cache of this user)"
+    fetch.add_argument("--to", metavar="FOLDER", help=where)
+    what = "data type of the weights (default: float32)"
+    fetch.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=what)
+    what = "print the folder as JSON"
+    fetch.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=what)
+
+
 def _describe_serve_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="directory of its weights, or its name on the hub")
+    what = "directory of its weights, or its name on the hub"
+    parser.add_argument("model", nargs="?", default="", metavar="MODEL", help=what)
     describe_settings(parser)
+    what = "install vLLM into an environment of its own first; without MODEL, only that"
+    parser.add_argument("--install", choices=("cpu", "cuda"), help=what)
     what = "register it as a replica of its model in this database, postgresql://user@host/database"
     parser.add_argument("--register", default="", metavar="DATABASE", help=what)
     what = "base URL by which other machines reach it (default: http://HOST:PORT/v1)"
@@ -429,7 +449,14 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
-_EXTRAS = {"train": "train", "tune": "train", "tokens": "train", "export": "train", "data": "data"}
+_EXTRAS = {
+    "models": "train",
+    "train": "train",
+    "tune": "train",
+    "tokens": "train",
+    "export": "train",
+    "data": "data",
+}
 """Extras that commands need."""
 
 

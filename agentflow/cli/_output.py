@@ -77,6 +77,12 @@ def buffered_console(width: int = WIDTH) -> "Generator[Console]":
     sys.stdout.write(captured.get())
 
 
+def print_progress(line: str) -> None:
+    """Print a line on stderr."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 def print_json(record: object) -> None:
     """Print a record on stdout as one line of JSON."""
     sys.stdout.write(escape_controls(msgspec.json.encode(record).decode()) + "\n")

@@ -10,10 +10,10 @@ from functools import partial
 
 import anyio
 
-from agentflow.cli._output import Exit
+from agentflow.cli._output import Exit, print_progress
 from agentflow.errors import ConfigurationError
 from agentflow.models import has_replicas
-from agentflow.serving import ModelServer, ServingSettings, keep_registered
+from agentflow.serving import ModelServer, ServingSettings, install_engine, keep_registered
 from agentflow.settings import load_settings
 
 
@@ -22,6 +22,12 @@ def run_serve_model(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: one line, if it can't be served.
     """
+    if given.install:
+        install_engine(given.install, report=print_progress)
+        if not given.model:
+            return Exit.DONE
+    if not given.model:
+        raise ConfigurationError("serve-model: name a model: agentflow serve-model MODEL")
     settings = load_settings(ServingSettings, given.config, [f"model={given.model}", *given.settings])
     if given.address and not given.register:
         raise ConfigurationError("--address: the server is not registered; add --register, or leave it out")

@@ -111,7 +111,9 @@ def _environment(name: str, distribution: str, python: Path, use: str) -> Diagno
             name=name, state=DiagnosisState.WORKS, text=f"{distribution} {version} in {python}"
         )
     made = (
-        f"make .venv-{distribution.removesuffix('-rft')}/.stamp"
+        "agentflow serve-model --install cpu"
+        if distribution == "vllm"
+        else f"make .venv-{distribution.removesuffix('-rft')}/.stamp"
         if (_CHECKOUT / "Makefile").is_file()
         else f"install {distribution} into an environment of its own and set `python`"
     )

@@ -5,6 +5,14 @@ async with ModelServer(ServingSettings(model="path/of/a/model")) as server:
 """
 
 from agentflow.serving._control import EngineControl
+from agentflow.serving._engine_environment import EngineBuild, install_engine
+from agentflow.serving._known_models import (
+    KNOWN_MODELS,
+    FetchedDtype,
+    KnownModel,
+    fetch_model,
+    fetched_folder,
+)
 from agentflow.serving._publishing import Publisher, ReplicaPublisher
 from agentflow.serving._server import ModelServer, keep_registered, kept_port
 from agentflow.serving._settings import Device, ServingSettings
@@ -22,11 +30,15 @@ from agentflow.serving._weights import (
 )
 
 __all__ = [
+    "KNOWN_MODELS",
     "TOLERANCES",
     "Agreement",
     "Device",
+    "EngineBuild",
     "EngineControl",
     "LoadReport",
+    "FetchedDtype",
+    "KnownModel",
     "ModelServer",
     "Probe",
     "ProbeText",
@@ -38,6 +50,9 @@ __all__ = [
     "Weights",
     "WeightsFailure",
     "check_folder",
+    "fetch_model",
+    "fetched_folder",
+    "install_engine",
     "keep_registered",
     "kept_port",
 ]

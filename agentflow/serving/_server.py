@@ -225,7 +225,7 @@ class ModelServer:
         build = done.stdout.decode().strip()
         if not build:
             raise ConfigurationError(
-                f"python: {python} has no vLLM; make an environment with `make .venv-vllm/.stamp`, or set python"
+                f"python: {python} has no vLLM; `agentflow serve-model --install cpu` (or cuda) installs it, or set python"
             )
         wanted = self._settings.device
         if wanted == "gpu" and build == "cpu":

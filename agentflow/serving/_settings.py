@@ -13,6 +13,7 @@ from pydantic_settings import SettingsConfigDict
 
 from agentflow._import_path import own_environment
 from agentflow.errors import ConfigurationError
+from agentflow.serving._engine_environment import ENVIRONMENT
 from agentflow.serving._weights import Weights
 from agentflow.settings import Settings
 
@@ -91,7 +92,7 @@ class ServingSettings(Settings):
         :raises ConfigurationError: if it does not exist.
         """
         if self.python is None:
-            own = own_environment(".venv-vllm")
+            own = own_environment(ENVIRONMENT)
             return own if own.exists() else Path(sys.executable)
         if not self.python.exists():
             raise ConfigurationError(f"python: there is no {self.python}; create it, or name another one")

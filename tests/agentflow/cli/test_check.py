@@ -1,6 +1,7 @@
 """`agentflow init`, `check` and `preview`: from an empty folder to a first look, and every part that does not work."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -109,6 +110,23 @@ def test_init_overwrites_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert [path.name for path in Path.cwd().iterdir()] == ["seeds.jsonl"]
     assert main(["init", "seeds.jsonl"]) == 2
     assert "seeds.jsonl: can't be written: " in capsys.readouterr().err
+
+
+@pytest.mark.promise("cli:example")
+def test_a_copied_example_runs_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "new", "--example", "countdown"]) == 0
+    assert "next: cd new && " in (said := capsys.readouterr().out)
+    assert said.endswith("python examples/countdown/run.py\n")
+    command = [sys.executable, "examples/countdown/run.py", "--help"]
+    done = subprocess.run(command, cwd="new", capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout.startswith("usage: examples/countdown/run.py")
+    assert main(["init", "new", "--example", "frozen_lake"]) == 0
+    before = sorted(Path.cwd().rglob("*"))
+    assert main(["init", "new", "--example", "countdown"]) == 2
+    assert "examples/countdown: exists already" in capsys.readouterr().err
+    assert main(["init", "--example", "contdown"]) == 2
+    assert "'contdown' is unknown; there are appworld, countdown" in capsys.readouterr().err
+    assert sorted(Path.cwd().rglob("*")) == before
 
 
 @pytest.mark.promise("cli:check")

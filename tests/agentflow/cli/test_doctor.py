@@ -78,6 +78,6 @@ def test_the_environments_of_servers_and_trainers_are_checked(
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
     assert main(["doctor", "verl", "trinity", "verifiers", "serving", "--json"]) == 1
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
-    assert found["serving"]["said"].endswith("make .venv-vllm/.stamp")
+    assert found["serving"]["said"].endswith("agentflow serve-model --install cpu")
     for name in ("verl", "trinity", "verifiers"):
         assert found[name]["said"].endswith(f"make .venv-{name}/.stamp")
