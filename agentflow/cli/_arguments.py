@@ -53,6 +53,12 @@ def describe_resume(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def describe_retry(parser: argparse.ArgumentParser) -> None:
+    """Add the handling of failed seeds or tasks."""
+    what = "work again on seeds or tasks that failed for a reason that may pass: unusable answers, an outage, a time limit"
+    parser.add_argument("--retry-failed", action="store_true", help=what)
+
+
 def describe_run(parser: argparse.ArgumentParser, report: str) -> None:
     """Add the options of all runs."""
     describe_resume(parser)

@@ -136,7 +136,8 @@ def _cell(
         named["run_name"] = f"{base.run_name}/{_plain(benchmark)}/{_plain(shown)}"
     arguments = {name: value for name, value in named.items() if value}
     config = load_rollout_config(given.config, given.settings, arguments)
-    return _Cell(benchmark, shown, RolloutRun(config, resume=given.resume), assign(config))
+    run = RolloutRun(config, resume=given.resume, retry_failed=given.retry_failed)
+    return _Cell(benchmark, shown, run, assign(config))
 
 
 def _plain(name: str) -> str:

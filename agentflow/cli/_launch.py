@@ -97,6 +97,10 @@ def _configs(command: argparse.Namespace) -> Sequence[RunConfig]:
     """Read the settings of all runs of the command, before anything is begun."""
     if command.resume != "auto":
         raise ConfigurationError("launch: --resume can't be chosen; the same command resumes a launched run")
+    if command.retry_failed:
+        raise ConfigurationError(
+            f"launch: run agentflow {command.command} --retry-failed in one process, then launch it again"
+        )
     if command.command == "eval":
         from agentflow.cli._evaluate import evaluated_configs  # loads the benchmarks
 

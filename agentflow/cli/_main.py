@@ -18,6 +18,7 @@ from agentflow.cli._arguments import (
     count,
     describe_launch,
     describe_resume,
+    describe_retry,
     describe_run,
     describe_settings,
     described,
@@ -161,6 +162,7 @@ def _describe_preview(parser: argparse.ArgumentParser) -> None:
 def _describe_synth(parser: argparse.ArgumentParser) -> None:
     describe_settings(parser)
     describe_run(parser, "report")
+    describe_retry(parser)
 
 
 def _describe_rollout(parser: argparse.ArgumentParser) -> None:
@@ -170,6 +172,7 @@ def _describe_rollout(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--benchmark", metavar="NAME", help="benchmark; same as benchmark_name=NAME")
     describe_run(parser, "summary")
+    describe_retry(parser)
 
 
 def _describe_train(parser: argparse.ArgumentParser) -> None:
@@ -209,6 +212,7 @@ def _describe_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", default="", metavar="A,B", help="models, separated by commas")
     parser.add_argument("--samples", type=count, metavar="N", help="episodes per task")
     describe_resume(parser)
+    describe_retry(parser)
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
 
 

@@ -41,7 +41,7 @@ def run_rollout(given: argparse.Namespace) -> int:
         sys.stdout.write(render_config(config))
         return Exit.DONE
     assignment = assign_tasks(config)
-    run = RolloutRun(config, resume=given.resume)
+    run = RolloutRun(config, resume=given.resume, retry_failed=given.retry_failed)
 
     def fields() -> dict[str, object]:
         output_dir = str(run.directory.folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agentflow.cli._display import RunView, run_fields
 from agentflow.cli._output import Exit, buffered_console
 from agentflow.cli._program import watch_run
+from agentflow.errors import ConfigurationError
 from agentflow.runs import render_config
 from agentflow.synthesis import (
     PAIRS,
@@ -41,7 +42,7 @@ def run_synth(given: argparse.Namespace) -> int:
         sys.stdout.write(render_config(config))
         return Exit.DONE
     seeds = seeds_for(config)
-    run = SynthesisRun(config, resume=given.resume)
+    run = SynthesisRun(config, resume=given.resume, retry_failed=given.retry_failed)
 
     def fields() -> dict[str, object]:
         output_dir = str(run.directory.folder)
@@ -67,6 +68,8 @@ def _train(config: SynthesisConfig, given: argparse.Namespace) -> int:
     from agentflow.cli._train import tasks_of, training_of, watch_training
     from agentflow.learner import TrainRun
 
+    if given.retry_failed:
+        raise ConfigurationError("--retry-failed: a training repeats its tasks anyway; leave it out")
     training = training_of(config)
     if given.print_config:
         sys.stdout.write(render_config(training))

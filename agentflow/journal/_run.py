@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, update
 
 from agentflow.errors import RunStopped
 from agentflow.journal import _leases
@@ -179,6 +179,45 @@ class Run:
             await self._inbox.change(
                 lambda connection: _leases.release_one(connection, self._number, seed.index, held)
             )
+
+    async def clear_page(self, seed: Seed, kept: Sequence[str] = ()) -> None:
+        """Delete the entries of a claimed seed's page, so that its effects are repeated.
+
+        :param kept: beginnings of the keys of entries that stay.
+        :raises SeedTaken: if another owner has claimed it.
+        """
+        if (page := self._pages.pop(seed.index, None)) is not None:
+            await page.settle()
+        held = self._claims.get(seed.index)
+
+        def clear(connection: Connection) -> None:
+            if held is not None and self._claims_of(connection, seed) != held:
+                raise SeedTaken(seed.index)
+            self._clear(connection, seed, kept)
+
+        await self._inbox.change(clear)
+
+    async def reopen(self, seed: Seed, kept: Sequence[str] = ()) -> None:
+        """Make a finished seed unfinished: delete its result, and the entries of its page.
+
+        :param kept: beginnings of the keys of entries that stay.
+        """
+
+        def begin(connection: Connection) -> None:
+            this = (seeds.c.run == self._number, seeds.c.number == seed.index)
+            # Another process may have reopened and claimed it.
+            if connection.execute(update(seeds).where(*this, seeds.c.done).values(done=False)).rowcount:
+                connection.execute(
+                    delete(harvests).where(harvests.c.run == self._number, harvests.c.seed == seed.index)
+                )
+                self._clear(connection, seed, kept)
+
+        await self._inbox.change(begin, durable=True)
+
+    def _clear(self, connection: Connection, seed: Seed, kept: Sequence[str]) -> None:
+        others = [~entries.c.key.startswith(prefix, autoescape=True) for prefix in kept]
+        of_seed = (entries.c.run == self._number, entries.c.seed == seed.index)
+        connection.execute(delete(entries).where(*of_seed, *others))
 
     def retry_postponed(self) -> None:
         """Let the postponed seeds be claimed again."""

@@ -41,6 +41,8 @@ class Accounts:
         self._by_model: dict[str, Usage] = {}
         self.total = sum(self._by_role.values(), Usage())
         """Usage of all roles."""
+        self.answered: set[str] = set()
+        """Roles that got a usable answer since this object was created."""
         self._tokens_elsewhere = 0
         self._cost_elsewhere = 0.0
         self._clock = clock

@@ -1,15 +1,19 @@
 """Structured output: formats that an endpoint can enforce, schemas, and decoding of answers."""
 
+import json
 import re
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from agentflow._typeguards import is_list, is_object
-from agentflow.models._request_error import unusable
+from agentflow.models._request_error import RequestError, unusable
 from agentflow.models._settings import StructuredOutput
+from agentflow.telemetry import get_logger
 
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 AnswerFormat = Literal["json_schema", "json_object", "text"]
@@ -24,23 +28,66 @@ _STRICT_WORDS = {
 }  # fmt: skip
 
 
+_JSON_BEGIN = re.compile(r'\{\s*"[^"]*"\s*:')
+_MAX_TRUST = 4
+"""Number of answers in a format that outweigh as many without it."""
+_MAX_CANDIDATES = 100
+"""Number of braces at which a JSON value is looked for in a text."""
+_SAFE_CHAR = r'[^\x00-\x1f\x7f"\\]'
+_MAX_REPEAT = 128
+"""Repetitions of one character class in a pattern; XGrammar 0.2 fails on more."""
+_QUOTED_CHARS = 80
+_REPEATED_CHARS = 2_000
+
+
+class FormatExperience:
+    """Experience with the answer formats of one model at one endpoint."""
+
+    def __init__(self) -> None:
+        self._refused = set[AnswerFormat]()
+        self._trust: dict[AnswerFormat, int] = {}
+
+    def __contains__(self, format: AnswerFormat) -> bool:
+        """Return whether the endpoint refused or ignored a format."""
+        return format in self._refused
+
+    def refuse(self, format: AnswerFormat) -> None:
+        """Record that the endpoint refused a format."""
+        self._refused.add(format)
+
+    def record(self, format: AnswerFormat, *, obeyed: bool) -> bool:
+        """Record whether an answer had its format, and return whether the format is refused because of it.
+
+        It is if more answers lacked the format than had it.
+        """
+        trust = self._trust[format] = min(_MAX_TRUST, self._trust.get(format, 0) + (1 if obeyed else -1))
+        if trust >= 0 or format in self._refused:
+            return False
+        self._refused.add(format)
+        return True
+
+
 class FormatFallback:
-    """The strictest answer format that an endpoint accepts, found by trying."""
+    """The strictest answer format that an endpoint obeys, found by trying."""
 
     def __init__(
         self,
         structured: StructuredOutput,
         best: AnswerFormat = "json_schema",
-        refused: set[AnswerFormat] | None = None,
+        experience: FormatExperience | None = None,
+        *,
+        model: str = "",
     ) -> None:
         """Start with one format.
 
         :param best: first format to try if the settings leave it open.
-        :param refused: formats that the endpoint refused so far; further ones are added.
+        :param experience: formats that the endpoint refused or ignored so far; it is updated.
+        :param model: name of the model, for the log.
         """
         self._first: AnswerFormat = best if structured in ("auto", "known") else structured
         self._may_fall = structured == "auto"
-        self._refused = set[AnswerFormat]() if refused is None else refused
+        self._refused = experience or FormatExperience()
+        self._model = model
         self.fallbacks = 0
         """Number of requests made in a looser format than the first."""
 
@@ -56,8 +103,16 @@ class FormatFallback:
         """Record that the endpoint refused a format; return true if there is another one to try."""
         if not self._may_fall or format == FORMATS[-1]:
             return False
-        self._refused.add(format)
+        self._refused.refuse(format)
         return True
+
+    def answered(self, format: AnswerFormat, *, obeyed: bool) -> bool:
+        """Record whether an answer had the requested format; return whether the next request uses a looser one."""
+        if format == FORMATS[-1]:
+            return False
+        if self._refused.record(format, obeyed=obeyed) and self._may_fall:
+            logger.warning("answer format ignored", model=self._model, format=format)
+        return self._may_fall and format in self._refused
 
 
 def response_format(format: AnswerFormat, name: str, schema: dict[str, Any]) -> dict[str, Any] | None:
@@ -81,15 +136,77 @@ def instruction(name: str, schema: dict[str, Any]) -> str:
     return f"Answer with one JSON value and nothing else.\nJSON schema of `{name}`: {written}"
 
 
+def repair_request(mistake: str) -> str:
+    """Return the message that asks for an answer again; the schema follows it.
+
+    :param mistake: the reason that the answer before can't be used.
+    """
+    return f"Your last answer can't be used: {mistake}\nWrite the whole answer again."
+
+
+def repeated(text: str) -> str:
+    """Return an unusable answer as it is shown to the model again: its beginning, if it is long."""
+    return text if len(text) <= _REPEATED_CHARS else f"{text[:_REPEATED_CHARS]} …"
+
+
 def decode_answer(text: str, kind: type[T]) -> T:
     """Decode the whole text as one JSON value of a type. One code fence around it is accepted, prose is not.
 
-    :raises RequestError: if the text does not decode.
+    :raises RequestError: if the text does not decode; it quotes the beginning of the text.
     """
     try:
         return msgspec.json.decode(unfenced(text), type=kind)
-    except msgspec.MsgspecError as error:
-        raise unusable(f"the answer is not a valid {kind.__name__.lower()}: {error}") from None
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise unusable(
+            f"the answer is not a valid {kind.__name__.lower()}: {error}; {_quote(text)}"
+        ) from None
+
+
+def extract_answer(text: str, kind: type[T]) -> T:
+    """Decode the only JSON object of a type in a text, with prose or code fences around it.
+
+    :raises RequestError: if there is none, or several that differ.
+    """
+    try:
+        return decode_answer(text, kind)
+    except RequestError:
+        values: list[T] = []
+        for candidate in _objects(text):
+            try:
+                value = msgspec.json.decode(candidate, type=kind)
+            except (msgspec.MsgspecError, RecursionError):
+                continue
+            if value not in values:
+                values.append(value)
+        if len(values) > 1:
+            problem = f"the answer has {len(values)} different JSON values"
+            raise unusable(f"{problem}; {_quote(text)}") from None
+        if not values:
+            raise
+        return values[0]
+
+
+def _objects(text: str) -> Iterator[str]:
+    """Yield the outermost JSON objects in a text."""
+    decoder, begin = json.JSONDecoder(), text.find("{")
+    for _ in range(_MAX_CANDIDATES):
+        if begin < 0:
+            return
+        try:
+            _, end = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            if _JSON_BEGIN.match(text, begin):
+                # A broken object: its parts are no answer.
+                return
+            end = begin + 1
+        else:
+            yield text[begin:end]
+        begin = text.find("{", end)
+
+
+def _quote(text: str) -> str:
+    line = " ".join(text.split())
+    return f"it reads {line!r}" if len(line) <= _QUOTED_CHARS else f"it begins {line[:_QUOTED_CHARS]!r}"
 
 
 def unfenced(text: str) -> str:
@@ -97,6 +214,15 @@ def unfenced(text: str) -> str:
     stripped = text.strip()
     fenced = _FENCE.fullmatch(stripped) if stripped.startswith("```") else None
     return fenced[1] if fenced else stripped
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text is one JSON value, with at most one code fence around it."""
+    try:
+        msgspec.json.decode(unfenced(text))
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
 
 
 def bounded(schema: dict[str, Any], longest: int) -> dict[str, Any]:
@@ -119,7 +245,13 @@ def _bounded(schema: Any, longest: int) -> Any:  # noqa: ANN401 - any part of a 
         return parts
     least = parts.pop("minLength", 0)
     most = max(least, min(parts.pop("maxLength", longest), longest))
-    return {**parts, "pattern": f'^[^\\x00-\\x1f\\x7f"\\\\]{{{least},{most}}}$'}
+    if most <= _MAX_REPEAT:
+        return {**parts, "pattern": f"^{_SAFE_CHAR}{{{least},{most}}}$"}
+    blocks, rest = divmod(most - least, _MAX_REPEAT)
+    block = f"({_SAFE_CHAR}{{{_MAX_REPEAT}}})"
+    first = f"{block}{{{least // _MAX_REPEAT}}}{_SAFE_CHAR}{{{least % _MAX_REPEAT}}}" if least else ""
+    more = f"{block}{{0,{blocks - 1}}}{_SAFE_CHAR}{{0,{_MAX_REPEAT}}}" if blocks else ""
+    return {**parts, "pattern": f"^{first}{more}{_SAFE_CHAR}{{0,{rest}}}$"}
 
 
 @cache

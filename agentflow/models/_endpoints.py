@@ -11,7 +11,7 @@ from msgspec import structs
 
 from agentflow._typeguards import is_object
 from agentflow.actors import SYSTEM_CLOCK, Clock
-from agentflow.models._answer_format import AnswerFormat
+from agentflow.models._answer_format import FormatExperience
 from agentflow.models._apis import EncodedRequest, LiteLlmApi
 from agentflow.models._exact_tokens import TokenHistory
 from agentflow.models._providers import ModelAddress
@@ -124,15 +124,15 @@ class RejectionMemory:
 
     def __init__(self) -> None:
         self._parameters: dict[tuple[str, str], RejectedParameters] = {}
-        self._formats: dict[tuple[str, str], set[AnswerFormat]] = {}
+        self._formats: dict[tuple[str, str], FormatExperience] = {}
 
     def parameters(self, url: str, model: str) -> RejectedParameters:
         """Return the parameters that a model at an endpoint rejects."""
         return self._parameters.setdefault((url, model), RejectedParameters(model))
 
-    def formats(self, url: str, model: str) -> set[AnswerFormat]:
-        """Return the answer formats that a model at an endpoint refused."""
-        return self._formats.setdefault((url, model), set())
+    def formats(self, url: str, model: str) -> FormatExperience:
+        """Return the experience with the answer formats of a model at an endpoint."""
+        return self._formats.setdefault((url, model), FormatExperience())
 
 
 class Endpoint:
@@ -158,8 +158,8 @@ class Endpoint:
         """Return the token history of a model at this endpoint, shared by all its users."""
         return self._conversations.setdefault(model, TokenHistory())
 
-    def refused_formats(self, model: str) -> set[AnswerFormat]:
-        """Return the answer formats that a model at this endpoint refused, shared by all its users."""
+    def formats(self, model: str) -> FormatExperience:
+        """Return the experience with the answer formats of a model at this endpoint, shared by all its users."""
         return self._memory.formats(self.url, model)
 
     async def post(self, model: str, outgoing: EncodedRequest, seconds: float) -> bytes:

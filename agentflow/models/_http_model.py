@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from random import Random
 from types import MappingProxyType, TracebackType
@@ -14,7 +15,17 @@ from msgspec import structs
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models._accounts import Accounts
-from agentflow.models._answer_format import AnswerFormat, FormatFallback, bounded, decode_answer, schema_of
+from agentflow.models._answer_format import (
+    AnswerFormat,
+    FormatFallback,
+    bounded,
+    decode_answer,
+    extract_answer,
+    is_json,
+    repair_request,
+    repeated,
+    schema_of,
+)
 from agentflow.models._apis import (
     AnswerSchema,
     ApiAnswer,
@@ -33,6 +44,7 @@ from agentflow.models._protocol import (
     Message,
     Model,
     Sampling,
+    TextPart,
     ToolReply,
     ToolSpec,
 )
@@ -111,8 +123,10 @@ class HttpModel:
         self._address = address
         self._endpoint = endpoint
         self._sampling = settings.sampling
-        refused = endpoint.refused_formats(address.model)
-        self._formats = FormatFallback(settings.structured, address.answer_format, refused)
+        experience = endpoint.formats(address.model)
+        self._formats = FormatFallback(
+            settings.structured, address.answer_format, experience, model=address.model
+        )
         self._attempts = Retrier(
             endpoint.limiter,
             most=settings.max_attempts,
@@ -166,9 +180,10 @@ class HttpModel:
             refusal = f"{self.name} accepts no images"
             raise ModelFailure(ModelFailureKind.BAD_REQUEST, refusal, attempts=0)
         received: list[ApiAnswer] = []
+        repairs: list[tuple[Message, ...]] = []
         with self._trace.begin(call, self._sampling_of(call)) as operation:
             try:
-                completion = await self._attempts.run(partial(self._ask, call, received, operation))
+                completion = await self._attempts.run(partial(self._ask, call, received, repairs, operation))
             except RequestError as error:
                 raise self._give_up(error, received) from None
             self._trace.end(operation, call, completion)
@@ -176,7 +191,12 @@ class HttpModel:
         return completion
 
     async def _ask(
-        self, call: Call[T], received: list[ApiAnswer], operation: Operation, seconds: float
+        self,
+        call: Call[T],
+        received: list[ApiAnswer],
+        repairs: list[tuple[Message, ...]],
+        operation: Operation,
+        seconds: float,
     ) -> Completion[T]:
         # Other calls may have used up the budget while this one was in the queue.
         self._accounts.check()
@@ -184,7 +204,8 @@ class HttpModel:
         free = _is_text(call.reply)
         known = free or self._settings.structured == "known"
         format = None if known else self._formats.choose()
-        ask = self._written(call, format)
+        repair = repairs.pop() if repairs else ()
+        ask = self._written(call, format, repair)
         try:
             answered = await self._answer(ask, seconds)
             self._heard = True
@@ -197,14 +218,26 @@ class HttpModel:
         usage = answered.usage
         self._accounts.add(call.role, usage, self._settings.cost(usage), model=self.name)
         received.append(answered)
-        _refuse_incomplete(answered)
         if self._settings.tokens and answered.tokens is None:
             raise RequestError(
                 ModelFailureKind.DENIED, "it returns no tokens; use vLLM or tokens=false", status=200
             )
-        value = (
-            msgspec.convert(answered.text, call.reply) if free else decode_answer(answered.text, call.reply)
-        )
+        if format is None:
+            _refuse_incomplete(answered)
+            value = (
+                msgspec.convert(answered.text, call.reply)
+                if free
+                else decode_answer(answered.text, call.reply)
+            )
+        else:
+            try:
+                value = self._decoded(call, format, answered)
+            except RequestError as error:
+                # Only a model that has seen the schema can correct its answer.
+                told = format != "json_schema" and bool(answered.text.strip())
+                if error.retry and told and not repair and not self._settings.tokens:
+                    repairs.append(_repair(answered.text, error.message))
+                raise
         return Completion(
             value=value,
             text=answered.text,
@@ -216,6 +249,35 @@ class HttpModel:
             unusable=_tokens_of(received)[:-1],
             reasoning=answered.reasoning,
         )
+
+    def _decoded(self, call: Call[T], format: AnswerFormat, answered: ApiAnswer) -> T:
+        """Decode a structured answer, and learn from it whether the endpoint obeys the format.
+
+        Prose around the JSON value is dropped, but not in training: there the format is a part of what is learned.
+
+        :raises RequestError: if it can't be used.
+        """
+        text = answered.text
+        try:
+            _refuse_incomplete(answered)
+            value = decode_answer(text, call.reply)
+        except RequestError as error:
+            is_cut = error.kind is ModelFailureKind.TOO_LONG
+            if error.kind is ModelFailureKind.REFUSED or not text.strip():
+                raise
+            begun = is_cut and text.lstrip().startswith(("{", "["))
+            # JSON of another shape shows that a schema is ignored, not that JSON is.
+            if not begun and not (format == "json_object" and is_json(text)):
+                looser = self._formats.answered(format, obeyed=False)
+                error.retry = error.retry or looser
+                error.backs_off = False
+            if self._settings.tokens:
+                raise
+            with suppress(RequestError):
+                return extract_answer(text, call.reply)
+            raise
+        self._formats.answered(format, obeyed=True)
+        return value
 
     async def _answer(self, ask: PreparedCall, seconds: float) -> ApiAnswer:
         """Send one request, as tokens if possible, else as messages."""
@@ -229,7 +291,9 @@ class HttpModel:
         except msgspec.MsgspecError as error:
             raise undecodable(error, answer) from None
 
-    def _written(self, call: Call[Any], format: AnswerFormat | None) -> PreparedCall:
+    def _written(
+        self, call: Call[Any], format: AnswerFormat | None, repair: tuple[Message, ...] = ()
+    ) -> PreparedCall:
         asked = None
         if format is not None:
             schema = call.schema if call.schema is not None else schema_of(call.reply)
@@ -240,7 +304,7 @@ class HttpModel:
         address = self._address
         return PreparedCall(
             model=address.model,
-            messages=tuple(map(escaped_message, call.messages)),
+            messages=tuple(map(escaped_message, (*call.messages, *repair))),
             sampling=sampling,
             asked=asked,
             tools=self._escaped_tools(call.tools),
@@ -279,10 +343,15 @@ class HttpModel:
                 StopCause.MODEL, f"{where}: {failed}; run the same command to resume when it is back"
             )
         tries = f" ({error.attempts} attempts)" if error.attempts > 1 else ""
+        remedy = ""
+        if error.kind is ModelFailureKind.TIMEOUT:
+            remedy = f"; raise call_seconds above {self._settings.call_seconds:g}, or lower max_tokens"
+        elif error.kind is ModelFailureKind.BAD_REQUEST and "tool-call-parser" in error.message:
+            remedy = "; serve the model with a tool parser, or use agent=team, which needs none"
         usage = _usage_of(received)
         return ModelFailure(
             error.kind,
-            f"{error.message}{tries}",
+            f"{error.message}{tries}{remedy}",
             attempts=error.attempts,
             answers=usage.calls,
             prompt_tokens=usage.prompt_tokens,
@@ -312,6 +381,12 @@ def _refuse_incomplete(answered: ApiAnswer) -> None:
         raise RequestError(ModelFailureKind.REFUSED, f"the model would not answer: {refusal}", status=200)
     if not answered.calls and not answered.text.strip():
         raise unusable("the answer is empty")
+
+
+def _repair(text: str, mistake: str) -> tuple[Message, ...]:
+    """Return the messages that ask a model to correct an answer."""
+    answer = Message("assistant", (TextPart(repeated(text)),))
+    return answer, Message("user", (TextPart(repair_request(mistake)),))
 
 
 def _is_text(reply: type[object]) -> bool:

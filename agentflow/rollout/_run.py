@@ -20,12 +20,15 @@ from agentflow.rollout._summary import RolloutSummary, SummaryBuilder
 from agentflow.rollout._tasks import Assignment
 from agentflow.runs import (
     GRACE_SECONDS,
+    AnswerGuard,
     PauseGate,
     Phase,
     Resume,
+    RoleReplies,
     SandboxPool,
     SupervisedRun,
     check_models,
+    may_pass,
     open_supervised,
     prices_of,
     sandbox_settings,
@@ -37,7 +40,7 @@ from agentflow.scoring import Metric, Scored, ScoreGuard, make_metric, needs_jud
 from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
 from agentflow.team import Prepare, Team, model_tools, solve_alone, solve_task
 from agentflow.telemetry import get_logger, record_score
-from agentflow.trajectory import Episode, Failure, Seed, Task
+from agentflow.trajectory import Ending, Episode, Failure, Seed, Task
 
 MAX_AHEAD = 16
 """Maximum number of sandboxes made before they are requested."""
@@ -70,6 +73,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         config: RolloutConfig,
         *,
         resume: Resume = "auto",
+        retry_failed: bool = False,
         in_order: Callable[[TaskResult], None] | None = None,
         grace_seconds: float = GRACE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -77,12 +81,18 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         """Describe it.
 
         :param resume: handling of an existing run.
+        :param retry_failed: work again on finished tasks that failed for a reason that may pass.
         :param in_order: called at the end with every result, in the order of the files.
         :param grace_seconds: time that effects in flight get when the run is stopped.
         :param clock: monotonic seconds.
         """
         super().__init__(
-            config, RolloutProgress(clock), name="rollout", resume=resume, grace_seconds=grace_seconds
+            config,
+            RolloutProgress(clock),
+            name="rollout",
+            resume=resume,
+            retry_failed=retry_failed,
+            grace_seconds=grace_seconds,
         )
         self.summary: RolloutSummary | None = None
         """RolloutSummary of the files, once they are written; also after a stop."""
@@ -127,6 +137,15 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
             if self._in_order is not None:
                 self._in_order(result)
             yield result
+
+    async def _failed_seeds(self, run: Run) -> AsyncGenerator[tuple[Seed, Sequence[str]]]:
+        async for seed, body in run.harvests():
+            result = msgspec.json.decode(body, type=TaskResult)
+            if _failed_in_passing(result):
+                yield seed, ()
+            elif result.failure is None and result.scored is not None and result.scored.failure is not None:
+                # Only the score is missing.
+                yield seed, ("try", f"{CRASHED}/")
 
     def _check(self, assignment: Assignment) -> None:
         """Check models and metric before anything is begun."""
@@ -182,7 +201,8 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
 
         guard = ScoreGuard(assignment.metric)
         guard.works = metric is not None and await _was_scored(run)
-        worker = TaskWorker(run, solve, sandboxes, metric, self.config, report, guard, self._gate)
+        answers = self._answer_guard()
+        worker = TaskWorker(run, solve, sandboxes, metric, self.config, report, guard, self._gate, answers)
         await self._schedule(run, worker, concurrency=self.config.workers)
 
     async def _open_verifiers(self, sandbox: Sandbox, assignment: Assignment) -> TaskVerifiers:
@@ -272,6 +292,18 @@ async def _results(run: Run) -> AsyncGenerator[TaskResult]:
         yield msgspec.json.decode(body, type=TaskResult)
 
 
+def _failed_in_passing(result: TaskResult) -> bool:
+    """Return whether a task failed for a reason that may pass."""
+    episode = result.episode
+    if result.failure is not None or episode is None:
+        return may_pass(result.failure)
+    if episode.ending is Ending.TIME or (episode.verdict is not None and episode.verdict.error):
+        return True
+    # A role failed, and the answer is a guess.
+    guess = episode.ending is Ending.FAILED
+    return guess and any(may_pass(exchange.failure) for exchange in episode.exchanges)
+
+
 async def _was_scored(run: Run) -> bool:
     """Return true if an earlier process has scored an answer."""
     async for result in _results(run):
@@ -325,22 +357,35 @@ class TaskWorker:
     """Guard against a metric that fails on every answer."""
     gate: PauseGate = field(default_factory=PauseGate)
     """Gate in front of the metric, which may ask a judge."""
+    answers: AnswerGuard = field(default_factory=AnswerGuard)
+    """Guard against models without usable answers."""
 
     async def work(self, seed: Seed) -> bytes:
         """Work on a task until it is answered or all tries are used, and score the answer."""
         task, sample = task_of(seed)
-        page = await self.run.open_page(seed)
+
+        async def work(page: Page) -> tuple[TaskResult, RoleReplies]:
+            return await self._result(task, sample, page)
+
+        result = await self.answers.work(self.run, seed, work, lambda _: ())
+        await self.report(result)
+        return msgspec.json.encode(result)
+
+    async def _result(self, task: Task, sample: int, page: Page) -> tuple[TaskResult, RoleReplies]:
+        """Return the result of a task with the replies of the models; the answer is scored if each role has a usable one."""
         episode, failure, tries = await self._answered(task, page)
+        replies = RoleReplies()
+        for exchange in () if episode is None else episode.exchanges:
+            replies.add(exchange.role, exchange.failure)
         scored: Scored | None = None
-        if self.metric is not None:
+        if self.metric is not None and replies.unanswered is None:
             scored = Scored(0.0) if failure is not None else await self._score(episode, task, page)
             if scored.failure is None:
                 record_score(self.metric.name, scored.score)
         result = TaskResult(
             task=task, sample=sample, episode=episode, failure=failure, scored=scored, tries=tries
         )
-        await self.report(result)
-        return msgspec.json.encode(result)
+        return result, replies
 
     def give_up(self, seed: Seed, error: Exception) -> bytes:
         """Return the result of a task whose work crashed outside its episodes."""

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         sandbox_settings,
         unused_arguments,
     )
+    from agentflow.runs._unusable_answers import AnswerGuard, RoleReplies, may_pass
 
 __all__ = [
     "CONTROL_FILE",
@@ -73,6 +74,7 @@ __all__ = [
     "JOURNAL_FILE",
     "RUN_MODELS",
     "RUN_START",
+    "AnswerGuard",
     "AtomicFiles",
     "BlobReader",
     "ChosenTools",
@@ -87,6 +89,7 @@ __all__ = [
     "ResultRecord",
     "Resume",
     "RoleModel",
+    "RoleReplies",
     "RunConfig",
     "RunModels",
     "RunProgress",
@@ -110,6 +113,7 @@ __all__ = [
     "is_output_abandoned",
     "is_output_active",
     "lock_output",
+    "may_pass",
     "on_terminal",
     "one_line",
     "open_models",
@@ -171,5 +175,6 @@ __getattr__ = lazy_exports(
             "unused_arguments",
             "write_report_page",
         ],
+        "._unusable_answers": ["AnswerGuard", "RoleReplies", "may_pass"],
     },
 )

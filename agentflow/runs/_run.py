@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -35,6 +35,7 @@ from agentflow.runs._supervised_resources import (
     start_child,
 )
 from agentflow.runs._tools import ChosenTools, choose_tools, input_lines, sandbox_settings
+from agentflow.runs._unusable_answers import AnswerGuard
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.telemetry import RunTrace, flush_tracing, get_logger, silent_spans, start_tracing
 from agentflow.trajectory import Blob, Seed, digest
@@ -84,6 +85,7 @@ class SupervisedRun(Generic[C, P]):
         name: str,
         output_dir: Path | None = None,
         resume: Resume = "auto",
+        retry_failed: bool = False,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         """Describe it.
@@ -91,6 +93,7 @@ class SupervisedRun(Generic[C, P]):
         :param name: name of its supervisor.
         :param output_dir: output directory, instead of that of the settings.
         :param resume: handling of an existing run.
+        :param retry_failed: work again on finished seeds that failed for a reason that may pass.
         :param grace_seconds: time that effects in flight get when the run is stopped.
         """
         self.config = config
@@ -104,6 +107,7 @@ class SupervisedRun(Generic[C, P]):
         self.notes: list[str] = []
         """Lines about its input: the corpus, skipped files, ignored arguments."""
         self._kind = name
+        self._retry_failed = retry_failed
         self._progress = progress
         self._grace_seconds = grace_seconds
         self._with_page = True
@@ -274,11 +278,29 @@ class SupervisedRun(Generic[C, P]):
         for blob, data in (blobs or {}).items():
             await run.put_blob(data, blob.mime)
         await run.add_seeds(seeds, further=further)
+        if self._retry_failed:
+            await self._reopen_failed(run)
         self.directory.write_settings()
         counts = await run.counts()
         self._progress.seeds, self._progress.done = sum(counts), counts.done
         self.nothing_to_do = not (counts.waiting or counts.leased)
         return run
+
+    def _failed_seeds(self, run: Run) -> AsyncIterator[tuple[Seed, Sequence[str]]]:
+        """Yield the finished seeds that failed for a reason that may pass, each with the keys to keep of its page."""
+        raise NotImplementedError
+
+    async def _reopen_failed(self, run: Run) -> None:
+        failed = [seed async for seed in self._failed_seeds(run)]
+        for seed, kept in failed:
+            await run.reopen(seed, kept)
+        units = self.unit if len(failed) == 1 else f"{self.unit}s"
+        self._note(f"{len(failed) or 'no'} failed {units} tried again")
+
+    def _answer_guard(self) -> AnswerGuard:
+        """Return the guard against models without usable answers; the models are open."""
+        assert self._progress.accounts is not None, "the models are open"
+        return AnswerGuard(self._priced, self._progress.accounts.answered, self.unit)
 
     async def _open_models(self, run: Run, models: Mapping[str, ModelSettings]) -> dict[str, Model]:
         """Open the models of all roles with the budgets of the run; their prompts are stored if the settings want it."""

@@ -95,7 +95,7 @@ def _cause(failed: StartFailed) -> AgentFlowError:
 
 
 REFUSALS = 3
-"""Number of refused calls after which a run ends that has no answer of that role yet."""
+"""Number of refused calls, or of seeds without a usable answer, after which a run ends that has none of that role yet."""
 
 
 class PostponingModel(ModelWrapper):
@@ -129,7 +129,7 @@ class PostponingModel(ModelWrapper):
         :raises WorkPostponed: if it fails for the moment.
         """
         try:
-            return await self._open.complete(call)
+            completion = await self._open.complete(call)
         except ModelFailure as failure:
             if (stopped := self._stopped_by(failure, call.role)) is not None:
                 raise stopped from failure
@@ -139,6 +139,8 @@ class PostponingModel(ModelWrapper):
         except Exception as error:  # boundary: a model may be anyone's code
             said = f"{self.name} crashed: {type(error).__name__}: {error}"
             raise WorkPostponed(StopCause.MODEL, said, kind=ModelFailureKind.UNAVAILABLE) from error
+        self._accounts.answered.add(call.role)
+        return completion
 
     def _stopped_by(self, failure: ModelFailure, role: str) -> RunStopped | None:
         said = f"{self.name}: {failure.message}"

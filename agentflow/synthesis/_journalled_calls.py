@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from agentflow.growth import ExecutorPort
 from agentflow.journal import Page
+from agentflow.runs import RoleReplies
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.trajectory import Action, ActionOutcome, Failure, Reply, Usage
 
@@ -57,8 +59,42 @@ def _searches(tool: Tool) -> bool:
 
 T = TypeVar("T")
 
-MODEL_CALLS = frozenset({"plan", "node", "facts", "aliases", "word", "look", "translate", "read", "recall"})
-"""First parts of the keys of model calls."""
+GROWTH_KEYS = ("plan/", "act/", "node/", "level/", "diverged/")
+"""Beginnings of the keys of growing."""
+_ROLES = {
+    "plan": "planner", "node": "verifier", "translate": "reader", "read": "reader", "recall": "reader",
+    **dict.fromkeys(("facts", "aliases", "word", "look", "instruct", "task"), "generator"),
+}  # fmt: skip
+"""Roles by the first part of the keys of their model calls."""
+_AGENT_CALLS = ("/agent", "/solution")
+"""Ends of the keys of model calls in attempts."""
+
+
+def replies_on(page: Page) -> RoleReplies:
+    """Return the replies of all models on the page of a seed."""
+    replies = RoleReplies()
+    for key in tuple(page.keys()):
+        if (reply := _reply(page, key)) is not None and reply.usage is not None:
+            replies.add(_ROLES.get(key.partition("/")[0], "agent"), reply.failure)
+    return replies
+
+
+def _reply(page: Page, key: str) -> "_Recorded | None":
+    """Return the reply of a model under a key; `None`: another effect."""
+    first = key.partition("/")[0]
+    try:
+        if first == "attempt" and key.endswith(_AGENT_CALLS):
+            timed = page.recall(key, _TimedRecord)
+            return None if timed is None else timed.value
+        return page.recall(key, _Recorded) if first in _ROLES else None
+    except msgspec.ValidationError:
+        # Tasks record effects of other types, too.
+        return None
+
+
+def keys_to_keep(replies: RoleReplies) -> tuple[str, ...]:
+    """Return the beginnings of the keys that stay when a seed is worked on again: those of a tree that was well grown."""
+    return () if {"planner", "verifier"} & replies.failed.keys() else GROWTH_KEYS
 
 
 class JournalledCalls:
@@ -87,14 +123,22 @@ class JournalledCalls:
         """Count the failed model calls on the page, by kind; those of growing, too."""
         kinds: Counter[str] = Counter()
         for key in tuple(self.page.keys()):
-            if key.partition("/")[0] in MODEL_CALLS:
-                reply = self.page.recall(key, _Failed)
+            if not key.startswith("attempt/"):
+                reply = _reply(self.page, key)
                 if reply is not None and reply.failure is not None:
                     kinds[reply.failure.kind] += 1
         return dict(sorted(kinds.items()))
 
 
-class _Failed(Struct, frozen=True):
-    """Failure of a reply of any type."""
+class _Recorded(Struct, frozen=True):
+    """Reply of any type."""
 
     failure: Failure | None = None
+    usage: Usage | None = None
+    """`None`: another effect."""
+
+
+class _TimedRecord(Struct, frozen=True):
+    """Reply in an attempt."""
+
+    value: _Recorded

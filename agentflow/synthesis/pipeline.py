@@ -14,15 +14,17 @@ import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import ChildSpec, Restart
-from agentflow.errors import ConfigurationError, error_line
+from agentflow.errors import ConfigurationError, ErrorKind, error_line
 from agentflow.growth import BranchSandboxes, Grower, with_observations, without_observations
-from agentflow.journal import NewSeed, Run
+from agentflow.journal import NewSeed, Page, Run
 from agentflow.models import Model, ModelSettings
 from agentflow.runs import (
     CONTROL_FILE,
     GRACE_SECONDS,
+    AnswerGuard,
     Phase,
     Resume,
+    RoleReplies,
     SandboxPool,
     SupervisedRun,
     check_models,
@@ -37,7 +39,7 @@ from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._control import ControlServer, StatusOutput
 from agentflow.synthesis._display import render_report, render_result, show_while, status_table
 from agentflow.synthesis._files import write_files
-from agentflow.synthesis._journalled_calls import AlternativeSearch
+from agentflow.synthesis._journalled_calls import AlternativeSearch, keys_to_keep, replies_on
 from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
 from agentflow.synthesis._questions import write_questions
 from agentflow.synthesis._report import Report
@@ -49,7 +51,7 @@ from agentflow.synthesis._tasks import derive_tasks, solution_kind, task_kind
 from agentflow.tasks import TaskKind, TaskVerifiers
 from agentflow.team import EpisodeSettings, ObservationLimits, Team
 from agentflow.telemetry import record_score
-from agentflow.trajectory import Seed
+from agentflow.trajectory import Seed, Tree
 
 __all__ = [
     "CONTROL_FILE",
@@ -116,6 +118,8 @@ class SynthesisPipeline:
         return report
 
 
+_OUTAGES = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.BUSY, ErrorKind.TIMEOUT})
+"""Reasons of failed actions that may pass."""
 STATELESS_CONCURRENCY = 64
 """Trees that grow at once if no tool has state."""
 
@@ -129,6 +133,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         output_dir: Path | None = None,
         *,
         resume: Resume = "auto",
+        retry_failed: bool = False,
         grace_seconds: float = GRACE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -136,6 +141,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
 
         :param output_dir: output directory, instead of that of the settings.
         :param resume: handling of an existing run.
+        :param retry_failed: work again on finished seeds that gave nothing, for a reason that may pass.
         :param grace_seconds: time that effects in flight get when the run is stopped.
         :param clock: monotonic seconds.
         :raises ConfigurationError: if the settings have a `learner`, which starts a training run instead.
@@ -150,6 +156,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             name="synthesis",
             output_dir=output_dir,
             resume=resume,
+            retry_failed=retry_failed,
             grace_seconds=grace_seconds,
         )
         self.report: Report | None = None
@@ -184,6 +191,18 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         self.report = await write_files(
             _results(run), folder, self.config, dropped_tools=dropped, read_blob=run.blob
         )
+
+    async def _failed_seeds(self, run: Run) -> AsyncGenerator[tuple[Seed, Sequence[str]]]:
+        async for seed, result in _results(run):
+            if result.failure:
+                yield seed, ()
+            elif not (result.pairs or result.triaged or result.tasks or result.triaged_tasks):
+                replies = replies_on(await run.read_page(seed))
+                nodes = () if result.tree is None else result.tree.nodes
+                if any(node.failure is not None and node.failure.kind in _OUTAGES for node in nodes):
+                    yield seed, ()
+                elif replies.failed:
+                    yield seed, keys_to_keep(replies)
 
     @property
     def _models(self) -> dict[str, ModelSettings]:
@@ -275,8 +294,9 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             kind = await task_kind(self.config, sandbox, sandboxes, roles, run)
         else:
             kind = await open_supervised(self._supervisor, "tasks", opens)
+        guard = self._answer_guard()
         return _TreeWorker(
-            run, grower, roles, self.config, self._progress, sandboxes.stateful, kind, search, agent
+            run, grower, roles, self.config, self._progress, sandboxes.stateful, kind, search, agent, guard
         )
 
 
@@ -293,6 +313,7 @@ class _TreeWorker:
     kind: TaskKind | None
     search: AlternativeSearch | None
     agent: SingleAgent | None
+    guard: AnswerGuard
 
     @property
     def concurrency(self) -> int:
@@ -303,22 +324,42 @@ class _TreeWorker:
 
     async def work(self, seed: Seed) -> bytes:
         """Grow its tree, and write questions about it or derive tasks from it."""
-        page = await self.run.open_page(seed)
-        tree = await self.grower.grow(seed, page)
+
+        async def work(page: Page) -> tuple[SeedResult, RoleReplies]:
+            tree = await self.grower.grow(seed, page)
+            write = self._write if self.kind is None else partial(self._derive, self.kind)
+            result = await write(tree, page)
+            return replace(result, tree=without_observations(tree)), replies_on(page)
+
+        result = await self.guard.work(self.run, seed, work, keys_to_keep)
+        self._count(result)
+        return msgspec.json.encode(result)
+
+    async def _derive(self, kind: TaskKind, tree: Tree, page: Page) -> SeedResult:
+        """Derive tasks from a tree."""
+        tries = (
+            None
+            if self.agent is None
+            else replace_fields(self.agent, verifiers=TaskVerifiers({kind.name: kind}))
+        )
+        derived = await derive_tasks(tree, kind, page, self.config.difficulty, tries)
+        return with_paths(derived, tree, self.config)
+
+    async def _write(self, tree: Tree, page: Page) -> SeedResult:
+        """Write questions about a tree."""
+        search = None if self.search is None else self.search.on(page)
+        agent = None if self.agent is None else replace_fields(self.agent, kwargs=tree.seed.kwargs)
+        return await write_questions(tree, self.config, self.roles, page, search=search, agent=agent)
+
+    def _count(self, result: SeedResult) -> None:
+        """Count what was derived from a tree, and show it."""
         if self.kind is not None:
-            verifiers = TaskVerifiers({self.kind.name: self.kind})
-            tries = None if self.agent is None else replace_fields(self.agent, verifiers=verifiers)
-            derived = await derive_tasks(tree, self.kind, page, self.config.difficulty, tries)
-            result = with_paths(derived, tree, self.config)
             self.progress.tasks += len(result.tasks)
             self.progress.rejected += len(result.rejected_tasks)
             _record_verdicts("task", len(result.tasks), len(result.rejected_tasks))
             for task in result.tasks:
                 self.progress.preview(task.instruction, task.answer)
-            return msgspec.json.encode(replace(result, tree=without_observations(tree)))
-        search = None if self.search is None else self.search.on(page)
-        agent = None if self.agent is None else replace_fields(self.agent, kwargs=seed.kwargs)
-        result = await write_questions(tree, self.config, self.roles, page, search=search, agent=agent)
+            return
         self.progress.questions += len(result.pairs)
         self.progress.rejected += len(result.rejected)
         for trajectory in result.trajectories:
@@ -326,7 +367,6 @@ class _TreeWorker:
         _record_verdicts("question", len(result.pairs), len(result.rejected))
         for pair in result.pairs:
             self.progress.preview(pair.question, pair.answer)
-        return msgspec.json.encode(replace(result, tree=without_observations(tree)))
 
     def give_up(self, seed: Seed, error: Exception) -> bytes:
         """Return the result of a seed whose work crashed repeatedly."""

@@ -74,10 +74,11 @@ def _client(base_url: str) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=base_url, api_key="of the episode", timeout=120)
 
 
-def chat(policy: ChatPolicy, longest: int = LONGEST) -> Ask:
+def chat(policy: ChatPolicy, longest: int = LONGEST, *, temperature: float | None = None) -> Ask:
     """Return a player that asks the policy with the SDK of OpenAI.
 
     :param longest: maximum number of tokens of an answer.
+    :param temperature: sampling temperature; `None`: the model's, or that of the run.
     """
     client = _client(policy.base_url).with_options(api_key=policy.api_key)
 
@@ -86,6 +87,7 @@ def chat(policy: ChatPolicy, longest: int = LONGEST) -> Ask:
             model=policy.model,
             messages=cast("list[ChatCompletionMessageParam]", messages),
             max_completion_tokens=longest,
+            **({} if temperature is None else {"temperature": temperature}),
         )
         return said.choices[0].message.content or ""
 

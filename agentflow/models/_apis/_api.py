@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow.models._answer_format import AnswerFormat, unfenced
+from agentflow.models._answer_format import AnswerFormat, is_json
 from agentflow.models._protocol import Message, Sampling, ToolCall, ToolSpec
 from agentflow.text import SplitReply, split_reasoning
 from agentflow.trajectory import Tokens, Usage
@@ -88,21 +87,13 @@ def separate_reasoning(text: str) -> SplitReply:
     found = split_reasoning(text)
     if found.answer == text:
         return found
-    if _is_json(text):
+    if is_json(text):
         return SplitReply("", text)
     # Reasoning without an opening tag may mention the tag, or text may precede it.
     before, _, last = text.rpartition("</think>")
-    if last.lstrip().startswith(("{", "[", "```")) and not _is_json(found.answer) and _is_json(last):
+    if last.lstrip().startswith(("{", "[", "```")) and not is_json(found.answer) and is_json(last):
         return SplitReply(before.strip(), last.strip())
     return found
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(unfenced(text))
-    except msgspec.MsgspecError:
-        return False
-    return True
 
 
 class ProviderApi(Protocol):

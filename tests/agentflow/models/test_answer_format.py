@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.facts import Extraction
 from agentflow.models import PROVIDERS, Accounts, Call, Message, ModelSettings, TextPart, make_model
-from agentflow.models._answer_format import bounded, decode_answer, is_strict, schema_of
+from agentflow.models._answer_format import bounded, decode_answer, extract_answer, is_strict, schema_of
 from agentflow.models._request_error import RequestError
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Judgement, Plan
@@ -141,6 +141,96 @@ def test_text_around_the_json_value_is_rejected(text: str) -> None:
     assert (failed.value.kind, failed.value.retry) == (ModelFailureKind.GARBAGE, True)
 
 
+@pytest.mark.promise("models:extracted")
+@pytest.mark.parametrize(
+    "text",
+    [
+        ANSWER,
+        f"Sure! {ANSWER}",
+        f"{ANSWER} is my answer.",
+        f"Here:\n```json\n{ANSWER}\n```\nDone.",
+        f"A {{banana}} first: {ANSWER}",
+        f'{{"other": 1}} and then {ANSWER}',
+        f"{ANSWER}\nThat is, {ANSWER}",
+    ],
+)
+def test_the_only_json_object_of_a_type_is_taken_from_a_text(text: str) -> None:
+    assert extract_answer(text, Colour) == Colour("red", 3)
+
+
+@pytest.mark.promise("models:extracted")
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{ANSWER} or {{"name": "blue", "shade": 1}}',
+        f'{{"outer": {ANSWER}, "cut": "here',
+        '{"outer": ' * 3_000,
+        "{" * 3_000 + ANSWER,
+        "Sure! Here is a banana.",
+        "{}",
+        "",
+    ],
+)
+def test_a_text_without_one_json_object_of_a_type_is_rejected(text: str) -> None:
+    with pytest.raises(RequestError) as failed:
+        extract_answer(text, Colour)
+    assert (failed.value.kind, failed.value.retry) == (ModelFailureKind.GARBAGE, True)
+
+
+def ignores(body: Body) -> web.Response:
+    """Answer as a model behind an endpoint that ignores `response_format`: in prose, with JSON once it is asked for."""
+    asked = "JSON schema of" in body["messages"][-1]["content"]
+    return says(f"Sure!\n```json\n{ANSWER}\n```\nAnything else?" if asked else "Sure! It is red.")
+
+
+def formats_of(bodies: list[Body]) -> list[str]:
+    return [body.get("response_format", {}).get("type", "text") for body in bodies]
+
+
+@pytest.mark.promise("models:ignored_format")
+async def test_an_ignored_format_is_learned_and_the_schema_is_in_the_prompt_from_then_on() -> None:
+    async with script(ignores) as endpoint, painter(endpoint.url) as model:
+        for _ in range(3):
+            assert (await model.complete(call())).value == Colour("red", 3)
+    # A fence is no proof that JSON was enforced, and no fault either: the value is in the text.
+    assert formats_of(endpoint.bodies) == ["json_schema", "json_object", "text", "text"]
+    assert all(len(body["messages"]) == 1 for body in endpoint.bodies)
+
+
+@pytest.mark.promise("models:ignored_format")
+@pytest.mark.parametrize(
+    "first", [says("Sure! Here is a"), says("{}"), says("Sure! And so on and", finish="length")]
+)
+async def test_prose_another_shape_and_cut_prose_show_that_a_schema_is_ignored(first: web.Response) -> None:
+    async with script(first, says()) as endpoint, painter(endpoint.url) as model:
+        assert (await model.complete(call())).value == Colour("red", 3)
+    assert formats_of(endpoint.bodies) == ["json_schema", "json_object"]
+
+
+@pytest.mark.promise("models:ignored_format")
+async def test_an_endpoint_that_obeyed_keeps_its_format_and_gets_the_same_request_again() -> None:
+    moves = [says(), says("prose"), says(), says(""), says()]
+    async with script(*moves) as endpoint, painter(endpoint.url) as model:
+        for _ in range(3):
+            await model.complete(call())
+        assert model.statistics().fallbacks == 0
+    assert len(endpoint.bodies) == 5
+    assert all(body == endpoint.bodies[0] for body in endpoint.bodies)
+
+
+@pytest.mark.promise("models:repair")
+async def test_an_unusable_answer_is_repaired_once_with_its_mistake() -> None:
+    moves = [says('{"name": "red"}'), says("Oh, sorry."), says()]
+    async with script(*moves) as endpoint, painter(endpoint.url, structured="text") as model:
+        assert (await model.complete(call())).value == Colour("red", 3)
+    plain, repair, again = (body["messages"] for body in endpoint.bodies)
+    assert plain == again
+    assert [message["role"] for message in repair] == ["user", "assistant", "user"]
+    assert repair[1]["content"] == '{"name": "red"}'
+    assert "missing required field `shade`" in repair[2]["content"]
+    assert "JSON schema of `colour`" in repair[2]["content"]
+
+
 @given(st.text())
 def test_any_text_is_decoded_or_rejected_as_garbage(text: str) -> None:
     try:
@@ -215,3 +305,17 @@ def test_a_free_text_is_bounded_by_one_pattern_with_its_own_limits(
     accepts = re.compile(properties["q"]["pattern"]).search
     assert [number for number in range(20) if accepts("x" * number)] == [*range(shortest, longest + 1)]
     assert not accepts('"' * shortest + '"')
+
+
+@pytest.mark.promise("models:schema:bounded")
+@pytest.mark.parametrize(
+    ("shortest", "longest"), [(0, 128), (0, 129), (0, 300), (5, 150), (130, 150), (300, 300), (0, 256)]
+)
+def test_a_long_bound_repeats_no_character_class_more_often_than_engines_allow(
+    shortest: int, longest: int
+) -> None:
+    schema = {"type": "object", "properties": {"q": {"type": "string", "minLength": shortest}}}
+    pattern = bounded(schema, longest)["properties"]["q"]["pattern"]
+    accepts = re.compile(pattern).search
+    assert [number for number in range(500) if accepts("x" * number)] == [*range(shortest, longest + 1)]
+    assert max(int(number) for number in re.findall(r"(\d+)}", pattern)) <= 128
