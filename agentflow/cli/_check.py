@@ -405,7 +405,8 @@ async def _try_training(config: "TrainConfig", say: Say) -> None:
         trial = await try_training(config, make, report)
     except Exception as error:  # boundary: a part that does not work is one line, whatever raised
         phase = next((name for phase, (name, _) in _PHASES.items() if phase not in told), "trial")
-        say(phase, False, error_line(unwrap_group(error)))
+        cause = unwrap_group(error)
+        say(phase, False, str(cause) if isinstance(cause, AgentFlowError) else error_line(cause))
         return
     memory = {
         "trainer": trial.trainer_bytes,
