@@ -118,7 +118,7 @@ async def test_model_settings_are_sent_in_requests(tmp_path: Path) -> None:
             silent = {1003} if verify else set[int]()
             assert limits == {1000, 1001, 1002, 1003, 1004} - silent
             assert all(
-                "{0,777}" in json.dumps(body["response_format"])
+                "{0,128}" in json.dumps(body["response_format"])
                 for name in sent
                 if name
                 for body in sent[name]
