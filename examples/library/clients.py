@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, omit
 
 from agentflow.serving import ModelServer
 from examples.library.example import Ask, Messages
@@ -87,7 +87,7 @@ def chat(policy: ChatPolicy, longest: int = LONGEST, *, temperature: float | Non
             model=policy.model,
             messages=cast("list[ChatCompletionMessageParam]", messages),
             max_completion_tokens=longest,
-            **({} if temperature is None else {"temperature": temperature}),
+            temperature=omit if temperature is None else temperature,
         )
         return said.choices[0].message.content or ""
 
