@@ -97,8 +97,8 @@ def _copy_example(name: str, folder: Path, *, as_json: bool) -> int:
                 shutil.copytree(shipped / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
         # Without it, another package named `examples` would be imported.
         (target / "__init__.py").touch()
-    except (OSError, shutil.Error) as error:
-        reason = error.strerror or error if isinstance(error, OSError) else error
+    except OSError as error:
+        reason = error.strerror or error
         raise ConfigurationError(f"{target}: can't be written: {reason}; name another folder") from None
     if as_json:
         files = [str(path) for path in sorted((target / name).rglob("*")) if path.is_file()]

@@ -44,9 +44,10 @@ class Backbone(Protocol):
         """
         ...
 
-    def export(self, folder: Path) -> Path:
+    def export(self, folder: Path, *, durable: bool = True) -> Path:
         """Write the model for an engine: weights, configuration, tokenizer. The folder appears atomically.
 
+        :param durable: survive a power failure; weights that only an engine reads need not.
         :raises CheckpointError: if it can't be written.
         """
         ...

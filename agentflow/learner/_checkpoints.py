@@ -33,9 +33,10 @@ class _Manifest(Struct, forbid_unknown_fields=True):
 
 
 @contextmanager
-def atomic_folder(folder: Path) -> Generator[Path]:
+def atomic_folder(folder: Path, *, durable: bool = True) -> Generator[Path]:
     """Yield a folder to write into; it gets its name, replacing an existing one, once everything is on disk.
 
+    :param durable: survive a power failure, and have checksums; otherwise it is only complete.
     :raises CheckpointError: if it can't be written: it is removed, and an existing one is kept.
     """
     unfinished = folder.with_name(folder.name + _UNFINISHED)
@@ -44,9 +45,11 @@ def atomic_folder(folder: Path) -> Generator[Path]:
         make_private_folder(unfinished)
         yield unfinished
         make_private(unfinished.rglob("*"))
-        sums = {str(path.relative_to(unfinished)): _synced(path) for path in _files(unfinished)}
-        write_private(unfinished / MANIFEST, msgspec.json.format(msgspec.json.encode(_Manifest(files=sums))))
-        _synced(unfinished / MANIFEST)
+        if durable:
+            sums = {str(path.relative_to(unfinished)): _synced(path) for path in _files(unfinished)}
+            manifest = msgspec.json.encode(_Manifest(files=sums))
+            write_private(unfinished / MANIFEST, msgspec.json.format(manifest))
+            _synced(unfinished / MANIFEST)
         _replace(unfinished, folder)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)

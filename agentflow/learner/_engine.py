@@ -39,7 +39,7 @@ _NONE = np.zeros(0, np.float32)
 _UNMODIFIED = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Sampling without truncation or penalties; the model's own generation config may set others."""
 
-PROBE_ROWS, PROBE_TOKENS = 8, 1024
+PROBE_ROWS, PROBE_TOKENS = 8, 256
 """Maximum size of a probe, but for its first row."""
 
 

@@ -463,7 +463,7 @@ async def _publish(
     if folder.exists():
         # The step changed nothing.
         return {}
-    await _export(backbone, folder)
+    await _export(backbone, folder, durable=False)
     probe = None
     # Trinity's trainer has no log-probabilities.
     if probed is not None and config.backbone != "trinity":
@@ -480,9 +480,9 @@ async def _publish(
     return figures
 
 
-async def _export(backbone: Backbone, folder: Path) -> None:
+async def _export(backbone: Backbone, folder: Path, *, durable: bool = True) -> None:
     try:
-        await in_thread(backbone.export, folder)
+        await in_thread(partial(backbone.export, folder, durable=durable))
     except CheckpointError as error:
         raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same command to resume") from None
 

@@ -1,6 +1,6 @@
 """Publishing new weights to a running engine as one transaction, and to all replicas of a model."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
@@ -33,10 +33,10 @@ _POLL_SECONDS = 0.2
 _STARTED_WITH = "default"
 """Version of the weights that an engine started with."""
 
-_DRAWN_TOKENS = 16
+_DRAWN_TOKENS = 4
 """Number of tokens that are sampled to find a stale cache."""
-_CACHED_TOKENS = 300
-"""Minimum length of their prompt: more than two blocks of an engine's cache, which have 128 tokens on a CPU."""
+_CACHED_TOKENS = 72
+"""Length of their prompt: more than two blocks of an engine's cache, which have 32 tokens on a CPU of ours."""
 _DECIDABLE = 3.0
 """Multiple of the noise by which a step must move the probe to tell new weights from old ones by their log-probabilities."""
 
@@ -78,12 +78,18 @@ class Publisher:
         load: Load = load_folder,
         keeper: EngineOwner | None = None,
         seconds: float = 600.0,
+        dtype: str | None = None,
     ) -> None:
+        """Describe the engine.
+
+        :param dtype: data type that it computes in; `None`: unknown until it has loaded weights.
+        """
         self._url = url
         self._key = key
         self._load = load
         self._keeper = keeper
         self._seconds = seconds
+        self._dtype = dtype
         self._lock = anyio.Lock()
         self.current: Weights | None = None
         """Weights published last; `None` if the engine has those it started with."""
@@ -115,7 +121,7 @@ class Publisher:
         """
         async with self._lock, EngineControl(self._url, self._key, seconds=self._seconds) as control:
             model, _ = await control.model()
-            return (await _compared(control, model, probe, None)).agreement
+            return (await _compared(control, model, probe, self._dtype)).agreement
 
     async def _publish(self, control: EngineControl, weights: Weights, probe: Probe | None) -> Published:
         model, root = await control.model()
@@ -123,14 +129,13 @@ class Publisher:
         known = (self.current, Weights(folder=Path(root), version=_STARTED_WITH))
         before = next((one for one in known if one and one.version == version), None)
         check_folder(weights.folder, before.folder if before else Path(root))
-        scores: list[list[float]] = []
-        if probe is not None:
-            scores = await _scores(control, model, probe)
+        if probe is not None and probe.texts:
             # What is cached now must not be used afterwards.
-            await _draw(control, model, probe)
+            await _draw(control, model, probe, 1)
         loaded = await self._swap(control, before, weights)
+        self._dtype = self._dtype if loaded is None else loaded.dtype
         try:
-            return await _verified(control, model, weights, probe, loaded, updated=True)
+            return await _verified(control, model, weights, probe, loaded, self._dtype, updated=True)
         except _Disagrees as disagrees:
             if self._keeper is not None:
                 return await self._restarted(self._keeper, control, model, weights, probe, str(disagrees))
@@ -139,10 +144,10 @@ class Publisher:
                 raise WeightsFailure(
                     f"{disagrees}; it is paused, because it had {version} from another publisher: restart it"
                 ) from disagrees
-            if await self._back(control, model, before, weights, _with_scores(probe, scores)):
+            if await self._back(control, model, before, weights):
                 end = f"it continues with {before.version}"
             else:
-                end = f"with {before.version} again it does not compute the same as before, and is paused: restart it"
+                end = f"it does not take {before.version} again, and is paused: restart it"
             raise WeightsFailure(f"{disagrees}; {end}") from disagrees
 
     async def _swap(
@@ -178,13 +183,11 @@ class Publisher:
             await control.resume()
         return loaded
 
-    async def _back(
-        self, control: EngineControl, model: str, before: Weights, failed: Weights, probe: Probe | None
-    ) -> bool:
+    async def _back(self, control: EngineControl, model: str, before: Weights, failed: Weights) -> bool:
         """Load the old weights into an engine that can't be restarted, and pause it if they are not the same again."""
         loaded = await self._swap(control, failed, before)
         try:
-            await _verified(control, model, before, probe, loaded)
+            await _verified(control, model, before, None, loaded, self._dtype)
         except _Disagrees:
             await control.pause()
             return False
@@ -202,7 +205,7 @@ class Publisher:
         """Restart an engine that disagrees, which makes it load the weights anew."""
         logger.warning("the engine is restarted with the new weights", reason=reason, version=weights.version)
         await keeper.restart()
-        return replace(await _verified(control, model, weights, probe, None), restarted=reason)
+        return replace(await _verified(control, model, weights, probe, None, self._dtype), restarted=reason)
 
 
 class ReplicaPublisher:
@@ -289,11 +292,13 @@ async def _verified(
     weights: Weights,
     probe: Probe | None,
     loaded: LoadReport | None,
+    dtype: str | None,
     *,
     updated: bool = False,
 ) -> Published:
     """Return the result of publishing weights.
 
+    :param dtype: data type of the engine; `None`: unknown.
     :param updated: the caches held results of other weights before.
     :raises _Disagrees: if the engine has other weights than the trainer.
     """
@@ -302,9 +307,7 @@ async def _verified(
         raise _Disagrees(f"{model} did not take {loaded.stale[0]}{others}")
     if probe is None or not probe.texts:
         return Published(version=weights.version, loaded=loaded)
-    compared = await _compared(
-        control, model, probe, None if loaded is None else loaded.dtype, updated=updated
-    )
+    compared = await _compared(control, model, probe, dtype, updated=updated)
     return Published(
         version=weights.version, agreement=compared.agreement, is_nearer=compared.is_nearer, loaded=loaded
     )
@@ -324,7 +327,7 @@ async def _compared(
     :param updated: nothing may come from the cache.
     :raises _Disagrees: if they disagree.
     """
-    drawn, prompt = await _draw(control, model, probe), _cached_prompt(probe)
+    drawn, prompt = await _draw(control, model, probe, _DRAWN_TOKENS), _cached_prompt(probe)
     if updated and drawn.cached:
         raise _Disagrees(f"{model} continues from a cache of other weights, of {drawn.cached} tokens")
     computed = (await control.score(model, (*prompt, *drawn.tokens)))[len(prompt) - 1 :]
@@ -363,19 +366,9 @@ async def _scores(control: EngineControl, model: str, probe: Probe) -> list[list
     return found
 
 
-def _with_scores(probe: Probe | None, scores: Sequence[Sequence[float]]) -> Probe | None:
-    """Return a probe with other log-probabilities."""
-    if probe is None:
-        return None
-    texts = zip(probe.texts, scores, strict=True)
-    return replace(
-        probe, texts=tuple(replace(text, logprobs=tuple(values), before=()) for text, values in texts)
-    )
-
-
-async def _draw(control: EngineControl, model: str, probe: Probe) -> Drawn:
+async def _draw(control: EngineControl, model: str, probe: Probe, count: int) -> Drawn:
     """Sample after a prompt that no other call shares a cache with."""
-    return await control.draw(model, _cached_prompt(probe), _DRAWN_TOKENS, salt="probe of weights")
+    return await control.draw(model, _cached_prompt(probe), count, salt="probe of weights")
 
 
 def _cached_prompt(probe: Probe) -> tuple[int, ...]:

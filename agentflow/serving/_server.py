@@ -158,7 +158,8 @@ class ModelServer:
                 shutdown=STOP_SECONDS,
                 start_timeout=self._settings.start_seconds,
             )
-            self._publisher = Publisher(self.address, self.key, keeper=self)
+            dtype = None if self._settings.dtype == "auto" else self._settings.dtype
+            self._publisher = Publisher(self.address, self.key, keeper=self, dtype=dtype)
             stack.enter_context(self._naming_failures())
             self._supervisor = Supervisor([spec], name="serving", intensity=RESTARTS, period=RESTART_SECONDS)
             try:

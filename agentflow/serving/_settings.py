@@ -18,6 +18,8 @@ from agentflow.serving._weights import Weights
 from agentflow.settings import Settings
 
 _INSIDE = Path(__file__).parent / "_inside"
+_FEW_CORES = 4
+"""Number of cores of which all compute."""
 _CPU_CONTEXT = 8192
 """Maximum number of tokens that a CPU can handle."""
 
@@ -135,6 +137,8 @@ def command_of(
         options["max-model-len"] = context
     if cpu:
         options["enforce-eager"] = True
+        # With vLLM's 128 tokens, prompts with a common beginning of less share nothing.
+        options["block-size"] = 32
         # A seeded request kills the engine when its prompt is read in chunks.
         options["no-enable-chunked-prefill"] = True
         options["max-num-batched-tokens"] = max(_CPU_CONTEXT, context or 0)
@@ -199,6 +203,9 @@ def environment_of(
     if cpu:
         environment["VLLM_TARGET_DEVICE"] = "cpu"
         environment["VLLM_CPU_KVCACHE_SPACE"] = f"{settings.cache_gib:g}"
+        if (os.cpu_count() or 1) <= _FEW_CORES:
+            # vLLM would leave one to its scheduler, which is half of the machine.
+            environment.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")
     if settings.trains:
         environment["VLLM_SERVER_DEV_MODE"] = "1"
         paths = (str(_INSIDE), environment.get("PYTHONPATH", ""))

@@ -217,7 +217,7 @@ def _weights(
     sunk: Tensor | None = None
     if sinks is not None:
         queries_each = block.end - block.begin
-        sunk = _exact(sinks).unflatten(0, (len(keys), -1)).repeat_interleave(queries_each, 1)[..., None]
+        sunk = _exact(sinks).reshape(len(keys), -1).repeat_interleave(queries_each, 1)[..., None]
     return _softmax(scores, sunk), slope
 
 

@@ -235,12 +235,12 @@ class LocalBackbone:
         """Return the log-probability of each trained token of each row; see `Backbone`."""
         return self._together("_log_probs", self._portable(rows), reference)
 
-    def export(self, folder: Path, *, adapters: bool = False) -> Path:
+    def export(self, folder: Path, *, adapters: bool = False, durable: bool = True) -> Path:
         """Write the model for an engine; see `Backbone`.
 
         :param adapters: write only the adapters, instead of the merged model.
         """
-        return self._together("_export", folder, adapters)
+        return self._together("_export", folder, adapters, durable)
 
     def save(self, folder: Path, position: Mapping[str, object]) -> Path:
         """Write a checkpoint; see `Backbone`."""
@@ -426,7 +426,7 @@ class LocalBackbone:
         else:
             yield self._policy
 
-    def _export(self, folder: Path, adapters: bool) -> Path:
+    def _export(self, folder: Path, adapters: bool, durable: bool) -> Path:
         if adapters:
             weights, write = (
                 adapter_weights(self.model, self._dtype),
@@ -435,7 +435,7 @@ class LocalBackbone:
         else:
             plain = self._policy.plain
             weights = merged_weights(plain, self._dtype)
-            write = partial(write_model, folder, self.folder, plain, self.settings)
+            write = partial(write_model, folder, self.folder, plain, self.settings, durable)
         self._write_together(weights, write)
         return folder
 

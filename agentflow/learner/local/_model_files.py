@@ -212,13 +212,15 @@ def write_model(
     origin: Path,
     plain: Any,  # noqa: ANN401 - transformers' models have no common type that is whole
     settings: PolicySettings,
+    durable: bool,
     weights: Iterable[tuple[str, Tensor]],
 ) -> None:
     """Write weights in the model's format, with the other files of the initial model.
 
+    :param durable: survive a power failure.
     :raises CheckpointError: if it can't be written.
     """
-    with atomic_folder(folder) as place, no_progress_bars(), saving():
+    with atomic_folder(folder, durable=durable) as place, no_progress_bars(), saving():
         plain.save_pretrained(place, state_dict=dict(weights), max_shard_size="4GB")
         # The original configuration: training changed parts of it, such as the attention implementation.
         config: Any = AutoConfig.from_pretrained(origin, trust_remote_code=settings.trust_remote_code)

@@ -139,7 +139,7 @@ class TrinityBackbone:
             "schedule.steps_per_batch=1, or use backbone=local or verl"
         )
 
-    def export(self, folder: Path) -> Path:
+    def export(self, folder: Path, *, durable: bool = True) -> Path:
         """Copy the weights of Trinity's last checkpoint, or the initial ones before the first step.
 
         :raises CheckpointError: if it can't be written.
@@ -154,7 +154,7 @@ class TrinityBackbone:
                 raise TrinityFailure(
                     f"Trinity's checkpoint of step {self._step} is incomplete: {error}"
                 ) from None
-        with atomic_folder(folder) as unfinished:
+        with atomic_folder(folder, durable=durable) as unfinished:
             for path in sorted(weights.iterdir()):
                 if path.is_file():
                     shutil.copy2(path, unfinished / path.name)

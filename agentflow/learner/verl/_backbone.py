@@ -104,13 +104,13 @@ class VerlBackbone:
         cuts = np.cumsum([int(row.trained.sum()) for row in rows])[:-1]
         return np.split(arrays["log_probs"].astype(np.float32), cuts)
 
-    def export(self, folder: Path) -> Path:
+    def export(self, folder: Path, *, durable: bool = True) -> Path:
         """Write the model for an engine.
 
         :raises CheckpointError: if it can't be written.
         """
         self._ask(TrainerRequest(kind="export"))
-        with atomic_folder(folder) as unfinished:
+        with atomic_folder(folder, durable=durable) as unfinished:
             for path in (self._folder / "weights").iterdir():
                 shutil.move(path, unfinished / path.name)
         return folder

@@ -91,7 +91,13 @@ class FakeWeights:
                 self.paused = path == "/pause"
             case "/collective_rpc":
                 self.folder = asked.kwargs["folder"]
-                report = {"dtype": "float32", "tensors": 1, "verified": 1, "stale": [], "missing": []}
+                report: dict[str, object] = {
+                    "dtype": "float32",
+                    "tensors": 1,
+                    "verified": 1,
+                    "stale": [],
+                    "missing": [],
+                }
                 return {"results": [report]}
             case "/update_weight_version":
                 self.version = asked.new_version

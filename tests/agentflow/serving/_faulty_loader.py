@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (safetensors is partially typed, and the base class lies beside vLLM's process only)
 """Extension of vLLM's worker that leaves tensors stale on demand. It runs inside vLLM's process."""
 
 from pathlib import Path

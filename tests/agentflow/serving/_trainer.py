@@ -5,6 +5,7 @@
 
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -26,7 +27,9 @@ class Trainer:
 
     def logprobs(self, tokens: tuple[int, ...]) -> tuple[float, ...]:
         """Return the log-probability of each token but the first."""
-        model = self._model if self._dtype == torch.float32 else deepcopy(self._model).to(self._dtype)
+        model: Any = self._model
+        if self._dtype != torch.float32:
+            model = deepcopy(model).to(self._dtype)
         with torch.no_grad():
             scores = model(torch.tensor([tokens])).logits[0, :-1].float().log_softmax(-1)
         return tuple(scores[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])].tolist())
