@@ -21,7 +21,7 @@ def make_model(
 ) -> Path:
     """Make the model so that it copies before it is trained.
 
-    The head is initialised as a copy of the embeddings, and not tied to them: vLLM on a CPU would keep a stale head. Keys are
+    The head is initialised as a copy of the embeddings, and not tied to them. Keys are
     initialised as queries, so a token attends to similar ones. Outputs are initialised as inverse values, so attended values pass
     through unchanged.
 

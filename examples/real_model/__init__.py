@@ -1,0 +1,1 @@
+"""A real pretrained model, trained on three small tasks."""
