@@ -22,7 +22,7 @@ from tests.agentflow.team._solving import GO_ON, Book, diary_sandbox
 pytestmark = pytest.mark.timeout(900)
 
 TURNS = 3
-BLOCK = 128
+BLOCK = 32
 """Tokens that the engine keeps together."""
 LONG = "Which year is carved over the door of the house by the harbour? " + " ".join(
     f"Room {number} of the house has {number * 7 % 12} windows towards the sea." for number in range(200)
