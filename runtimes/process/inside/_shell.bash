@@ -73,7 +73,8 @@ while { builtin declare -F __agentflow_turn; } >/dev/null 2>&1; do
         set +o
         printf '__agentflow_last=%q\n' "$__agentflow_last"
         # Not those that have ended.
-        { jobs -lr; jobs -ls; } | while IFS= read -r __agentflow_line; do printf '# left: job %s\n' "$__agentflow_line"; done
+        jobs -lr | while IFS= read -r __agentflow_line; do printf '# left: job %s\n' "$__agentflow_line"; done
+        jobs -ls | while IFS= read -r __agentflow_line; do printf '# left: job %s\n' "$__agentflow_line"; done
         printf '%s' "$__agentflow_open"
       } 2>/dev/null >&197
       printf '\0' >&197

@@ -43,7 +43,10 @@ async def test_a_served_model_answers_only_requests_with_its_key(vllm: ModelServ
 @pytest.mark.promise("serving:refuses")
 async def test_an_environment_without_vllm_is_named_in_one_line() -> None:
     settings = ServingSettings(model="x", python=Path(sys.executable))
-    with pytest.raises(ConfigurationError, match="has no vLLM; make an environment"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"has no vLLM; `agentflow serve-model --install cpu` \(or cuda\) installs it",
+    ):
         async with ModelServer(settings):
             pass
 
