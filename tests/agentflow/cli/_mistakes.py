@@ -172,7 +172,7 @@ MISTAKES: Sequence[Case] = (
     Case(("train", "--backbone", "magic"), "invalid choice: 'magic'"),
     Case(("data",), "the following arguments are required: ACTION"),
     Case(("data", "prepare", "--search", "nope.jsonl"), "nope.jsonl: no such file"),
-    Case(("serve-model",), "the following arguments are required: MODEL"),
+    Case(("serve-model",), "name a model: agentflow serve-model MODEL"),
     Case(("serve-model", "x", "port=99999"), "port: input should be less than or equal to 65535"),
     Case(("serve-model", "x", "python=/nowhere/python"), "there is no /nowhere/python; create it"),
     Case(("serve-model", "x", f"python={sys.executable}"), "has no vLLM; `agentflow serve-model --install cpu`"),
