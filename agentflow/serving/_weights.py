@@ -120,7 +120,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
 
 
 class LoadReport(Struct, frozen=True, kw_only=True):
-    """What an engine says about weights that it loaded."""
+    """Report of an engine about weights that it loaded."""
 
     dtype: str
     """Data type that the engine computes in."""
@@ -147,7 +147,7 @@ class Published(Struct, frozen=True, kw_only=True):
     loaded: LoadReport | None = None
     """Comparison of every tensor; `None`: the engine was started without our extension."""
     restarted: str = ""
-    """Why the engine was restarted, during which requests failed; empty: it was not."""
+    """Reason for a restart of the engine, during which requests failed; empty: there was none."""
 
 
 def tolerance_of(trainer: str, engine: str | None) -> Tolerance:
