@@ -175,7 +175,9 @@ MISTAKES: Sequence[Case] = (
     Case(("serve-model",), "name a model: agentflow serve-model MODEL"),
     Case(("serve-model", "x", "port=99999"), "port: input should be less than or equal to 65535"),
     Case(("serve-model", "x", "python=/nowhere/python"), "there is no /nowhere/python; create it"),
-    Case(("serve-model", "x", f"python={sys.executable}"), "has no vLLM; `agentflow serve-model --install cpu`"),
+    Case(
+        ("serve-model", "x", f"python={sys.executable}"), "has no vLLM; `agentflow serve-model --install cpu`"
+    ),
     # The rest
     Case(("ctl",), "the following arguments are required: ACTION"),
     Case(("ctl", "status"), "no run is active in synthesis_results", status=1),

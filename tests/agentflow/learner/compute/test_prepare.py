@@ -3,7 +3,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch, transformers and peft are typed in part.
 
-import os
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.learner.compute import Attention, log_probs, log_probs_by_row, prepare
 from agentflow.learner.compute._tree import TreeMask
 from agentflow.learner.packing import pack
+from tests._real_model import real_model
 from tests.agentflow.learner._models import tiny_model
 from tests.agentflow.learner._packed_rows import plain_row
 
@@ -248,13 +248,11 @@ def test_the_noise_of_large_weights_is_no_fault(kind: str, dtype: torch.dtype) -
     assert model.config.vocab_size == 64
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.promise("learner:tree_check")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_trained_model_follows_trees(dtype: torch.dtype) -> None:
-    folder = os.environ.get("AGENTFLOW_TEST_MODEL")
-    if not folder:
-        pytest.skip("AGENTFLOW_TEST_MODEL names no folder of a model")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(real_model(), dtype=dtype)
     assert prepare(model)
     model.model.layers[7].self_attn = Claiming(model.model.layers[7].self_attn)
     model.set_attn_implementation("sdpa")
