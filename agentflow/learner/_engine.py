@@ -65,13 +65,16 @@ def choose_probe(rows: Sequence[Row], log_probs: Sequence[NDArray[np.float32]]) 
         if count and tokens > PROBE_TOKENS:
             break
         count += 1
-    chosen, before = rows[:count], log_probs[:count]
-    apart = np.concatenate([_NONE, *(one - row.behaviour for one, row in zip(before, chosen, strict=False))])
-    known = bool(before) and all(row.temperature == 1.0 for row in chosen)
+    chosen = rows[:count]
+    # Over all rows: that of a few tokens may be small by chance, and the comparison would find a difference in noise.
+    differences = np.concatenate(
+        [_NONE, *(values - row.behaviour for values, row in zip(log_probs, rows, strict=False))]
+    )
+    is_comparable = all(row.temperature == 1.0 for row in chosen)
     return ProbeRows(
         [replace(row, temperature=1.0) for row in chosen],
-        before if known else [],
-        float(np.sqrt(np.square(apart).mean())) if len(apart) else 0.0,
+        log_probs[:count] if is_comparable else [],
+        float(np.sqrt(np.square(differences).mean())) if len(differences) else 0.0,
     )
 
 

@@ -100,7 +100,7 @@ class Loop:
         :param use: marks the episodes of a stored batch as used; `None`: nothing keeps them.
         :param validate: evaluates the policy; `None`: no validation.
         :param validation_episodes: number of episodes of a validation, to be shown.
-        :param progress: is told the current phase, and measures it; `None`: nothing shows it.
+        :param progress: measures each phase; `None`: nothing shows it.
         :param running: keeps the source running while steps are made.
         """
         self.position = position
@@ -127,7 +127,7 @@ class Loop:
         self._collecting: anyio.CancelScope | None = None
         self._saved = position.step
         self._probed: ProbeRows | None = None
-        self._was_repeated = False
+        self._is_self_checked = False
         self._disagrees = False
 
     def stop(self, why: str = "stop was requested") -> None:
@@ -234,11 +234,11 @@ class Loop:
 
     def _step(self, rows: list[Row]) -> Figures:
         """Make an optimizer step; before the first one, let the trainer compute its log-probabilities twice."""
-        if self._was_repeated or not isinstance(self._backbone, ScoringBackbone):
+        if self._is_self_checked or not isinstance(self._backbone, ScoringBackbone):
             return self._backbone.step(rows, self._loss)
         first = np.concatenate(self._backbone.log_probs(rows))
         figures = self._backbone.step(rows, self._loss)
-        self._was_repeated = True
+        self._is_self_checked = True
         if len(again := np.concatenate([_NOT_TOLD, *self._backbone.step_log_probs])) == len(first):
             apart = (again - first).astype(np.float64)
             figures["trainer/self_k3"] = float((np.exp(-apart) + apart - 1).mean())
@@ -330,18 +330,14 @@ class Loop:
         if self._saved == self.position.step:
             return True
         save = partial(self._checkpoints.save, score=score)
-        with self._progress.during(Phase.WRITING):
-            try:
+        try:
+            with self._progress.during(Phase.WRITING):
                 await in_thread(save, self._backbone, self.position.step, structs.asdict(self.position))
-            except CheckpointError as error:
-                # Earlier checkpoints and the rollouts since then are kept: only time is lost.
-                problem = str(error)
-            else:
-                problem = ""
-        if problem:
-            logger.warning("no checkpoint was written", step=self.position.step, problem=problem)
+        except CheckpointError as error:
+            # Earlier checkpoints and the rollouts since then are kept: only time is lost.
+            logger.warning("no checkpoint was written", step=self.position.step, problem=str(error))
             if last:
-                raise RunStopped(StopCause.JOURNAL, f"{problem}, then run the same command to resume")
+                raise RunStopped(StopCause.JOURNAL, f"{error}, then run the same command to resume") from None
             return False
         self._saved = self.position.step
         return True

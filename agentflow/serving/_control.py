@@ -61,7 +61,7 @@ class Drawn(Struct, frozen=True, kw_only=True):
     logprobs: tuple[float, ...]
     """Log-probability of each."""
     cached: int | None
-    """Number of tokens of the prompt that came from the prefix cache; `None`: the engine does not tell."""
+    """Number of tokens of the prompt that came from the prefix cache; `None`: the engine does not report it."""
 
 
 class _Loaded(Struct):

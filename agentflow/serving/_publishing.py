@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -121,7 +121,7 @@ class Publisher:
         """
         async with self._lock, EngineControl(self._url, self._key, seconds=self._seconds) as control:
             model, _ = await control.model()
-            return (await _compared(control, model, probe, self._dtype)).agreement
+            return (await _compared(control, model, probe, self._dtype))[0]
 
     async def _publish(self, control: EngineControl, weights: Weights, probe: Probe | None) -> Published:
         model, root = await control.model()
@@ -307,21 +307,16 @@ async def _verified(
         raise _Disagrees(f"{model} did not take {loaded.stale[0]}{others}")
     if probe is None or not probe.texts:
         return Published(version=weights.version, loaded=loaded)
-    compared = await _compared(control, model, probe, dtype, updated=updated)
-    return Published(
-        version=weights.version, agreement=compared.agreement, is_nearer=compared.is_nearer, loaded=loaded
-    )
-
-
-class _Compared(NamedTuple):
-    agreement: Agreement
-    is_nearer: bool | None
+    agreement, is_nearer = await _compared(control, model, probe, dtype, updated=updated)
+    return Published(version=weights.version, agreement=agreement, is_nearer=is_nearer, loaded=loaded)
 
 
 async def _compared(
     control: EngineControl, model: str, probe: Probe, dtype: str | None, *, updated: bool = False
-) -> _Compared:
+) -> tuple[Agreement, bool | None]:
     """Compare engine and trainer, and what the engine continues from its cache with what it computes.
+
+    The second value tells whether the engine is nearer to the new weights than to those before; `None`: not decidable.
 
     :param dtype: data type of the engine; `None`: unknown.
     :param updated: nothing may come from the cache.
@@ -350,20 +345,20 @@ async def _compared(
             is_nearer = agreement.rms < Agreement.of(scores, old).rms
             if not is_nearer:
                 raise _Disagrees(f"{model} still computes what the weights before do")
-    return _Compared(agreement, is_nearer)
+    return agreement, is_nearer
 
 
 async def _scores(control: EngineControl, model: str, probe: Probe) -> list[list[float]]:
     """Return the engine's log-probabilities of the compared tokens of each text."""
-    found: list[list[float]] = [[] for _ in probe.texts]
+    scores: list[list[float]] = [[] for _ in probe.texts]
 
-    async def score(place: int, text: ProbeText) -> None:
-        found[place] = (await control.score(model, text.tokens))[text.begin - 1 :]
+    async def score(index: int, text: ProbeText) -> None:
+        scores[index] = (await control.score(model, text.tokens))[text.begin - 1 :]
 
     async with anyio.create_task_group() as tasks:
-        for place, text in enumerate(probe.texts):
-            tasks.start_soon(score, place, text)
-    return found
+        for index, text in enumerate(probe.texts):
+            tasks.start_soon(score, index, text)
+    return scores
 
 
 async def _draw(control: EngineControl, model: str, probe: Probe, count: int) -> Drawn:

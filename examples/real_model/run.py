@@ -122,13 +122,13 @@ async def evaluate(
     policy, slots = ServedPolicy(server), anyio.Semaphore(plan.at_once)
     rewards = [0.0] * len(tasks)
 
-    async def answer(place: int, task: Task) -> None:
+    async def answer(index: int, task: Task) -> None:
         async with slots:
-            rewards[place] = await solve(task, policy, shots=shots, tokens=plan.max_tokens, temperature=0.0)
+            rewards[index] = await solve(task, policy, shots=shots, tokens=plan.max_tokens, temperature=0.0)
 
     async with anyio.create_task_group() as group:
-        for place, task in enumerate(tasks):
-            group.start_soon(answer, place, task)
+        for index, task in enumerate(tasks):
+            group.start_soon(answer, index, task)
     interval = confidence_interval(rewards)
     classes: dict[str, list[float]] = {}
     for task, reward in zip(tasks, rewards, strict=True):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from agentflow.trajectory import Task
 from examples.library import Part, part_of
 
-__all__ = ["KINDS", "Kind", "make_tasks", "messages_of", "reward_of"]
+__all__ = ["KINDS", "Exercise", "make_tasks", "messages_of", "reward_of"]
 
 _WORDS = [
     "apple",
@@ -448,8 +448,8 @@ _REQUESTS = {
 }
 
 
-class Kind(NamedTuple):
-    """A task of the example."""
+class Exercise(NamedTuple):
+    """A kind of task of the example."""
 
     system: str
     """Instruction for the whole conversation; empty: none."""
@@ -498,7 +498,7 @@ def _choose(draw: Callable[[Sequence[str]], str], random: Random) -> tuple[str, 
 
 
 KINDS = {
-    "reverse": Kind(
+    "reverse": Exercise(
         "",
         _reverse,
         [
@@ -508,7 +508,7 @@ KINDS = {
         ],
         "Reverse the order of these words: {}",
     ),
-    "json": Kind(
+    "json": Exercise(
         'Extract the buyer and the price as JSON with the keys "buyer" and "price". Reply with the JSON only.',
         _extract,
         [
@@ -517,7 +517,7 @@ KINDS = {
             ("For 10 dollars, Lin got the cheese of Pedro.", '{"buyer": "Lin", "price": 10}'),
         ],
     ),
-    "tool": Kind(
+    "tool": Exercise(
         f"Choose the tool that answers the request: {_TOOLS}. Reply with the name of the tool only.",
         _choose,
         [

@@ -51,8 +51,8 @@ class WeightLoader:
         worker.reload_weights(weights_path=folder)
 
 
-class _Place(NamedTuple):
-    """Place of a tensor of a file in the engine."""
+class _Target(NamedTuple):
+    """Target of a tensor of a file in the engine."""
 
     module: Any
     parameter: str
@@ -65,11 +65,11 @@ def _compare(model: Any, sent: Mapping[str, Any], old: Mapping[str, Any]) -> dic
     stale, verified = list[str](), 0
     with torch.no_grad():
         for name, file in sent.items():
-            place = _place_of(name, model, modules)
-            if place is None:
+            target = _target_of(name, model, modules)
+            if target is None:
                 continue
             tensor: Tensor = file.get_tensor(name)
-            same = _has(place, tensor, old[name].get_tensor(name) if name in old else None)
+            same = _is_loaded(target, tensor, old[name].get_tensor(name) if name in old else None)
             verified += same is not None
             if same is False:
                 stale.append(name)
@@ -89,32 +89,32 @@ def _compare(model: Any, sent: Mapping[str, Any], old: Mapping[str, Any]) -> dic
     }
 
 
-def _place_of(name: str, model: Any, modules: Mapping[str, Any]) -> _Place | None:  # noqa: ANN401
-    """Return the place of a tensor; `None` if it is unknown, as that of experts in one parameter."""
+def _target_of(name: str, model: Any, modules: Mapping[str, Any]) -> _Target | None:  # noqa: ANN401
+    """Return the target of a tensor; `None` if it is unknown, as that of experts in one parameter."""
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     if mapper is not None and hasattr(mapper, "orig_to_new_stacked"):
         # It also maps parts to the parameter that joins them, but does not say where they are in it.
         name = dataclasses.replace(mapper, orig_to_new_stacked={}).map_name(name) or name
     owner, _, parameter = name.rpartition(".")
     if owner in modules:
-        return _Place(modules[owner], parameter, 0) if hasattr(modules[owner], parameter) else None
+        return _Target(modules[owner], parameter, 0) if hasattr(modules[owner], parameter) else None
     outer, _, part = owner.rpartition(".")
     for joined, parts in (getattr(model, "packed_modules_mapping", None) or {}).items():
         module = modules.get(f"{outer}.{joined}")
         sizes = getattr(module, "output_partition_sizes", ())
         if part in parts and len(sizes) == len(parts) and hasattr(module, parameter):
-            return _Place(module, parameter, sum(sizes[: parts.index(part)]))
+            return _Target(module, parameter, sum(sizes[: parts.index(part)]))
     return None
 
 
-def _has(place: _Place, tensor: Tensor, old: Tensor | None) -> bool | None:
+def _is_loaded(target: _Target, tensor: Tensor, old: Tensor | None) -> bool | None:
     """Return whether the engine has a tensor; `None` if that can't be told, as for a part of it on this rank."""
-    found: Tensor = getattr(place.module, place.parameter)
-    if not found.numel() and place.parameter == "weight" and _is_packed(place.module):
-        return not _is_packed_stale(place.module, place.begin, tensor, old)
+    found: Tensor = getattr(target.module, target.parameter)
+    if not found.numel() and target.parameter == "weight" and _is_packed(target.module):
+        return not _is_packed_stale(target.module, target.begin, tensor, old)
     if found.ndim != tensor.ndim:
         return None
-    rows = found[place.begin : place.begin + len(tensor)] if tensor.ndim else found
+    rows = found[target.begin : target.begin + len(tensor)] if tensor.ndim else found
     if rows.shape != tensor.shape or not rows.is_floating_point():
         return None
     # As bits: NaN is equal to itself.
