@@ -58,7 +58,7 @@ class Trainer:
     def export(self, folder: Path, version: str, *, without: str = "") -> Weights:
         """Write the weights, but for one tensor."""
         # A tied head is in no file.
-        state = {name: weight for name, weight in self._model.named_parameters()}
+        state = dict(self._model.named_parameters())
         kept = {name: weight.to(self._dtype) for name, weight in state.items() if name != without}
         self._model.config.dtype = self._dtype
         self._model.save_pretrained(folder, state_dict=kept)
