@@ -1,10 +1,11 @@
 """One GPU: trees on FlexAttention, a training step, and an engine that takes new weights.
 
-`python benchmarks/gpu.py [--jobs trees,step,engine] [--small] [--check]` prints a table with a baseline for each figure, measured
+`python benchmarks/gpu.py [--jobs trees,head,step,engine] [--small] [--check]` prints a table with a baseline for each figure, measured
 in the same run, and as the last line one JSON object. With `--check` it exits with 1 if a limit is missed.
 
 - `trees`: the error of log-probabilities and gradients of packed rows, as a multiple of the error of the same rows computed one by one;
   the reference has 64 bits.
+- `head`: the last layer of a model of 16 bits, forward and backward, on tensor cores, beside the same layer in 32 bits.
 - `step`: a complete step of the local backbone on packed rows, beside the same rows each alone.
 - `engine`: an update of a running vLLM beside its restart with the same weights, and sleep with wake-up. `--python` names the
   Python of an environment with vLLM for GPUs.
@@ -35,6 +36,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentflow.learner._rows import Row
 from agentflow.learner.compute import log_probs, log_probs_by_row, prepare
+from agentflow.learner.compute._scores import linear_of_16_bits
 from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.packing import pack
@@ -42,7 +44,7 @@ from agentflow.serving import EngineControl, ModelServer, Probe, ProbeText, Serv
 from agentflow.testing import tiny_tokenizer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-JOBS = ("trees", "step", "engine")
+JOBS = ("trees", "head", "step", "engine")
 NOISE = 1.5
 """The largest error of packed rows, as a multiple of that of the same rows one by one."""
 GIB = 2**30
@@ -223,6 +225,38 @@ def step_job(size: Workload, _: argparse.Namespace) -> dict[str, float]:
     return figures
 
 
+def head_job(size: Workload, _: argparse.Namespace) -> dict[str, float]:
+    """Seconds of a head whose inputs have 16 bits and whose results have 32, with and without tensor cores."""
+    torch.manual_seed(0)
+    shapes = ((16 * size.question, size.hidden), (size.words, size.hidden))
+    inputs, weight = (
+        torch.randn(shape, device=DEVICE).bfloat16().float().requires_grad_() for shape in shapes
+    )
+    seconds: dict[str, float] = {}
+    results: dict[str, torch.Tensor] = {}
+    layers: dict[str, Callable[..., torch.Tensor]] = {
+        "plain": nn.functional.linear,
+        "tensor_cores": linear_of_16_bits,
+    }
+    for name, linear in layers.items():
+        found: list[float] = []
+        for _again in range(6):
+            synchronize()
+            begun = time.perf_counter()
+            results[name] = linear(inputs, weight, None)
+            results[name].sum().backward()
+            synchronize()
+            found.append(time.perf_counter() - begun)
+        seconds[name] = min(found[1:])
+    error = float((results["tensor_cores"] - results["plain"]).abs().max() / results["plain"].abs().max())
+    ratio = seconds["plain"] / seconds["tensor_cores"]
+    print(
+        f"head of {size.words} words on {len(inputs)} tokens: {seconds['tensor_cores'] * 1e3:.1f} ms on tensor cores, "
+        f"{seconds['plain'] * 1e3:.1f} ms in 32 bits: {ratio:.2f} x; results differ by {error:.1e} of the largest"
+    )
+    return {"head_seconds": seconds["tensor_cores"], "head_speedup": ratio, "head_error": error}
+
+
 def synchronize() -> None:
     """Wait for the device."""
     if DEVICE == "cuda":
@@ -379,6 +413,7 @@ def main() -> int:
     figures: dict[str, float] = {}
     for job, run, size in (
         ("trees", trees_job, EXACT),
+        ("head", head_job, LARGE),
         ("step", step_job, LARGE),
         ("engine", engine_job, LARGE),
     ):
