@@ -6,6 +6,7 @@ and as the last line one JSON object; with `--check` it exits with 1 if a limit 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -77,25 +78,37 @@ async def plain_server(model: Path, log: Path) -> AsyncGenerator[str]:
     """Run vLLM's own server with its defaults; yield its URL when it answers."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--dtype", "float32"]
+    command = [
+        str(PYTHON),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--dtype",
+        "float32",
+    ]
     command += ["--served-model-name", "policy", "--port", str(port), "--max-model-len", "2048"]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with log.open("w") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        async with aiohttp.ClientSession() as session:
-            while process.poll() is None:
+        process = await anyio.open_process(
+            command, env=environment, stdin=None, stdout=output, stderr=subprocess.STDOUT
+        )
+    async with process, aiohttp.ClientSession() as session:
+        try:
+            while process.returncode is None:
                 try:
                     async with session.get(f"http://127.0.0.1:{port}/health"):
                         break
                 except aiohttp.ClientConnectionError:
                     await anyio.sleep(0.2)
-        if process.poll() is not None:
-            sys.exit(f"vLLM's own server ended:\n{log.read_text()[-2000:]}")
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.terminate()
-        process.wait()
+            if process.returncode is not None:
+                sys.exit(f"vLLM's own server ended:\n{(await anyio.Path(log).read_text())[-2000:]}")
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            with anyio.CancelScope(shield=True):
+                await process.wait()
 
 
 async def measure(model: Path, scratch: Path) -> dict[str, float]:

@@ -12,7 +12,7 @@ together at its peak, and the reward of the first and last step. The first step 
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportMissingImports=false, reportUnknownParameterType=false, reportMissingTypeStubs=false, reportUntypedBaseClass=false
 # TRL is in an environment of its own.
 
 import argparse
