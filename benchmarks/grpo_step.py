@@ -63,7 +63,7 @@ def make_prompts(model: Path, shape: Shape, count: int) -> list[list[dict[str, s
     tokenizer = AutoTokenizer.from_pretrained(model)
 
     def conversation(words: list[str]) -> list[dict[str, str]]:
-        return [{"role": "user", "content": "Repeat these words, as often as you like: " + " ".join(words)}]
+        return [{"role": "user", "content": " ".join(["Repeat these words, as often as you like:", *words])}]
 
     def length(words: list[str]) -> int:
         rendered: Any = tokenizer.apply_chat_template(

@@ -40,7 +40,9 @@ class PolicySettings(Section):
     gradient_checkpointing: bool | None = None
     """Recompute activations in the backward pass: a third slower, far less memory; `None`: on GPUs."""
     token_budget: int = Field(default=16_384, ge=1)
-    """Maximum number of distinct tokens of a micro-batch. It changes memory and speed, never the result."""
+    """Maximum number of distinct tokens of a micro-batch. It changes memory and speed, never the result. On a CPU, micro-batches have
+    about 1,024 tokens unless that would cut trees.
+    """
     deterministic: bool | None = None
     """Use only deterministic kernels; `None`: on a CPU, where it costs nothing."""
     threads: int | None = Field(default=None, ge=1)

@@ -52,6 +52,10 @@ class RealModelPlan(Settings):
     """Maximum number of tokens of an answer."""
     at_once: int = Field(default=64, ge=1)
     """Maximum number of concurrent episodes."""
+    demonstrations: dict[str, int] = Field(default_factory=dict[str, int])
+    """Number of training tasks by task whose right answers are shown first, by supervised fine-tuning; none if it is not named."""
+    teaching_rate: float = Field(default=2e-5, gt=0)
+    """Learning rate of the supervised fine-tuning."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of the trainer; `None`: torch's default."""
     steps: int | None = Field(default=None, ge=1)
@@ -86,6 +90,8 @@ class TaskFigures(Struct, frozen=True, kw_only=True):
     """The original model without examples in the prompt."""
     before: Accuracy
     """The original model."""
+    fine_tuned: Accuracy | None
+    """The model after supervised fine-tuning; `None`: no demonstrations."""
     after: Accuracy
     """The trained model."""
     steps: int
@@ -154,6 +160,13 @@ async def run_task(
     before = await evaluate(server, held_out, plan)
     print(f"{kind}: {_shown(before)} ({_shown(without)} without examples)", flush=True)
 
+    fine_tuned = None
+    if shown := make_tasks(kind, "train", plan.train, seed)[: plan.demonstrations.get(kind, 0)]:
+        start = await anyio.to_thread.run_sync(teach, shown, start, folder / f"{kind}_fine_tuned", plan, seed)
+        await server.publish(Weights(folder=start, version="fine-tuned"))
+        fine_tuned = await evaluate(server, held_out, plan)
+        print(f"{kind}: {_shown(fine_tuned)} after {len(shown)} demonstrations", flush=True)
+
     async def answer(task: Task, policy: ChatPolicy) -> float:
         return await solve(task, policy, tokens=plan.max_tokens)
 
@@ -178,11 +191,43 @@ async def run_task(
         task=kind,
         without_examples=without,
         before=before,
+        fine_tuned=fine_tuned,
         after=after,
         steps=int(outcome["steps"]),
         seconds=curve[-1][0] if curve else 0.0,
         curve=curve,
     )
+
+
+def teach(shown: Sequence[Task], start: Path, taught: Path, plan: RealModelPlan, seed: int) -> Path:
+    """Fine-tune on the right answers, eight at a time, each once; return the folder of the model."""
+    # These import torch.
+    from transformers import AutoTokenizer
+
+    from agentflow.learner.local import (
+        FineTuneSettings,
+        LocalBackbone,
+        OptimizerSettings,
+        PolicySettings,
+        fine_tune,
+        lessons_of,
+    )
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(start)
+    policy = PolicySettings(model=str(start), dtype=plan.dtype, seed=seed, threads=plan.threads)
+    backbone = LocalBackbone(policy, OptimizerSettings(learning_rate=plan.teaching_rate, weight_decay=0.0))
+    try:
+        conversations = [
+            # The examples in the prompt are context.
+            lessons_of([*messages_of(task), {"role": "assistant", "content": task.references[0]}], tokenizer)[
+                -1:
+            ]
+            for task in shown
+        ]
+        fine_tune(backbone, conversations, FineTuneSettings(epochs=1, batch_size=8, seed=seed))
+        return backbone.export(taught)
+    finally:
+        backbone.close()
 
 
 async def run(plan: RealModelPlan, folder: Path, seed: int) -> RealModelFigures:
@@ -211,12 +256,16 @@ async def run(plan: RealModelPlan, folder: Path, seed: int) -> RealModelFigures:
 
 def table_of(figures: RealModelFigures) -> str:
     """Return a Markdown table."""
-    lines = ["| task | without examples | before | after | steps | minutes |", "| --- |" + " --- |" * 5]
+    stages = "without examples | before | fine-tuned | trained"
+    lines = [f"| task | {stages} | steps | minutes |", "| --- |" + " --- |" * 6]
     for each in figures.tasks:
-        shown = (_shown(accuracy) for accuracy in (each.without_examples, each.before, each.after))
+        shown = (
+            "" if accuracy is None else _shown(accuracy)
+            for accuracy in (each.without_examples, each.before, each.fine_tuned, each.after)
+        )
         lines.append(f"| {each.task} | {' | '.join(shown)} | {each.steps} | {each.seconds / 60:.1f} |")
         lines += [
-            f"| {each.task}: {name} | | {each.before.by_class[name]:.1%} | {share:.1%} | | |"
+            f"| {each.task}: {name} | | {each.before.by_class[name]:.1%} | {_class_share(each.fine_tuned, name)} | {share:.1%} | | |"
             for name, share in each.after.by_class.items()
         ]
     return "\n".join(lines)
@@ -256,6 +305,10 @@ def _curve(metrics: Path) -> list[tuple[float, float]]:
         if (reward := line.get("reward/mean")) is not None:
             curve.append((seconds, reward))
     return curve
+
+
+def _class_share(accuracy: Accuracy | None, name: str) -> str:
+    return "" if accuracy is None else f"{accuracy.by_class[name]:.1%}"
 
 
 def _shown(accuracy: Accuracy) -> str:

@@ -18,6 +18,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.learner._backbone import with_proximal, with_reference
 from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
+from agentflow.learner.local._backbone import micro_batches
 from agentflow.learner.local._fine_tune import Lesson, lesson_rows
 from agentflow.learner.losses import LossSettings
 from tests.agentflow.learner._models import save_tiny_model
@@ -63,6 +64,27 @@ def test_micro_batches_do_not_change_a_step(tiny: Path, again: bool) -> None:
     assert other["step/batches"] > 4
     assert other["step/loss"] == pytest.approx(one["step/loss"], rel=1e-5)
     assert apart(whole, cut, rows) < 1e-4
+
+
+def test_micro_batches_are_small_on_a_cpu_unless_that_would_cut_trees() -> None:
+    def row_of(*tokens: int) -> Row:
+        ids = np.array(tokens, np.int32)
+        trained = np.arange(len(ids)) > 0
+        values = np.zeros(len(ids) - 1, np.float32)
+        return Row(
+            ids=ids,
+            trained=trained,
+            behaviour=values,
+            advantages=values,
+            weights=values.astype(np.float64),
+            units=np.zeros(len(values), np.int32),
+        )
+
+    alone = [row_of(*range(number * 200, number * 200 + 200)) for number in range(20)]
+    assert [len(each) for each in micro_batches(alone, 16_384)] == [4000]
+    assert [len(each) for each in micro_batches(alone, 16_384, prefer_small=True)] == [1000] * 4
+    forked = [row_of(*range(900), *range(number * 100, number * 100 + 100)) for number in range(10, 20)]
+    assert [len(each) for each in micro_batches(forked, 16_384, prefer_small=True)] == [1900]
 
 
 def test_a_row_longer_than_the_budget_is_a_batch_of_its_own(tiny: Path) -> None:
