@@ -2,7 +2,7 @@
 # (transformers is partially typed)
 """From a scripted teacher to a fine-tuned model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from agentflow.trajectory import Task
 from examples.library.example import Example, Messages
 from examples.library.plan import ExamplePlan
 
-__all__ = ["Demonstration", "demonstrate", "make_and_fine_tune"]
+__all__ = ["Demonstration", "demonstrate", "fine_tune_on", "make_and_fine_tune"]
 
 _REPORTS = 100
 
@@ -85,6 +85,34 @@ def make_and_fine_tune(
 
     try:
         fine_tune(backbone, [_lessons(tokenizer, each) for each in shown], settings, watch=watch)
+        return backbone.export(tuned)
+    finally:
+        backbone.close()
+
+
+def fine_tune_on(
+    chats: Sequence[Messages], policy: Mapping[str, object], tuned: Path, learning_rate: float
+) -> Path:
+    """Fine-tune a model on the last message of each chat, eight at a time, each once; return the folder it is written to."""
+    # These import torch.
+    from transformers import AutoTokenizer
+
+    from agentflow.learner.local import (
+        FineTuneSettings,
+        LocalBackbone,
+        OptimizerSettings,
+        PolicySettings,
+        fine_tune,
+        lessons_of,
+    )
+
+    settings = PolicySettings.model_validate(policy)
+    tokenizer = AutoTokenizer.from_pretrained(settings.model)
+    # The examples in the prompt are context.
+    conversations = [lessons_of(chat, tokenizer)[-1:] for chat in chats]
+    backbone = LocalBackbone(settings, OptimizerSettings(learning_rate=learning_rate, weight_decay=0.0))
+    try:
+        fine_tune(backbone, conversations, FineTuneSettings(epochs=1, batch_size=8, seed=settings.seed))
         return backbone.export(tuned)
     finally:
         backbone.close()

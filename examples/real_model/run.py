@@ -26,6 +26,7 @@ from agentflow.trajectory import Task
 from agentflow.tuner import atune
 from examples.library import ChatPolicy, chat
 from examples.library.clients import ServedPolicy
+from examples.library.teaching import fine_tune_on
 from examples.real_model.tasks import KINDS, make_tasks, messages_of, reward_of
 
 __all__ = ["RealModelPlan", "main", "solve"]
@@ -162,7 +163,10 @@ async def run_task(
 
     fine_tuned = None
     if shown := make_tasks(kind, "train", plan.train, seed)[: plan.demonstrations.get(kind, 0)]:
-        start = await anyio.to_thread.run_sync(teach, shown, start, folder / f"{kind}_fine_tuned", plan, seed)
+        chats = [[*messages_of(task), {"role": "assistant", "content": task.references[0]}] for task in shown]
+        policy = {"model": str(start), "dtype": plan.dtype, "seed": seed, "threads": plan.threads}
+        tuned = folder / f"{kind}_fine_tuned"
+        start = await anyio.to_thread.run_sync(fine_tune_on, chats, policy, tuned, plan.teaching_rate)
         await server.publish(Weights(folder=start, version="fine-tuned"))
         fine_tuned = await evaluate(server, held_out, plan)
         print(f"{kind}: {_shown(fine_tuned)} after {len(shown)} demonstrations", flush=True)
@@ -197,37 +201,6 @@ async def run_task(
         seconds=curve[-1][0] if curve else 0.0,
         curve=curve,
     )
-
-
-def teach(shown: Sequence[Task], start: Path, taught: Path, plan: RealModelPlan, seed: int) -> Path:
-    """Fine-tune on the right answers, eight at a time, each once; return the folder of the model."""
-    # These import torch.
-    from transformers import AutoTokenizer
-
-    from agentflow.learner.local import (
-        FineTuneSettings,
-        LocalBackbone,
-        OptimizerSettings,
-        PolicySettings,
-        fine_tune,
-        lessons_of,
-    )
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(start)
-    policy = PolicySettings(model=str(start), dtype=plan.dtype, seed=seed, threads=plan.threads)
-    backbone = LocalBackbone(policy, OptimizerSettings(learning_rate=plan.teaching_rate, weight_decay=0.0))
-    try:
-        conversations = [
-            # The examples in the prompt are context.
-            lessons_of([*messages_of(task), {"role": "assistant", "content": task.references[0]}], tokenizer)[
-                -1:
-            ]
-            for task in shown
-        ]
-        fine_tune(backbone, conversations, FineTuneSettings(epochs=1, batch_size=8, seed=seed))
-        return backbone.export(taught)
-    finally:
-        backbone.close()
 
 
 async def run(plan: RealModelPlan, folder: Path, seed: int) -> RealModelFigures:

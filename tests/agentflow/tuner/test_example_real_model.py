@@ -78,10 +78,12 @@ async def test_a_real_model_answers_under_a_schema_and_is_trained_for_two_steps(
             "tune.schedule.tasks_per_step=2",
             "tune.schedule.episodes_per_task=4",
             "threads=1",
+            'demonstrations={"json": 8}',
         ]
         plan = load_settings(RealModelPlan, HERE / "settings.yaml", overrides)
         figures = await run_task("json", smollm2, real_model(), plan, tmp_path, seed=3)
     assert (figures.task, figures.steps) == ("json", 2)
+    assert figures.fine_tuned is not None
     lines = read_figures(tmp_path / "json" / METRICS)
     updates = [line for line in lines if line.get("publish/verified_share") is not None]
     assert updates, "at least one step changed the weights"
