@@ -327,12 +327,12 @@ async def _compared(
         raise _Disagrees(f"{model} continues from a cache of other weights, of {drawn.cached} tokens")
     computed = (await control.score(model, (*prompt, *drawn.tokens)))[len(prompt) - 1 :]
     cache = Agreement.of(drawn.logprobs, computed)
-    if not cache.is_within(tolerance_of(dtype or probe.dtype, dtype)):
+    if not cache.is_within(tolerance_of(dtype or probe.dtype, dtype, probe.noise)):
         raise _Disagrees(f"{model} continues from a cache of other weights, off by {cache.rms:.2g} nats")
     scores = [value for values in await _scores(control, model, probe) for value in values]
     trainer = [value for text in probe.texts for value in text.logprobs]
     agreement = Agreement.of(scores, trainer)
-    if not agreement.is_within(tolerance_of(probe.dtype, dtype)):
+    if not agreement.is_within(tolerance_of(probe.dtype, dtype, probe.noise)):
         raise _Disagrees(
             f"{model} and the trainer differ by {agreement.rms:.2g} nats (root mean square, {agreement.tokens} tokens): "
             "its weights are not the new ones"

@@ -35,6 +35,8 @@ TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
 )
 """Tolerances by data type: of the trainer or of the engine, whichever is wider. The largest difference has none: single tokens
 differ by up to 0.5 nats in bfloat16."""
+_NOISES = 3.0
+"""Multiple of the differences before an update that is tolerated after it."""
 _SIGMAS = 4.0
 """Allowance for the sampling error of a figure over few tokens, in standard errors."""
 
@@ -150,10 +152,15 @@ class Published(Struct, frozen=True, kw_only=True):
     """Reason for a restart of the engine, during which requests failed; empty: there was none."""
 
 
-def tolerance_of(trainer: str, engine: str | None) -> Tolerance:
-    """Return the wider tolerance of two data types; that of an unknown one is bfloat16's. See docs/serving.md."""
+def tolerance_of(trainer: str, engine: str | None, noise: float = 0.0) -> Tolerance:
+    """Return the wider tolerance of two data types; that of an unknown one is bfloat16's. See docs/serving.md.
+
+    :param noise: root mean square of the differences before an update, which widens the tolerance after it: on some processors
+        bfloat16 is rounder than on others.
+    """
     widest = TOLERANCES["bfloat16"]
-    return max(TOLERANCES.get(dtype or "", widest) for dtype in (trainer, engine))
+    tolerance = max(TOLERANCES.get(dtype or "", widest) for dtype in (trainer, engine))
+    return tolerance._replace(rms=max(tolerance.rms, _NOISES * noise))
 
 
 def check_folder(folder: Path, before: Path) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from agentflow.errors import ConfigurationError, ModelFailure, RunStopped
 from agentflow.models import Accounts, Call, Message, Sampling, TextPart, make_model
 from agentflow.serving import (
+    TOLERANCES,
     ModelServer,
     Published,
     Publisher,
@@ -20,6 +21,7 @@ from agentflow.serving import (
     WeightsFailure,
 )
 from agentflow.serving._control import EngineControl
+from agentflow.serving._weights import tolerance_of
 from tests._vllm import as_it_was, settings_of
 from tests.agentflow.serving._trainer import Trainer, arbitrary_tokens
 
@@ -296,3 +298,9 @@ async def test_weights_that_lack_a_layer_are_refused_before_any_change(
         with pytest.raises(ConfigurationError, match=r"layers\.1\.mlp\.down_proj\.weight is missing; export"):
             await vllm.publish(weights)
         assert (await vllm.check(Trainer(folder).probe())).largest <= NEAR
+
+
+def test_differences_before_an_update_widen_the_tolerance_after_it() -> None:
+    assert tolerance_of("float32", "bfloat16", noise=0.15).rms == pytest.approx(0.45)
+    assert tolerance_of("float32", "bfloat16", noise=0.01) == TOLERANCES["bfloat16"]
+    assert tolerance_of("float32", "float32", noise=1e-5) == TOLERANCES["float32"]
