@@ -121,7 +121,7 @@ class Loop:
         self._validates_first = validates_first
         self._validation_episodes = validation_episodes
         self._progress = progress or TrainProgress(schedule.steps)
-        self._signal = SignalWatch(loss)
+        self._signal = SignalWatch()
         self._running = running
         self._stopped: RunStopped | None = None
         self._collecting: anyio.CancelScope | None = None

@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from agentflow.learner._groups import Batch
-from agentflow.learner.losses import LossSettings
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Task
 
@@ -65,9 +64,7 @@ def signal_figures(batch: Batch) -> dict[str, float]:
 class SignalWatch:
     """Logs advice once when most groups, or all of a class, have had equal rewards for several steps."""
 
-    def __init__(self, loss: LossSettings) -> None:
-        # Otherwise, equal rewards of a group are a signal, too.
-        self._compares_groups = loss.baseline in ("group", "leave_one_out")
+    def __init__(self) -> None:
         self._flat_steps = 0
         self._advised = False
         self._flat_steps_of: Counter[str] = Counter()
@@ -76,7 +73,7 @@ class SignalWatch:
     def add(self, batch: Batch) -> None:
         """Take the outcomes of a step into account."""
         outcomes = _outcomes(batch)
-        if not outcomes or not self._compares_groups:
+        if not outcomes:
             return
         is_flat = fmean(outcome.is_flat for outcome in outcomes) > SHARE
         self._flat_steps = self._flat_steps + 1 if is_flat else 0
@@ -111,8 +108,8 @@ class SignalWatch:
                     task_class=name or "none",
                     step=step,
                     reward=round(_mean(own), 4),
-                    advice="set loss.baseline=batch, show an example of it in the prompt, raise its share of the tasks, or use "
-                    "larger groups",
+                    advice="fine-tune on a few right answers first, show an example of it in the prompt, raise its share of the "
+                    "tasks, or use larger groups",
                 )
 
 

@@ -44,13 +44,10 @@ class LossSettings(Section):
     name: str = "flow_grpo"
     """The loss: flow_grpo, grpo, dapo, dr_grpo, gspo, cispo, reinforce, cross_entropy, or a registered one."""
 
-    baseline: Literal["group", "leave_one_out", "batch", "none"] = "group"
-    """Baseline of the rewards: the mean of the task's group, of the other episodes in it, of all episodes of the step, or none.
-
-    With `batch`, a task that the policy never solves still has a negative advantage, so its wrong answers become less likely.
-    """
+    baseline: Literal["group", "leave_one_out", "none"] = "group"
+    """Baseline of the rewards: the mean of the task's group, the mean of the other episodes in it, or none."""
     divide_by_std: bool = True
-    """Divide advantages by the standard deviation of the rewards that are compared."""
+    """Divide advantages by the standard deviation of the group's rewards."""
     filter_groups: bool = False
     """Leave out groups whose rewards are all equal, also from every mean."""
     train_cut: bool = True
@@ -112,8 +109,6 @@ class LossSettings(Section):
             raise ValueError(
                 f"{self.name} needs length_scale: the constant divisor of sums, the maximum number of tokens of a call"
             )
-        if self.baseline == "batch" and self.filter_groups:
-            raise ValueError("filter_groups leaves out what baseline=batch learns from; set it to false")
         if self.overlong_limit is not None and self.overlong_buffer > self.overlong_limit:
             raise ValueError("overlong_buffer is larger than overlong_limit; make it smaller")
         return self

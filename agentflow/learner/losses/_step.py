@@ -1,6 +1,6 @@
 """Turn the samples of a step into rows with advantages and weights, and account for every token left out.
 
-Advantages are rewards compared within the group of a task, or within the step.
+Advantages are rewards compared within the group of a task.
 """
 
 from collections.abc import Sequence
@@ -221,14 +221,14 @@ def _refuse_unusable(samples: Sequence[Sample], settings: LossSettings) -> None:
 def advantages_of(samples: Sequence[Sample], settings: LossSettings) -> NDArray[np.float64]:
     """Return the advantage of each episode, which counts as often as its multiplicity, however many turns it has.
 
-    The advantages of equal rewards that are compared are 0. See docs/losses.md.
+    The advantages of a group of one, or with equal rewards, are 0. See docs/losses.md.
     """
     rewards = shaped_rewards(samples, settings)
     if settings.baseline == "none":
         return rewards
     counts = np.array([sample.multiplicity for sample in samples], np.float64)
     advantages = np.zeros(len(samples))
-    for group in _compared(samples, settings):
+    for group in _groups(samples):
         advantages[group] = _within(rewards[group], counts[group], settings)
     return advantages
 
@@ -236,11 +236,11 @@ def advantages_of(samples: Sequence[Sample], settings: LossSettings) -> NDArray[
 def call_advantages(samples: Sequence[Sample], settings: LossSettings) -> list[NDArray[np.float64]]:
     """Return the advantage of each call of each episode: that of the episode, and of the turn rewards from the call on.
 
-    Turn rewards are compared with all turn rewards of the group (or the step), and summed over the call and those after it. See docs/losses.md.
+    Turn rewards are compared with all turn rewards of the group, and summed over the call and those after it. See docs/losses.md.
     """
     whole = advantages_of(samples, settings)
     found = [np.full(len(sample.calls), whole[place]) for place, sample in enumerate(samples)]
-    for group in _compared(samples, settings):
+    for group in _groups(samples):
         if not any(any(samples[place].turn_rewards) for place in group):
             continue
         turns = [
@@ -292,11 +292,6 @@ def _groups(samples: Sequence[Sample]) -> list[list[int]]:
     for position, sample in enumerate(samples):
         groups.setdefault(sample.task, []).append(position)
     return list(groups.values())
-
-
-def _compared(samples: Sequence[Sample], settings: LossSettings) -> list[list[int]]:
-    """Return the episodes whose rewards are compared with each other."""
-    return [list(range(len(samples)))] if settings.baseline == "batch" else _groups(samples)
 
 
 def _within(

@@ -11,7 +11,6 @@ from agentflow.learner import Batch, EpisodeResult, Group, Sample
 from agentflow.learner._groups import ReplacedGroup
 from agentflow.learner._progress import TrainProgress
 from agentflow.learner._signal import SignalWatch, class_of, signal_figures
-from agentflow.learner.losses import LossSettings
 from agentflow.runs import Phase
 from agentflow.trajectory import Task
 from tests.agentflow.tuner._tuning import ask_text, some_tasks, tuned
@@ -130,7 +129,7 @@ def batch_of(step: int, groups: Mapping[str, tuple[float, float]], *replaced: Re
 def test_groups_without_signal_for_five_steps_are_reported_once_with_advice(
     reward: float, advice: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = SignalWatch(LossSettings())
+    watch = SignalWatch()
     for step in range(4):
         watch.add(batch_of(step, {"": (reward, reward)}))
     watch.add(batch_of(4, {"": (0.0, 1.0)}))
@@ -146,26 +145,16 @@ def test_groups_without_signal_for_five_steps_are_reported_once_with_advice(
 def test_a_class_that_dies_out_while_others_learn_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watch = SignalWatch(LossSettings())
+    watch = SignalWatch()
     for step in range(10):
         watch.add(batch_of(step, {"maths": (0.0, 1.0), "solved": (1.0, 1.0), "tools": (0.0, 0.0)}))
     assert caplog.text.count("a class of tasks gives no signal") == 1
     assert "tools" in caplog.text
-    watch = SignalWatch(LossSettings())
+    watch = SignalWatch()
     caplog.clear()
     for step in range(10):
         watch.add(batch_of(step, {"maths": (0.0, 1.0)}, ReplacedGroup("tools", 0.0)))
     assert "tools" in caplog.text, "groups that were replaced count, too"
-
-
-@pytest.mark.promise("training:signal")
-def test_equal_groups_are_no_warning_if_the_whole_step_is_the_baseline(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    watch = SignalWatch(LossSettings(baseline="batch"))
-    for step in range(10):
-        watch.add(batch_of(step, {"maths": (1.0, 1.0), "tools": (0.0, 0.0)}))
-    assert not caplog.records
 
 
 @pytest.mark.promise("training:signal")

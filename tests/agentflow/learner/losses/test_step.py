@@ -10,10 +10,9 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from msgspec import structs
 
-from agentflow.errors import ConfigurationError, LossFailure
+from agentflow.errors import LossFailure
 from agentflow.learner import Sample
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of, step_rows
-from agentflow.learner.losses._step import call_advantages
 from agentflow.trajectory import Tokens
 from tests.agentflow.learner.losses._cases import SETTINGS, Table, episodes, with_policies
 
@@ -48,24 +47,6 @@ def test_leave_one_out_compares_an_episode_with_the_others() -> None:
     samples = [_sample(0.0), _sample(1.0), _sample(5.0)]
     assert advantages_of(samples, LossSettings(name="reinforce")) == pytest.approx([-3.0, -1.5, 4.5])
     assert advantages_of(samples, LossSettings(baseline="none")).tolist() == [0.0, 1.0, 5.0]
-
-
-@pytest.mark.promise("losses:advantages")
-def test_a_task_never_solved_has_a_negative_advantage_if_the_step_is_the_baseline() -> None:
-    samples = [_sample(0.0, name="1"), _sample(0.0, name="2"), _sample(1.0, task="u"), _sample(1.0, task="v")]
-    settings = LossSettings(baseline="batch", divide_by_std=False)
-    assert advantages_of(samples, settings).tolist() == [-0.5, -0.5, 0.5, 0.5]
-    assert advantages_of(samples, LossSettings()).tolist() == [0.0] * 4
-    assert advantages_of(samples[:2], settings).tolist() == [0.0] * 2
-    turns = [structs.replace(sample, turn_rewards=(sample.reward,)) for sample in samples]
-    assert [advantages.tolist() for advantages in call_advantages(turns, settings)] == [
-        [-1.0],
-        [-1.0],
-        [1.0],
-        [1.0],
-    ]
-    with pytest.raises(ConfigurationError, match="set it to false"):
-        LossSettings(name="dapo", baseline="batch")
 
 
 @pytest.mark.promise("losses:advantages")
