@@ -150,6 +150,8 @@ def test_a_launch_removes_the_temporary_folders_of_a_killed_one_and_no_others(
         abandoned = worker_folders(temporary)
         assert len(abandoned) == 2
         with launched(tmp_path, url, command) as process:
+            # The killed workers may still hold the seeds, so holders alone don't tell that the new ones have begun.
+            wait_for(lambda: len(worker_folders(temporary) - abandoned) == 2)
             wait_for(lambda: worker_folders(temporary).isdisjoint(abandoned))
             Shared(url).wait_for_holders(process, 2)
             kept = worker_folders(temporary)
