@@ -41,20 +41,20 @@ FLOORS = {"60x60": 1.0, "400x60": 1.5}
 SAMPLING = ("generate", "continuous")
 
 
-class Shape(NamedTuple):
+class Lengths(NamedTuple):
     """Lengths in tokens."""
 
     prompt: int
     answer: int
 
     @classmethod
-    def of(cls, text: str) -> "Shape":
+    def of(cls, text: str) -> "Lengths":
         """Read `60x60`."""
         prompt, answer = text.split("x")
         return cls(int(prompt), int(answer))
 
 
-def make_prompts(model: Path, shape: Shape, count: int) -> list[list[dict[str, str]]]:
+def make_prompts(model: Path, shape: Lengths, count: int) -> list[list[dict[str, str]]]:
     """Return conversations of exactly so many tokens: words to be repeated, the same ones as often as needed."""
     from transformers import AutoTokenizer
 
@@ -87,7 +87,7 @@ def reward_of(answer: str, prompt: str) -> float:
     return fmean(word in known for word in words) if words else 0.0
 
 
-def train_ours(model: Path, prompts: list[Any], shape: Shape, steps: int, folder: Path) -> dict[str, Any]:
+def train_ours(model: Path, prompts: list[Any], shape: Lengths, steps: int, folder: Path) -> dict[str, Any]:
     """Train with the defaults of `tune`, apart from what both sides share."""
     import anyio
 
@@ -131,12 +131,45 @@ def train_ours(model: Path, prompts: list[Any], shape: Shape, steps: int, folder
     }
 
 
+def trl_settings(lengths: Lengths, steps: int, folder: Path, sampling: str, rows: int) -> Any:  # noqa: ANN401 - a type of TRL
+    """Return the settings that make TRL compute what we do."""
+    from trl import GRPOConfig
+
+    return GRPOConfig(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=TASKS * GROUP // rows,
+        num_generations=GROUP,
+        max_completion_length=lengths.answer,
+        use_transformers_continuous_batching=sampling == "continuous",
+        learning_rate=LEARNING_RATE,
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
+        lr_scheduler_type="constant",
+        loss_type="grpo",
+        beta=0.0,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        shuffle_dataset=False,
+        gradient_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        model_init_kwargs={"dtype": "float32"},
+    )
+
+
 def train_trl(
-    model: Path, prompts: list[Any], shape: Shape, steps: int, folder: Path, sampling: str, rows: int
+    model: Path, prompts: list[Any], shape: Lengths, steps: int, folder: Path, sampling: str, rows: int
 ) -> dict[str, Any]:
     """Train with TRL."""
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     figures: dict[str, list[float]] = {"rewards": [], "tokens": [], "rollout": [], "step": [], "publish": []}
 
@@ -160,37 +193,10 @@ def train_trl(
             figures["rollout"].append(time.perf_counter() - began)
             return result
 
-    settings = GRPOConfig(
-        output_dir=str(folder),
-        max_steps=steps,
-        per_device_train_batch_size=rows,
-        gradient_accumulation_steps=TASKS * GROUP // rows,
-        num_generations=GROUP,
-        max_completion_length=shape.answer,
-        use_transformers_continuous_batching=sampling == "continuous",
-        learning_rate=LEARNING_RATE,
-        adam_beta1=BETAS[0],
-        adam_beta2=BETAS[1],
-        lr_scheduler_type="constant",
-        loss_type="grpo",
-        beta=0.0,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=0,
-        shuffle_dataset=False,
-        gradient_checkpointing=False,
-        bf16=False,
-        use_cpu=True,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        model_init_kwargs={"dtype": "float32"},
-    )
     trainer = TimedTrainer(
         model=str(model),
         reward_funcs=reward,
-        args=settings,
+        args=trl_settings(shape, steps, folder, sampling, rows),
         train_dataset=Dataset.from_dict({"prompt": prompts}),
     )
     ends = [time.perf_counter()]
@@ -263,7 +269,7 @@ def line_of(shape: str, side: str, figures: dict[str, Any]) -> str:
 def run_job(path: Path) -> None:
     """Run one side."""
     job = json.loads(path.read_text())
-    folder, shape = Path(job["folder"]), Shape.of(job["shape"])
+    folder, shape = Path(job["folder"]), Lengths.of(job["shape"])
     common = (Path(job["model"]), job["prompts"], shape, job["steps"], folder)
     figures = (
         train_ours(*common)
@@ -294,7 +300,7 @@ def main() -> int:
     ratios: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for shape in given.shapes:
-            prompts = make_prompts(model, Shape.of(shape), given.steps * TASKS)
+            prompts = make_prompts(model, Lengths.of(shape), given.steps * TASKS)
             job = {"model": str(model), "prompts": prompts, "shape": shape, "steps": given.steps}
             ours = measure("ours", job, Path(scratch, f"{shape} ours"))
             print(line_of(shape, "ours", ours), flush=True)

@@ -237,9 +237,9 @@ class ReplicaPublisher:
         found = await self._handled(number, weights)
         taken = [replica.url for replica in found if replica.problem is None]
         if not taken:
-            told = "; ".join(f"{replica.url}: {replica.problem}" for replica in found)
+            problems = "; ".join(f"{replica.url}: {replica.problem}" for replica in found)
             raise WeightsFailure(
-                f"no replica of {self._model} has taken the weights of version {weights.version}: {told}"
+                f"no replica of {self._model} has taken the weights of version {weights.version}: {problems}"
             )
         if lost := {replica.url for replica in (*before, *found)} - {*taken}:
             from agentflow.journal import REFRESH_SECONDS
@@ -327,7 +327,7 @@ async def _compared(
         raise _Disagrees(f"{model} continues from a cache of other weights, of {drawn.cached} tokens")
     computed = (await control.score(model, (*prompt, *drawn.tokens)))[len(prompt) - 1 :]
     cache = Agreement.of(drawn.logprobs, computed)
-    if not cache.is_within(tolerance_of(dtype or probe.dtype, dtype, probe.noise)):
+    if not cache.is_within(tolerance_of(dtype or probe.dtype, dtype)):
         raise _Disagrees(f"{model} continues from a cache of other weights, off by {cache.rms:.2g} nats")
     scores = [value for values in await _scores(control, model, probe) for value in values]
     trainer = [value for text in probe.texts for value in text.logprobs]

@@ -36,7 +36,7 @@ TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
 """Tolerances by data type: of the trainer or of the engine, whichever is wider. The largest difference has none: single tokens
 differ by up to 0.5 nats in bfloat16."""
 _NOISES = 3.0
-"""Multiple of the differences before an update that is tolerated after it."""
+"""Multiple of the differences before an update that is tolerated after it, in 16 bits."""
 _SIGMAS = 4.0
 """Allowance for the sampling error of a figure over few tokens, in standard errors."""
 
@@ -155,11 +155,13 @@ class Published(Struct, frozen=True, kw_only=True):
 def tolerance_of(trainer: str, engine: str | None, noise: float = 0.0) -> Tolerance:
     """Return the wider tolerance of two data types; that of an unknown one is bfloat16's. See docs/serving.md.
 
-    :param noise: root mean square of the differences before an update, which widens the tolerance after it: on some processors
-        bfloat16 is rounder than on others.
+    :param noise: root mean square of the differences before an update. It widens the tolerance of 16 bits, whose rounding depends on
+        the processor; float32 has no such noise, so there it is a fault.
     """
     widest = TOLERANCES["bfloat16"]
     tolerance = max(TOLERANCES.get(dtype or "", widest) for dtype in (trainer, engine))
+    if tolerance == TOLERANCES["float32"]:
+        return tolerance
     return tolerance._replace(rms=max(tolerance.rms, _NOISES * noise))
 
 

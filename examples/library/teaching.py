@@ -2,14 +2,17 @@
 # (transformers is partially typed)
 """From a scripted teacher to a fine-tuned model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agentflow.trajectory import Task
 from examples.library.example import Example, Messages
 from examples.library.plan import ExamplePlan
+
+if TYPE_CHECKING:
+    from agentflow.learner.local import FineTuneSettings, OptimizerSettings, PolicySettings
 
 __all__ = ["Demonstration", "demonstrate", "fine_tune_on", "make_and_fine_tune"]
 
@@ -50,21 +53,12 @@ def make_and_fine_tune(
     say: Callable[[str], None],
 ) -> Path:
     """Make a tiny model, fine-tune it on the teacher's answers, and write it to a folder; return the folder."""
-    # These import torch.
-    from transformers import AutoTokenizer
-
-    from agentflow.learner.local import (
-        FineTuneSettings,
-        LocalBackbone,
-        OptimizerSettings,
-        PolicySettings,
-        fine_tune,
-    )
+    # This imports torch.
+    from agentflow.learner.local import FineTuneSettings, OptimizerSettings, PolicySettings
     from examples.library.tiny import make_model
 
     texts = [message["content"] for each in shown for step in each.steps for message in step]
     start = make_model(tuned.with_name("model"), texts, plan.model, seed, numbers=example.words)
-    tokenizer = AutoTokenizer.from_pretrained(str(start))
     teaching = plan.teaching
     settings = FineTuneSettings(epochs=teaching.epochs, batch_size=teaching.batch, seed=seed)
     total = settings.steps(len(shown))
@@ -77,49 +71,33 @@ def make_and_fine_tune(
         decay_steps=total,
         min_lr_ratio=0.05,
     )
-    backbone = LocalBackbone(policy, optimizer)
 
     def watch(step: int, figures: dict[str, float]) -> None:
         if step % _REPORTS == 0:
             say(f"fine-tuning: step {step} of {total}, loss {figures['step/loss']:.3f}")
 
-    try:
-        fine_tune(backbone, [_lessons(tokenizer, each) for each in shown], settings, watch=watch)
-        return backbone.export(tuned)
-    finally:
-        backbone.close()
+    return fine_tune_on([each.steps for each in shown], policy, optimizer, settings, tuned, watch)
 
 
 def fine_tune_on(
-    chats: Sequence[Messages], policy: Mapping[str, object], tuned: Path, learning_rate: float
+    episodes: Sequence[Sequence[Messages]],
+    policy: "PolicySettings",
+    optimizer: "OptimizerSettings",
+    settings: "FineTuneSettings",
+    tuned: Path,
+    watch: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Path:
-    """Fine-tune a model on the last message of each chat, eight at a time, each once; return the folder it is written to."""
+    """Fine-tune a model on the last message of each conversation, and write it to a folder; return the folder."""
     # These import torch.
     from transformers import AutoTokenizer
 
-    from agentflow.learner.local import (
-        FineTuneSettings,
-        LocalBackbone,
-        OptimizerSettings,
-        PolicySettings,
-        fine_tune,
-        lessons_of,
-    )
+    from agentflow.learner.local import LocalBackbone, fine_tune, lessons_of
 
-    settings = PolicySettings.model_validate(policy)
-    tokenizer = AutoTokenizer.from_pretrained(settings.model)
-    # The examples in the prompt are context.
-    conversations = [lessons_of(chat, tokenizer)[-1:] for chat in chats]
-    backbone = LocalBackbone(settings, OptimizerSettings(learning_rate=learning_rate, weight_decay=0.0))
+    tokenizer = AutoTokenizer.from_pretrained(policy.model)
+    lessons = [[lessons_of(messages, tokenizer)[-1] for messages in episode] for episode in episodes]
+    backbone = LocalBackbone(policy, optimizer)
     try:
-        fine_tune(backbone, conversations, FineTuneSettings(epochs=1, batch_size=8, seed=settings.seed))
+        fine_tune(backbone, lessons, settings, watch=watch)
         return backbone.export(tuned)
     finally:
         backbone.close()
-
-
-def _lessons(tokenizer: Any, shown: Demonstration) -> list[Any]:  # noqa: ANN401 - any of transformers
-    """Return a lesson for each answer of an episode."""
-    from agentflow.learner.local import lessons_of
-
-    return [lessons_of(step, tokenizer)[-1] for step in shown.steps]

@@ -163,10 +163,7 @@ async def run_task(
 
     fine_tuned = None
     if shown := make_tasks(kind, "train", plan.train, seed)[: plan.demonstrations.get(kind, 0)]:
-        chats = [[*messages_of(task), {"role": "assistant", "content": task.references[0]}] for task in shown]
-        policy = {"model": str(start), "dtype": plan.dtype, "seed": seed, "threads": plan.threads}
-        tuned = folder / f"{kind}_fine_tuned"
-        start = await anyio.to_thread.run_sync(fine_tune_on, chats, policy, tuned, plan.teaching_rate)
+        start = await anyio.to_thread.run_sync(teach, shown, start, folder / f"{kind}_fine_tuned", plan, seed)
         await server.publish(Weights(folder=start, version="fine-tuned"))
         fine_tuned = await evaluate(server, held_out, plan)
         print(f"{kind}: {_shown(fine_tuned)} after {len(shown)} demonstrations", flush=True)
@@ -200,6 +197,20 @@ async def run_task(
         steps=int(outcome["steps"]),
         seconds=curve[-1][0] if curve else 0.0,
         curve=curve,
+    )
+
+
+def teach(shown: Sequence[Task], start: Path, tuned: Path, plan: RealModelPlan, seed: int) -> Path:
+    """Fine-tune on the right answers, eight at a time, each once; return the folder of the model."""
+    # This imports torch.
+    from agentflow.learner.local import FineTuneSettings, OptimizerSettings, PolicySettings
+
+    return fine_tune_on(
+        [[[*messages_of(task), {"role": "assistant", "content": task.references[0]}]] for task in shown],
+        PolicySettings(model=str(start), dtype=plan.dtype, seed=seed, threads=plan.threads),
+        OptimizerSettings(learning_rate=plan.teaching_rate, weight_decay=0.0),
+        FineTuneSettings(epochs=1, batch_size=8, seed=seed),
+        tuned,
     )
 
 

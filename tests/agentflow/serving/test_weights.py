@@ -300,7 +300,7 @@ async def test_weights_that_lack_a_layer_are_refused_before_any_change(
         assert (await vllm.check(Trainer(folder).probe())).largest <= NEAR
 
 
-def test_differences_before_an_update_widen_the_tolerance_after_it() -> None:
+def test_differences_before_an_update_widen_the_tolerance_of_16_bits_only() -> None:
     assert tolerance_of("float32", "bfloat16", noise=0.15).rms == pytest.approx(0.45)
     assert tolerance_of("float32", "bfloat16", noise=0.01) == TOLERANCES["bfloat16"]
-    assert tolerance_of("float32", "float32", noise=1e-5) == TOLERANCES["float32"]
+    assert tolerance_of("float32", "float32", noise=0.15) == TOLERANCES["float32"]
