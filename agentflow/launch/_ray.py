@@ -22,6 +22,8 @@ logger = get_logger(__name__)
 
 CONNECT_SECONDS: Final = 10.0
 """Time in which the cluster must accept a connection."""
+_CONNECTIONS: Final = 3
+"""Times that a connection is tried if the cluster accepts it and can't serve it."""
 _SHARE: Final = 0.001
 """Share of a machine's own resource in Ray, which places an actor on it, also after it was away."""
 
@@ -131,18 +133,24 @@ class RayWorkers:
         # It would warn that this is not the main thread.
         logging.getLogger("ray").setLevel(logging.ERROR)
         environment = {} if self._working_dir is None else {"working_dir": self._working_dir}
-        try:
-            self._ray.init(
-                address=self._address,
-                runtime_env=environment,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                configure_logging=False,
-            )
-        except Exception as error:  # boundary: Ray raises many types
-            raise ConfigurationError(
-                f"--on {self._address}: the Ray cluster can't be reached: {error_line(error)}"
-            ) from error
+        for left in reversed(range(_CONNECTIONS)):
+            try:
+                self._ray.init(
+                    address=self._address,
+                    runtime_env=environment,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    configure_logging=False,
+                )
+                return
+            except Exception as error:  # boundary: Ray raises many types
+                # So Ray reports that the process which its head starts for each client ended at once.
+                if isinstance(error, ConnectionAbortedError) and left:
+                    logger.warning("ray client server did not start", error=error_line(error))
+                    continue
+                raise ConfigurationError(
+                    f"--on {self._address}: the Ray cluster can't be reached: {error_line(error)}"
+                ) from error
 
     def _step(self) -> bool:
         """Place workers on new machines and collect ends; return true once all have ended."""

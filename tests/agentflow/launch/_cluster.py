@@ -157,6 +157,15 @@ class Cluster:
                     process.kill()
         self.clear(machine)
 
+    def kill_server_of_client(self) -> bool:
+        """Kill a process that Ray starts on the head for a client; return whether there was one."""
+        for process in self.processes(HEAD):
+            with suppress(psutil.Error):
+                if "--mode=specific-server" in process.cmdline():
+                    process.kill()
+                    return True
+        return False
+
     def _link(self, machine: str) -> str:
         return f"{self._mark}{machine[0]}"
 

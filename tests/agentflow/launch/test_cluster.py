@@ -272,6 +272,19 @@ def test_an_interrupt_from_outside_stops_both_machines_and_the_same_command_resu
     assert files(tmp_path / "out") == whole
 
 
+@pytest.mark.soak
+@pytest.mark.promise("launch:cluster")
+def test_a_launch_asks_again_when_the_process_of_the_head_that_serves_it_dies(
+    machines: Cluster, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    whole, _ = one_machine("synth")
+    with launch("synth", machines, postgres, tmp_path, outside=True) as running:
+        wait_for(machines.kill_server_of_client)
+        running.at.release()
+        assert "ray client server did not start" in ended(running.process)
+    assert files(tmp_path / "out") == whole
+
+
 @pytest.mark.promise("launch:refused")
 def test_a_cluster_that_is_not_there_is_reported_in_one_line(tmp_path: Path) -> None:
     done = run_here("launch", "--on", "127.0.0.1:1", "synth", "journal=postgresql://h/d", cwd=tmp_path)
