@@ -22,6 +22,9 @@ def run_serve_model(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: one line, if it can't be served.
     """
+    if "=" in given.model:  # a setting: MODEL may be left out
+        given.settings.insert(0, given.model)
+        given.model = ""
     if given.install:
         install_engine(given.install, report=print_progress)
         if not given.model:

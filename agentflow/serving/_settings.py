@@ -66,8 +66,8 @@ class ServingSettings(Settings):
     """Data type of the weights; `auto` keeps that of the files."""
     max_model_len: int | None = Field(default=None, ge=1)
     """Maximum number of tokens of a prompt and its answer; `None`: the model's own, on a CPU at most 8,192."""
-    cache_gib: float = Field(default=1.0, gt=0)
-    """Memory for the KV cache on a CPU, in GiB."""
+    cache_gib: float | None = Field(default=None, gt=0)
+    """Memory for the KV cache on a CPU, in GiB; `None`: an eighth of the machine's, from 1 to 8."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Fraction of the GPU memory that vLLM uses."""
     tool_parser: str = "auto"
@@ -188,6 +188,12 @@ def _cpu_context(model: str) -> int | None:
     return min(own, _CPU_CONTEXT)
 
 
+def _cpu_cache_gib() -> int:
+    """Return the default size of a KV cache on a CPU."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(max(memory // 2**33, 1), 8)
+
+
 def environment_of(
     settings: ServingSettings, key: str, given: Mapping[str, str], *, cpu: bool
 ) -> dict[str, str]:
@@ -202,7 +208,7 @@ def environment_of(
         environment["HF_HUB_OFFLINE"] = "1"
     if cpu:
         environment["VLLM_TARGET_DEVICE"] = "cpu"
-        environment["VLLM_CPU_KVCACHE_SPACE"] = f"{settings.cache_gib:g}"
+        environment["VLLM_CPU_KVCACHE_SPACE"] = f"{settings.cache_gib or _cpu_cache_gib():g}"
         if (os.cpu_count() or 1) <= _FEW_CORES:
             # vLLM would leave one to its scheduler, which is half of the machine.
             environment.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")

@@ -12,7 +12,7 @@ from agentflow.models import Call, Completion, Message, TextPart
 from agentflow.trajectory import NextStep, NextStepRequest, Usage
 from examples.first_training.plan import Strays
 
-__all__ = ["CODE", "SEARCH", "Demonstration", "Guesser", "Teacher"]
+__all__ = ["CODE", "SEARCH", "Guesser", "Teacher", "TeacherStep"]
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ is a wrong name: names that a model learns to copy are always right.
 """
 
 
-class Demonstration(NamedTuple):
+class TeacherStep(NamedTuple):
     """A step of a teacher."""
 
     episode: str
@@ -53,7 +53,7 @@ class Teacher:
         """Make a teacher; the same seed gives the same mistakes."""
         self._habits = habits
         self._seed = seed
-        self.shown: list[Demonstration] = []
+        self.shown: list[TeacherStep] = []
         """Every step it took."""
 
     async def complete(self, call: Call[T]) -> Completion[T]:
@@ -69,7 +69,7 @@ class Teacher:
         text = msgspec.json.encode(step).decode()
         if mistake == "broken":
             text = text[:-1]
-        self.shown.append(Demonstration(request.question, _said(call.messages), text))
+        self.shown.append(TeacherStep(request.question, _said(call.messages), text))
         if mistake == "broken":
             raise ModelFailure(ModelFailureKind.GARBAGE, "the answer is no nextstep")
         return Completion(value=cast("T", step), text=text, usage=Usage(1), model=self.name)

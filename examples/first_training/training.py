@@ -17,7 +17,7 @@ from agentflow.trajectory import Task
 from examples.first_training.family import AMOUNTS, Family, make_family
 from examples.first_training.plan import TrainingPlan
 from examples.first_training.play import Seeded, TaskOutcome, play
-from examples.first_training.teacher import CODE, SEARCH, Demonstration, Guesser, Teacher
+from examples.first_training.teacher import CODE, SEARCH, Guesser, Teacher, TeacherStep
 from examples.library.tiny import make_model as make_tiny_model
 
 __all__ = ["LONGEST", "Judged", "first_training"]
@@ -113,12 +113,12 @@ def _constant(site: _Site) -> Judged:
     return _kept(site, "constant-held_out", Judged(planner="constant", outcomes=outcomes))
 
 
-async def _demonstrations(site: _Site) -> list[list[Demonstration]]:
+async def _demonstrations(site: _Site) -> list[list[TeacherStep]]:
     """Return the teacher's steps on the training tasks, by episode."""
     path = site.folder / "demonstrations.json"
     if path.exists():
-        return msgspec.json.decode(path.read_bytes(), type=list[list[Demonstration]])
-    found: list[list[Demonstration]] = []
+        return msgspec.json.decode(path.read_bytes(), type=list[list[TeacherStep]])
+    found: list[list[TeacherStep]] = []
     rounds = site.plan.fine_tuning.rounds.model_dump()
     for number in range(max(rounds.values())):
         teacher = Teacher(site.plan.teacher, site.seed * 1000 + number)
@@ -132,7 +132,7 @@ async def _demonstrations(site: _Site) -> list[list[Demonstration]]:
     return found
 
 
-async def _fine_tuned(site: _Site, shown: Sequence[Sequence[Demonstration]]) -> list[Path]:
+async def _fine_tuned(site: _Site, shown: Sequence[Sequence[TeacherStep]]) -> list[Path]:
     """Return the checkpoints of a model fine-tuned on the steps, the last one last."""
     from examples.first_training.tuning import fine_tuned_checkpoints  # imports torch
 

@@ -19,7 +19,7 @@ from agentflow.learner.local import (
 )
 from examples.first_training.family import Family
 from examples.first_training.plan import TrainingPlan
-from examples.first_training.teacher import Demonstration
+from examples.first_training.teacher import TeacherStep
 
 __all__ = ["fine_tuned_checkpoints"]
 
@@ -30,7 +30,7 @@ def fine_tuned_checkpoints(
     start: Path,
     folder: Path,
     family: Family,
-    shown: Sequence[Sequence[Demonstration]],
+    shown: Sequence[Sequence[TeacherStep]],
     plan: TrainingPlan,
     seed: int,
     say: Callable[[str], None],
@@ -70,7 +70,7 @@ def fine_tuned_checkpoints(
 
 def _lessons(
     tokenizer: Any,  # noqa: ANN401 - any of transformers
-    episode: Sequence[Demonstration],
+    episode: Sequence[TeacherStep],
     rename: Callable[[str], str],
 ) -> list[Lesson]:
     """Return the prompts and outputs of the teacher, step by step, with other names."""

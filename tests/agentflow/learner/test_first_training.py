@@ -22,7 +22,7 @@ from examples.first_training.family import AMOUNTS, PARTS, make_family
 from examples.first_training.plan import HERE, FineTuning, Strays, TrainingPlan, read_plan
 from examples.first_training.play import TaskOutcome, play
 from examples.first_training.report import figures_of, table_of
-from examples.first_training.teacher import CODE, SEARCH, Demonstration, Guesser, Teacher
+from examples.first_training.teacher import CODE, SEARCH, Guesser, Teacher, TeacherStep
 from examples.first_training.training import Judged, first_training
 from examples.first_training.tuning import fine_tuned_checkpoints
 from examples.library.plan import Shape
@@ -49,7 +49,7 @@ def backbone_of(folder: Path) -> LocalBackbone:
     return LocalBackbone(PolicySettings(model=str(folder), dtype="float32"))
 
 
-def lessons(model: Path, shown: Sequence[Sequence[Demonstration]]) -> list[list[Lesson]]:
+def lessons(model: Path, shown: Sequence[Sequence[TeacherStep]]) -> list[list[Lesson]]:
     tokenizer = AutoTokenizer.from_pretrained(str(model))
     return [
         lessons_of([*step.messages, {"role": "assistant", "content": step.answer}], tokenizer)
