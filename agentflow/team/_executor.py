@@ -5,8 +5,9 @@ process ids, durations, modification times, memory addresses, names of temporary
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from agentflow.trajectory import (
     Failure,
     Observation,
     Reply,
+    SourceSpan,
     Text,
 )
 
@@ -154,7 +156,58 @@ async def _observation(result: ToolResult, put_blob: PutBlob) -> Observation:
         text = observed_text(result.data)
         if text:
             shown.insert(0, Text(text))
-    return Observation(tuple(shown))
+    observation = Observation(tuple(shown))
+    return replace(observation, sources=tuple(sources_of(result.data, observation.text)))
+
+
+_DOCUMENTS = ("final_url", "url", "document", "path", "id")
+"""Fields that name a document, the first of them first."""
+_CONTENTS = ("text", "snippet", "content")
+"""Fields that hold a part of a document."""
+_LENGTHS = ("characters", "length")
+_MAX_SOURCES = 500
+
+
+def sources_of(data: Data, shown: str) -> Iterator[SourceSpan]:
+    """Yield the parts of documents in the text that roles are shown, by the fields with which tools describe a part."""
+    places: dict[str, int] = {}
+    for document, title, part in islice(_parts(data, "", ""), _MAX_SOURCES):
+        content = next((_text(part, name) for name in _CONTENTS if _text(part, name).strip()), "")
+        stripped = content.strip()
+        start = shown.find(stripped, places.get(stripped, 0))
+        if start < 0:
+            continue
+        places[stripped] = start + len(stripped)
+        lead = len(content) - len(content.lstrip())
+        offset, length = part.get("start"), next((part[name] for name in _LENGTHS if name in part), 0)
+        if part.get("first_line") == 1 and part.get("next_offset") is None:
+            offset, length = 0, len(content)
+        yield SourceSpan(
+            document=document,
+            title=title,
+            start=start,
+            end=start + len(stripped),
+            offset=offset + lead if isinstance(offset, int) else -1,
+            length=length if isinstance(length, int) else 0,
+        )
+
+
+def _parts(value: Json, document: str, title: str) -> Iterator[tuple[str, str, Data]]:
+    """Yield each part of a document in the data of a result, with the name and title of the document."""
+    match value:
+        case {**members}:
+            named = next((_text(members, name) for name in _DOCUMENTS if _text(members, name)), "")
+            if named:
+                document, title = named, _text(members, "title")
+            if document and any(_text(members, name).strip() for name in _CONTENTS):
+                yield document, title, members
+            for each in members.values():
+                yield from _parts(each, document, title)
+        case [*items]:
+            for each in items:
+                yield from _parts(each, document, title)
+        case _:
+            return
 
 
 MAX_ROWS = 100

@@ -12,6 +12,8 @@ from agentflow.facts import (
     WordingRequest,
 )
 from agentflow.models import Message, Model, TextPart
+from agentflow.questions import ProposalRequest, QuestionProposal, RepairedDrafts, RepairRequest
+from agentflow.team._document_messages import proposal_messages, repair_messages
 from agentflow.team._messages import look_messages, solution_messages, summary_messages
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
 from agentflow.team._pool import Role, in_worker
@@ -151,6 +153,20 @@ class Generator(Role):
         super().__init__("generators", workers=workers)
         self._model = model
         self._read_blob = read_blob
+
+    @in_worker
+    async def propose_questions(self, request: ProposalRequest) -> Reply[QuestionProposal]:
+        """Write questions about documents."""
+        return await answer_request(
+            self._model, request, QuestionProposal, proposal_messages(request), role="generator"
+        )
+
+    @in_worker
+    async def repair_questions(self, request: RepairRequest) -> Reply[RepairedDrafts]:
+        """Write drafts anew without their faults."""
+        return await answer_request(
+            self._model, request, RepairedDrafts, repair_messages(request), role="generator"
+        )
 
     @in_worker
     async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:

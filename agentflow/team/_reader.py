@@ -8,6 +8,15 @@ from agentflow.facts import (
     TranslationRequest,
 )
 from agentflow.models import Model
+from agentflow.questions import (
+    HiddenAnswer,
+    HiddenRequest,
+    OtherAnswers,
+    OthersRequest,
+    ReadingRequest,
+    Readings,
+)
+from agentflow.team._document_messages import hidden_messages, others_messages, reading_messages
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._question_messages import closed_book_messages, evidence_messages, translation_messages
@@ -30,6 +39,25 @@ class Reader(Role):
         super().__init__("readers", workers=workers)
         self._model = model
         self._read_blob = read_blob
+
+    @in_worker
+    async def read_hidden(self, request: HiddenRequest) -> Reply[HiddenAnswer]:
+        """Answer a question without some of its documents."""
+        return await answer_request(
+            self._model, request, HiddenAnswer, hidden_messages(request), role="reader"
+        )
+
+    @in_worker
+    async def read_all(self, request: ReadingRequest) -> Reply[Readings]:
+        """Answer questions from documents."""
+        return await answer_request(self._model, request, Readings, reading_messages(request), role="reader")
+
+    @in_worker
+    async def find_others(self, request: OthersRequest) -> Reply[OtherAnswers]:
+        """Look for other answers in the corpus."""
+        return await answer_request(
+            self._model, request, OtherAnswers, others_messages(request), role="reader"
+        )
 
     @in_worker
     async def translate(self, request: TranslationRequest) -> Reply[Translation]:

@@ -18,7 +18,7 @@ _PROMPTS = PromptFiles(Path(__file__).parent / "prompts")
 prompt = _PROMPTS.fill
 _JSON = msgspec.json.Encoder()
 _MARK = re.compile(
-    r"<(?=/?(?:observation|question|seed|claim|tables|environment|solution|result|instruction)\b)",
+    r"<(?=/?(?:observation|question|seed|claim|document|tables|environment|solution|result|instruction)\b)",
     re.IGNORECASE,
 )
 

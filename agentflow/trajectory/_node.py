@@ -90,11 +90,30 @@ Part: TypeAlias = Text | Blob
 """A part of an observation."""
 
 
-class Observation(Struct, frozen=True):
+class SourceSpan(Struct, frozen=True, omit_defaults=True):
+    """Part of a document in the text of an observation."""
+
+    document: str
+    """Name by which the tools know the document: an id, an address or a path."""
+    start: int
+    """Start in the observation's text."""
+    end: int
+    """End in the observation's text."""
+    title: str = ""
+    """Title of the document, if the tool gives one."""
+    offset: int = -1
+    """Start of the part in the document, in characters; -1 if it is unknown."""
+    length: int = 0
+    """Number of characters of the whole document; 0 if it is unknown."""
+
+
+class Observation(Struct, frozen=True, omit_defaults=True):
     """Result of an action as shown to the roles. Evidence spans are offsets into `text`."""
 
     parts: tuple[Part, ...] = ()
     """Texts and blobs, in the tool's order."""
+    sources: tuple[SourceSpan, ...] = ()
+    """Documents that the text shows, in order; empty if the tool names none."""
 
     @property
     def text(self) -> str:

@@ -41,6 +41,8 @@ class DocumentHit:
     """End of the snippet."""
     highlights: list[tuple[int, int]]
     """Positions of query words in the document's text, within the snippet."""
+    characters: int
+    """Length of the document's text, in characters."""
 
 
 class DocumentHits(Output):
@@ -203,9 +205,11 @@ class RagBackend(Backend):
         if start and start >= characters:
             message = f"rag_get: {id!r} has {characters} characters: choose a start below {start}."
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
-        end = min(start + length, characters)
+        end = _whole_end(document.text, start, length)
         text = document.text[start:end]
-        context.show(TextContent(f"{document.title} ({document.id})\n{text}"))
+        rest = f"\n… continue with start={end}: {characters - end:,} of {characters:,} characters are left"
+        shown = f"{document.title} ({document.id})\n{text}{rest if end < characters else ''}"
+        context.show(TextContent(shown))
         return DocumentText(
             id=document.id,
             title=document.title,
@@ -246,8 +250,24 @@ def _hits(ranked: SearchRanking) -> list[DocumentHit]:
     for document, score in ranked.found:
         text = document.text
         start, end, highlights = snippet_of(text, ranked.terms)
-        hits.append(DocumentHit(document.id, document.title, score, text[start:end], start, end, highlights))
+        hits.append(
+            DocumentHit(
+                document.id, document.title, score, text[start:end], start, end, highlights, len(text)
+            )
+        )
     return hits
+
+
+def _whole_end(text: str, start: int, length: int) -> int:
+    """Return the end of a part that is not longer than `length` and ends with a paragraph or sentence, if it can."""
+    end = start + length
+    if end >= len(text):
+        return len(text)
+    for mark in ("\n\n", "\n", ". "):
+        found = text.rfind(mark, start + length // 2, end)
+        if found >= 0:
+            return found + len(mark)
+    return end
 
 
 def _as_text(hits: list[DocumentHit]) -> str:

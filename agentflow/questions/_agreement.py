@@ -1,0 +1,133 @@
+"""Agreement of answers under types, units, precision and aliases."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from agentflow.facts import (
+    EntityValue,
+    ListValue,
+    NumberValue,
+    TextValue,
+    Value,
+    ValueKind,
+    answer_agrees,
+    infer_value,
+    normalise_name,
+    parse_value,
+    texts_agree,
+)
+from agentflow.questions._drafts import Draft
+from agentflow.text import is_content_word
+
+_PART: Final = re.compile(
+    r"(\d[\d,.]*)\s*(years?|months?|weeks?|days?|hours?|minutes?|seconds?)\b", re.IGNORECASE
+)
+_NAME: Final = re.compile(
+    r"[A-Z][\w'’&-]*(?:[ \t]+(?:(?:of|the|de|van|von)[ \t]+)*(?:[A-Z]\.|[A-Z\d][\w'’&.-]*\w))*"
+)
+_BARE_NAME: Final = re.compile(r"(?:[Tt]he )?[A-Z\d][^\s,;:.!?]*(?: [^\s,;:!?]+){0,5}\.?")
+"""An answer that consists of a name."""
+_TITLES: Final = frozenset({"the", "mr", "mrs", "ms", "dr", "prof", "sir", "st"})
+
+
+class KnownNames:
+    """KnownNames in a text, by which a short form of a name is told from another name."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Collect the capitalised names of texts."""
+        self._names = frozenset(
+            frozenset(filter(_tells, normalise_name(found[0]).split()))
+            for text in texts
+            for found in _NAME.finditer(text)
+        )
+
+    def same(self, name: str, other: str) -> bool:
+        """Return whether one name is the other or a short form of it that fits no different name in the texts.
+
+        >>> names = KnownNames(["Debra Lynn married. Ian Murdock wrote it."])
+        >>> names.same("Debra", "Debra Lynn"), names.same("Debra", "Ian Murdock")
+        (True, False)
+        """
+        mine, theirs = (frozenset(normalise_name(each).split()) - _TITLES for each in (name, other))
+        if not mine or not theirs:
+            return False
+        if mine == theirs:
+            return True
+        short, long = sorted((mine, theirs), key=len)
+        if not short < long:
+            return False
+        return all(known <= long or not short <= known or long <= known for known in self._names)
+
+
+def _tells(word: str) -> bool:
+    """Return whether a word of a capitalised phrase can be part of a name: the first word of a sentence may not be."""
+    return is_content_word(word) or any(map(str.isdigit, word))
+
+
+def value_of(draft: Draft) -> Value:
+    """Return the answer of a draft with its type; a text if it can't be read as that.
+
+    See docs/questions.md.
+    """
+    value = parse_value(draft.answer, draft.answer_type, draft.unit)
+    if isinstance(value, NumberValue | ListValue) or (
+        value is not None and draft.answer_type is not ValueKind.LIST
+    ):
+        return value
+    return infer_value(draft.answer) if draft.answer_type is ValueKind.LIST else TextValue(draft.answer)
+
+
+def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
+    """Return whether an answer states that of a draft, with its unit and precision, and no other.
+
+    A duration agrees only part by part: one year does not agree with one year and nine months.
+
+    See docs/questions.md.
+    """
+    said = said.strip()
+    if not said:
+        return False
+    answer = f"{draft.answer} {draft.unit}" if draft.answer.strip().isdecimal() else draft.answer
+    expected, other = _duration(answer), _duration(said)
+    if expected and other:
+        return expected == other
+    value = value_of(draft)
+    match value:
+        case EntityValue(name):
+            if _BARE_NAME.fullmatch(said):
+                return names.same(name, said)
+            return answer_agrees(value, said, question=draft.question)
+        case TextValue():
+            return texts_agree(draft.answer, said) or names.same(draft.answer, said)
+        case ListValue(items, ordered):
+            return answer_agrees(value, said, question=draft.question) or _same_items(
+                items, said, names, ordered=ordered
+            )
+        case _:
+            return answer_agrees(value, said, question=draft.question)
+
+
+def _same_items(items: Iterable[object], said: str, names: KnownNames, *, ordered: bool) -> bool:
+    read = infer_value(said)
+    others = read.items if isinstance(read, ListValue) else ()
+    mine = [item.name for item in items if isinstance(item, EntityValue)]
+    theirs = [item.name for item in others if isinstance(item, EntityValue)]
+    if not mine or len(mine) != len(theirs) or len(theirs) != len(others):
+        return False
+    if ordered:
+        return all(map(names.same, mine, theirs))
+    return all(any(names.same(one, other) for other in theirs) for one in mine)
+
+
+def _duration(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the parts of a duration, such as years and months; empty for another text.
+
+    >>> _duration("1 year and 9 months")
+    (('year', '1'), ('month', '9'))
+    """
+    parts = [(found[2].lower().rstrip("s"), found[1].replace(",", "")) for found in _PART.finditer(text)]
+    rest = re.sub(
+        r"\b(?:and|about|exactly|of|it|took|was)\b|[\s,.]", "", _PART.sub("", text), flags=re.IGNORECASE
+    )
+    return tuple(parts) if parts and not rest else ()

@@ -1,0 +1,534 @@
+"""Documents that observations show: joined from searches and windows, split into numbered passages, copies dropped.
+
+A passage is never cut inside an entry: headings, and the line that introduces a list, travel with what they belong to.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from math import log
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentflow.text import find_quote, is_content_word, shingles, words
+from agentflow.trajectory import Node, Verdict, canonical
+
+PASSAGE_CHARS: Final = 900
+"""Length from which a passage takes no further paragraph."""
+_MAX_ENTRY: Final = 4_000
+"""Length of the longest paragraph that is not cut."""
+_COPY: Final = 0.8
+"""Share of a document's shingles in another one from which it is a copy."""
+_TRANSLATION: Final = 0.6
+"""Share of common numbers and acronyms from which texts in two languages are the same."""
+_MIN_ANCHORS: Final = 12
+"""Numbers and acronyms that a text needs to be recognised as a translation."""
+_GAP: Final = 3
+"""Characters between two windows of a document that count as nothing, such as white space."""
+_MARKDOWN: Final = re.compile(r"#{1,6}\s+\S")
+_UNDERLINE: Final = re.compile(r"([=\-~^*+#])\1{2,}\s*$")
+_NUMBERED: Final = re.compile(r"(?:[A-Z]\.)?\d+(?:\.\d+)*\.?\s+\S")
+_BULLET: Final = re.compile(r"\s*(?:[-*•◦‣+]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+\S")
+_ANCHOR: Final = re.compile(r"\b(?:\d[\d.]+|[A-Z]{2,}\w*)\b")
+_BLANK: Final = re.compile(r"\n[ \t]*\n")
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
+_ENGLISH: Final = frozenset(
+    {"the", "of", "and", "to", "in", "is", "that", "for", "with", "was", "are", "this", "by", "as"}
+)
+_MIN_ENGLISH: Final = 0.08
+"""Share of English function words from which a text counts as English."""
+
+
+class VerbatimPart(NamedTuple):
+    """Part of a text that is verbatim in an observation."""
+
+    start: int
+    """Start in the text."""
+    end: int
+    """End in the text."""
+    node: str
+    """Id of the node with the observation."""
+    source: int
+    """Start in the observation's text."""
+
+
+class Passage(Struct, frozen=True, kw_only=True):
+    """Part of a document, as the roles are shown it."""
+
+    number: int
+    """Number among all passages, from 1."""
+    document: int
+    """Number of its document, from 1."""
+    heading: str
+    """Headings above it, and the line that introduces its list."""
+    text: str
+    """Its text."""
+    pieces: tuple[VerbatimPart, ...]
+    """Parts that are verbatim in an observation, in order."""
+
+    def spans(self, quote: str) -> tuple[tuple[str, int, int], ...]:
+        """Return the places of a quote in observations, as node, start and end; empty if it is not in the text."""
+        place = find_quote(self.text, quote)
+        if place is None:
+            return ()
+        start, end = place
+        return tuple(
+            (piece.node, piece.source + max(start, piece.start) - piece.start, piece.source + min(end, piece.end) - piece.start)
+            for piece in self.pieces
+            if piece.start < end and start < piece.end
+        )  # fmt: skip
+
+
+class ShownDocument(Struct, frozen=True, kw_only=True):
+    """Document that a tree has seen, in passages."""
+
+    number: int
+    """Number, from 1."""
+    id: str
+    """Name by which the tools know it: an id, an address, a path, or the call that computed it."""
+    title: str
+    """Its title; may be empty."""
+    complete: bool
+    """Its whole text is shown."""
+    computed: bool = False
+    """It is the result of a call, such as a query, and no document."""
+    passages: tuple[Passage, ...]
+    """Its passages, in order."""
+    nodes: tuple[str, ...]
+    """Ids of the nodes that show it, in path order."""
+    copies: tuple[str, ...] = ()
+    """Other documents with the same text, or with a translation of it."""
+
+    @property
+    def text(self) -> str:
+        """All that is shown of it."""
+        return "\n\n".join(passage.text for passage in self.passages)
+
+    @property
+    def size(self) -> int:
+        """Number of characters shown."""
+        return sum(len(passage.text) + len(passage.heading) for passage in self.passages)
+
+
+class _Window(NamedTuple):
+    """Part of a document in one observation."""
+
+    offset: int
+    """Start in the document; -1 if unknown."""
+    text: str
+    node: str
+    source: int
+    """Start in the observation's text."""
+
+
+class _Found:
+    """A document that is collected."""
+
+    def __init__(self, id: str, computed: bool) -> None:
+        self.id = id
+        self.computed = computed
+        self.title = ""
+        self.length = 0
+        self.windows: list[_Window] = []
+
+
+def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
+    """Return the documents that the observations of new nodes show, in path order; copies of others are merged into them.
+
+    A hit of a search belongs to the document that it quotes. An observation that names no document is one of its own.
+
+    See docs/questions.md.
+    """
+    found: dict[str, _Found] = {}
+    for node in nodes:
+        if node.action is None or node.verdict is not Verdict.NEW or not node.observation.text.strip():
+            continue
+        text = node.observation.text
+        if not node.observation.sources:
+            own = found.setdefault(canonical(node.action), _Found(canonical(node.action), computed=True))
+            own.length = len(text)
+            own.windows.append(_Window(0, text, node.id, 0))
+        for source in node.observation.sources:
+            own = found.setdefault(source.document, _Found(source.document, computed=False))
+            own.title = own.title or source.title
+            own.length = max(own.length, source.length)
+            own.windows.append(_Window(source.offset, text[source.start : source.end], node.id, source.start))
+    return numbered(without_copies([_shown(each) for each in found.values()]))
+
+
+def documents_from(texts: Iterable[tuple[str, str, str]]) -> tuple[ShownDocument, ...]:
+    """Return whole documents, each given as its id, title and text.
+
+    See docs/questions.md.
+    """
+    shown: list[ShownDocument] = []
+    for id, title, text in texts:
+        own = _Found(id, computed=False)
+        own.title, own.length = title, len(text)
+        own.windows.append(_Window(0, text, id, 0))
+        shown.append(_shown(own))
+    return numbered(without_copies(shown))
+
+
+def numbered(documents: Iterable[ShownDocument]) -> tuple[ShownDocument, ...]:
+    """Return documents with numbers from 1, and their passages with numbers from 1 over all of them.
+
+    See docs/questions.md.
+    """
+    result: list[ShownDocument] = []
+    passages = 0
+    for number, document in enumerate(documents, 1):
+        own = tuple(
+            replace(passage, number=passages + index, document=number)
+            for index, passage in enumerate(document.passages, 1)
+        )
+        passages += len(own)
+        result.append(replace(document, number=number, passages=own))
+    return tuple(result)
+
+
+def _shown(found: _Found) -> ShownDocument:
+    """Return a collected document as passages of its windows."""
+    stretches = _stretches(found.windows)
+    ends = [(stretch[0].offset, stretch[-1].offset + len(stretch[-1].text)) for stretch in stretches]
+    complete = len(ends) == 1 and ends[0][0] <= _GAP and 0 < found.length <= ends[0][1] + _GAP
+    passages = tuple(passage for stretch in stretches for passage in _split(stretch))
+    return ShownDocument(
+        number=0,
+        id=found.id,
+        title=found.title,
+        complete=complete,
+        computed=found.computed,
+        passages=passages,
+        nodes=tuple(dict.fromkeys(window.node for window in found.windows)),
+    )
+
+
+def _stretches(windows: Sequence[_Window]) -> list[list[_Window]]:
+    """Return runs of adjoining windows without what they share; those of unknown place that others contain are left out."""
+    stretches: list[list[_Window]] = []
+    end = -_GAP - 1
+    for window in sorted(
+        (each for each in windows if each.offset >= 0), key=lambda each: (each.offset, -len(each.text))
+    ):
+        if window.offset + len(window.text) <= end:
+            continue
+        if window.offset <= end + _GAP and stretches:
+            shared = max(end - window.offset, 0)
+            stretches[-1].append(
+                _Window(window.offset + shared, window.text[shared:], window.node, window.source + shared)
+            )
+        else:
+            stretches.append([window])
+        end = window.offset + len(window.text)
+    shown = "\n".join(window.text for stretch in stretches for window in stretch)
+    for window in sorted((each for each in windows if each.offset < 0), key=lambda each: -len(each.text)):
+        if find_quote(shown, window.text) is None:
+            stretches.append([window])
+            shown += "\n" + window.text
+    return stretches
+
+
+class _Block(NamedTuple):
+    """Paragraph, bullet or heading."""
+
+    start: int
+    end: int
+    level: int
+    """Level of a heading, from 1; 0: no heading."""
+    bullet: bool
+
+
+def _split(stretch: Sequence[_Window]) -> Iterator[Passage]:
+    """Yield the passages of a run of windows."""
+    text = "".join(window.text for window in stretch)
+    pieces, position = list[VerbatimPart](), 0
+    for window in stretch:
+        pieces.append(VerbatimPart(position, position + len(window.text), window.node, window.source))
+        position += len(window.text)
+    headings: list[tuple[int, str]] = []
+    introduction = ""
+    run: list[_Block] = []
+
+    def passage() -> Passage:
+        start, end = run[0].start, run[-1].end
+        intro = introduction if run[0].bullet else ""
+        own = tuple(
+            VerbatimPart(max(piece.start, start) - start, min(piece.end, end) - start, piece.node, piece.source + max(start - piece.start, 0))
+            for piece in pieces
+            if piece.start < end and start < piece.end
+        )  # fmt: skip
+        return Passage(
+            number=0,
+            document=0,
+            heading=" > ".join(filter(None, [*(title for _, title in headings), intro])),
+            text=text[start:end],
+            pieces=own,
+        )
+
+    for block in _blocks(text):
+        said = text[block.start : block.end]
+        size = run[-1].end - run[0].start if run else 0
+        if run and (block.level or size + len(said) > PASSAGE_CHARS) and not _introduces(text, run, block):
+            yield passage()
+            run = []
+        if block.level:
+            headings = [each for each in headings if each[0] < block.level]
+            headings.append((block.level, _title(said)))
+            introduction = ""
+            continue
+        if not block.bullet:
+            introduction = " ".join(said.split())[-200:] if said.rstrip().endswith(":") else ""
+        run.append(block)
+    if run:
+        yield passage()
+
+
+def _introduces(text: str, run: Sequence[_Block], block: _Block) -> bool:
+    """Return whether a run consists of the line that introduces a list, and this is its first entry."""
+    return block.bullet and len(run) == 1 and text[run[0].start : run[0].end].rstrip().endswith(":")
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    """Yield the paragraphs of a text; an entry of a list is one of its own."""
+    for start, end in _between(_BLANK, text, 0, len(text)):
+        yield from _entries(text, start, end)
+
+
+def _between(pattern: re.Pattern[str], text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a span between matches, without white space at the ends."""
+    begin = start
+    for match in [*pattern.finditer(text, start, end), None]:
+        stop = end if match is None else match.start()
+        part = text[begin:stop]
+        if part.strip():
+            yield begin + len(part) - len(part.lstrip()), begin + len(part.rstrip())
+        begin = end if match is None else match.end()
+
+
+def _entries(text: str, start: int, end: int) -> Iterator[_Block]:
+    """Yield the headings, bullets and other parts of a paragraph."""
+    lines: list[tuple[int, int]] = []
+    place = start
+    for line in text[start:end].splitlines(keepends=True):
+        lines.append((place, place + len(line.rstrip("\n"))))
+        place += len(line)
+    begin = start
+    for index, (first, last) in enumerate(lines):
+        line = text[first:last]
+        level = _level(
+            line, text[slice(*lines[index + 1])] if index + 1 < len(lines) else "", alone=len(lines) == 1
+        )
+        bullet = bool(_BULLET.match(line))
+        if not (level or bullet):
+            continue
+        if text[begin:first].strip():
+            yield from _cut(text, begin, first)
+        if level:
+            underlined = index + 1 < len(lines) and _UNDERLINE.match(text[slice(*lines[index + 1])])
+            stop = lines[index + 1][1] if underlined else last
+            yield _Block(first, stop, level, bullet=False)
+            begin = stop
+        else:
+            begin = first
+    if text[begin:end].strip():
+        yield from _cut(text, begin, end)
+
+
+def _cut(text: str, start: int, end: int) -> Iterator[_Block]:
+    """Yield a paragraph; an overlong one in sentences."""
+    part = text[start:end]
+    start += len(part) - len(part.lstrip())
+    end -= len(part) - len(part.rstrip())
+    bullet = bool(_BULLET.match(text[start:end]))
+    if end - start <= _MAX_ENTRY:
+        yield _Block(start, end, 0, bullet)
+        return
+    begin = start
+    for _, stop in _between(_SENTENCE, text, start, end):
+        if stop - begin >= PASSAGE_CHARS or stop == end:
+            yield _Block(begin, stop, 0, bullet and begin == start)
+            begin = stop
+
+
+def _level(line: str, following: str, *, alone: bool) -> int:
+    """Return the level of a heading; 0 for another line."""
+    bare = line.strip()
+    if not bare or len(bare) > 120:
+        return 0
+    if _MARKDOWN.match(bare):
+        return len(bare) - len(bare.lstrip("#"))
+    if _UNDERLINE.match(following) and not _UNDERLINE.match(bare):
+        return 1 + "=-~^*+#".index(following.strip()[0])
+    ends = bare[-1] in ".!?,;:"
+    if alone and _NUMBERED.match(bare) and not ends:
+        number = bare.split()[0].rstrip(".")
+        return 1 + number.count(".")
+    return (
+        4
+        if alone and not ends and not _BULLET.match(line) and len(bare.split()) <= 12 and bare[0].isupper()
+        else 0
+    )
+
+
+def _title(heading: str) -> str:
+    return " ".join(heading.splitlines()[0].lstrip("# ").split())
+
+
+class _Marks(NamedTuple):
+    """Marks by which two texts are the same."""
+
+    shingles: frozenset[tuple[str, ...]]
+    anchors: frozenset[str]
+    """Numbers and acronyms, which a translation keeps."""
+    english: bool
+
+    @classmethod
+    def of(cls, document: ShownDocument) -> "_Marks":
+        """Return the marks of a document."""
+        text = document.text
+        return cls(shingles(text), frozenset(_ANCHOR.findall(text)), is_english(text))
+
+    def copies(self, other: "_Marks") -> bool:
+        """Return whether this text is contained in the other one, or is a translation of it."""
+        if self.shingles and len(self.shingles & other.shingles) >= _COPY * len(self.shingles):
+            return True
+        if self.english == other.english or len(self.anchors) < _MIN_ANCHORS:
+            return False
+        return len(self.anchors & other.anchors) >= _TRANSLATION * len(self.anchors | other.anchors)
+
+
+def without_copies(documents: Sequence[ShownDocument]) -> list[ShownDocument]:
+    """Return documents of which none is a copy or a translation of another; the largest stays, with the ids of the others."""
+    kept: list[tuple[ShownDocument, _Marks]] = []
+    for document in sorted(documents, key=lambda each: -each.size):
+        marks = _Marks.of(document)
+        same = next((place for place, (_, other) in enumerate(kept) if marks.copies(other)), None)
+        if same is None or document.computed:
+            kept.append((document, marks))
+        else:
+            whole, others = kept[same]
+            kept[same] = replace(whole, copies=(*whole.copies, document.id)), others
+    order = {document.id: place for place, document in enumerate(documents)}
+    return sorted((document for document, _ in kept), key=lambda each: order[each.id])
+
+
+def is_english(text: str) -> bool:
+    """Return whether a text is English, by its function words.
+
+    >>> is_english("The ship is in the harbour of the town."), is_english("Das Schiff ist im Hafen der Stadt.")
+    (True, False)
+    """
+    found = words(text)
+    return sum(word in _ENGLISH for word in found) >= _MIN_ENGLISH * max(len(found), 1)
+
+
+def divided(
+    documents: Sequence[ShownDocument], *, characters: int, most: int
+) -> tuple[tuple[ShownDocument, ...], ...]:
+    """Return groups of documents that are about the same things, none larger than a prompt may be; numbers start in each anew.
+
+    A document that does not fit as a whole is an extract of the passages that have most in common with the group. Within a
+    group, those with most in common stand last: they are the ones that checks leave out, and prompts share what comes before.
+
+    See docs/questions.md.
+
+    :param characters: length of all passages of a group.
+    :param most: number of documents of a group.
+    """
+    terms = {document.id: _terms(document.text) for document in documents}
+    spread = Counter(term for own in terms.values() for term in own)
+    # A term in half of the documents connects none of them.
+    weights = {
+        term: log(len(documents) / count)
+        for term, count in spread.items()
+        if 1 < count <= max(2, len(documents) // 2)
+    }
+    left = list(documents)
+    groups: list[tuple[ShownDocument, ...]] = []
+    while left:
+        group = _group(left, terms, weights, characters, most)
+        groups.append(numbered(_connected_last(group, terms, weights)))
+        taken = {document.id for document in group}
+        left = [document for document in left if document.id not in taken]
+    return tuple(groups)
+
+
+def _group(
+    documents: Sequence[ShownDocument],
+    terms: dict[str, frozenset[str]],
+    weights: dict[str, float],
+    characters: int,
+    most: int,
+) -> list[ShownDocument]:
+    """Return the documents that have most in common, beginning with the one that has most in common with all."""
+
+    def shared(one: frozenset[str], other: frozenset[str]) -> float:
+        return sum(weights.get(term, 0.0) for term in one & other)
+
+    everything = defaultdict[str, frozenset[str]](frozenset, terms)
+    first = max(
+        documents,
+        key=lambda each: sum(
+            shared(everything[each.id], everything[other.id]) for other in documents if other is not each
+        ),
+    )
+    group: list[ShownDocument] = []
+    known: frozenset[str] = everything[first.id]
+    left, room, following = list(documents), characters, first
+    while left and len(group) < most:
+        left.remove(following)
+        fitting = following if following.size <= room else _extract(following, known, weights, room)
+        if fitting is not None:
+            group.append(fitting)
+            room -= fitting.size
+            known |= everything[following.id]
+        if left:
+            following = max(left, key=lambda each: shared(known, everything[each.id]))
+    return group or [_extract(first, known, weights, characters) or first]
+
+
+def _extract(
+    document: ShownDocument, known: frozenset[str], weights: dict[str, float], room: int
+) -> ShownDocument | None:
+    """Return the passages of a document with most in common with known terms; `None` if none fits."""
+    scored = sorted(
+        document.passages,
+        key=lambda passage: (
+            -sum(weights.get(term, 0.0) for term in _terms(passage.text) & known),
+            passage.number,
+        ),
+    )
+    chosen: list[Passage] = []
+    for passage in scored:
+        size = len(passage.text) + len(passage.heading)
+        if size <= room:
+            chosen.append(passage)
+            room -= size
+    if not chosen:
+        return None
+    chosen.sort(key=lambda passage: passage.number)
+    return replace(
+        document, passages=tuple(chosen), complete=document.complete and len(chosen) == len(document.passages)
+    )
+
+
+def _connected_last(
+    group: Sequence[ShownDocument], terms: dict[str, frozenset[str]], weights: dict[str, float]
+) -> list[ShownDocument]:
+    def connection(document: ShownDocument) -> float:
+        own = terms[document.id]
+        return sum(
+            weights.get(term, 0.0)
+            for other in group
+            if other is not document
+            for term in own & terms[other.id]
+        )
+
+    return sorted(group, key=connection)
+
+
+def _terms(text: str) -> frozenset[str]:
+    return frozenset(word for word in words(text) if is_content_word(word) or any(map(str.isdigit, word)))

@@ -1,0 +1,524 @@
+"""The gate that questions pass: proposed, checked by rules, by readers with and without the documents, and over the corpus.
+
+All drafts of a group of documents go through together, so that a tree takes few rounds of calls: propose; hidden documents
+and memory; evidence; the corpus and the second hidden document; and the same once more for drafts that were repaired.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from random import Random
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentflow.actors import together
+from agentflow.errors import ModelFailureKind
+from agentflow.questions._agreement import KnownNames, agrees
+from agentflow.questions._documents import ShownDocument
+from agentflow.questions._drafts import Draft, DraftFault, GateCheck, GateVote
+from agentflow.questions._requests import (
+    AskedQuestion,
+    Basis,
+    FallenDraft,
+    HiddenAnswer,
+    HiddenRequest,
+    OtherAnswers,
+    OthersRequest,
+    ProposalRequest,
+    QuestionProposal,
+    ReadingAnswer,
+    ReadingRequest,
+    Readings,
+    Recalled,
+    RecallRequest,
+    RepairedDrafts,
+    RepairRequest,
+)
+from agentflow.questions._rules import RuleSettings, check_rules
+from agentflow.text import normalise
+from agentflow.trajectory import Reply
+
+T = TypeVar("T")
+
+MIN_NATURALNESS = 3
+"""Naturalness below which a question falls."""
+MAX_CANDIDATES = 6
+"""Maximum number of answers that are tried as other answers."""
+
+
+class QuestionWriter(Protocol):
+    """Role that writes questions. A failed call is a failed reply."""
+
+    async def propose_questions(self, request: ProposalRequest) -> Reply[QuestionProposal]:
+        """Write questions about documents."""
+        ...
+
+    async def repair_questions(self, request: RepairRequest) -> Reply[RepairedDrafts]:
+        """Write drafts anew without their faults."""
+        ...
+
+
+class QuestionReader(Protocol):
+    """Role that checks questions. A failed call is a failed reply."""
+
+    async def read_hidden(self, request: HiddenRequest) -> Reply[HiddenAnswer]:
+        """Answer a question without some of its documents."""
+        ...
+
+    async def read_all(self, request: ReadingRequest) -> Reply[Readings]:
+        """Answer questions from documents."""
+        ...
+
+    async def find_others(self, request: OthersRequest) -> Reply[OtherAnswers]:
+        """Look for other answers."""
+        ...
+
+    async def recall(self, request: RecallRequest) -> Reply[Recalled]:
+        """Answer a question from memory."""
+        ...
+
+
+class GateRoles(QuestionWriter, QuestionReader, Protocol):
+    """Both roles as one object."""
+
+
+class Asks(Protocol):
+    """Makes each call once, under a key; after a crash, none is repeated."""
+
+    async def reply(
+        self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
+    ) -> Reply[T]:
+        """Return the reply to a call."""
+        ...
+
+
+class CorpusSearch(Protocol):
+    """Search over the whole corpus."""
+
+    async def search(self, key: str, queries: Sequence[str]) -> tuple[ShownDocument, ...]:
+        """Return the documents that match any of the queries; empty without a search."""
+        ...
+
+
+class GateSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the gate."""
+
+    rules: RuleSettings = RuleSettings()
+    """Limits of the rules."""
+    drafts: int = 12
+    """Number of drafts that are asked for per group of documents."""
+    keep: int = 10
+    """Number of drafts that a model returns of them."""
+    recall_samples: int = 3
+    """Times that a model is asked without documents; 0: it is not asked."""
+    drop_known: bool = False
+    """Drop a question that a model always knows, instead of labelling it."""
+    evidence_samples: int = 2
+    """Times that readers answer from all documents; 0 skips all checks by readers."""
+    repairs: bool = True
+    """Have a fallen draft written anew once."""
+    batch: int = 12
+    """Maximum number of questions in one call."""
+
+
+class JudgedDraft(Struct, frozen=True, kw_only=True):
+    """Draft with everything that checks say about it."""
+
+    draft: Draft
+    """The draft, as the rules left it."""
+    number: int
+    """Number of the proposal, from 1."""
+    attempt: int = 1
+    """1: as it was proposed; 2: repaired."""
+    findings: tuple[DraftFault, ...] = ()
+    """Faults; none: it passed."""
+    votes: tuple[GateVote, ...] = ()
+    """Samples of models."""
+    necessary: int = 0
+    """Number of documents that proved necessary."""
+    naturalness: float = 0.0
+    """Likelihood that an expert would ask it, from 1 to 5: the mean of the readers."""
+    known: float | None = None
+    """Share of answers from memory that are right; `None`: nobody was asked."""
+    disputed: bool = False
+    """A model is certain of another answer."""
+    recalled: tuple[str, ...] = ()
+    """Wrong answers from memory."""
+
+    @property
+    def passed(self) -> bool:
+        """True if no check found a fault."""
+        return not self.findings
+
+
+class QuestionGate:
+    """Writes and checks the questions about one group of documents."""
+
+    def __init__(
+        self,
+        documents: Sequence[ShownDocument],
+        roles: GateRoles,
+        asks: Asks,
+        settings: GateSettings,
+        *,
+        search: CorpusSearch | None = None,
+        key: str = "",
+    ) -> None:
+        """Describe it.
+
+        :param search: finds documents with other answers; without it, only the group is read.
+        :param key: beginning of the keys of the calls.
+        """
+        self._documents = tuple(documents)
+        self._roles = roles
+        self._asks = asks
+        self._settings = settings
+        self._search = search
+        self._key = key
+        self._names = KnownNames(document.text for document in documents)
+
+    async def write(self, request: ProposalRequest) -> list[JudgedDraft]:
+        """Have questions proposed, and check them; return all drafts, the fallen ones with their faults."""
+        drafts = await self._propose(request)
+        judged = await self.judge(
+            [JudgedDraft(draft=draft, number=number) for number, draft in enumerate(drafts, 1)]
+        )
+        if not self._settings.repairs:
+            return judged
+        return [*judged, *await self._repair(judged)]
+
+    async def judge(self, drafts: Sequence[JudgedDraft]) -> list[JudgedDraft]:
+        """GateCheck drafts; the cheapest checks come first, and a fallen draft is checked no further."""
+        judged = self._without_duplicates([self._ruled(each) for each in drafts])
+        if not self._settings.evidence_samples:
+            return judged
+        judged = await self._each(judged, self._without_others)
+        judged = await self._read(judged)
+        return await self._each(judged, self._over_the_corpus)
+
+    async def _each(
+        self, judged: Sequence[JudgedDraft], check: Callable[[JudgedDraft], Awaitable[JudgedDraft]]
+    ) -> list[JudgedDraft]:
+        """Apply a check to all drafts that have passed so far, at once."""
+        done = iter(await together(partial(check, each) for each in judged if each.passed))
+        return [next(done) if each.passed else each for each in judged]
+
+    async def _propose(self, request: ProposalRequest) -> list[Draft]:
+        """Return proposed drafts. An answer that was cut at its limit is asked for again in two halves."""
+        reply = await self._ask(
+            "propose", Reply[QuestionProposal], "generator", partial(self._roles.propose_questions, request)
+        )
+        if reply.value is not None:
+            return list(reply.value.drafts)
+        if reply.failure is None or reply.failure.kind != ModelFailureKind.TOO_LONG or request.count < 2:
+            return []
+        drafts: list[Draft] = []
+        for half in (1, 2):
+            asked = (*request.asked, *(draft.question for draft in drafts))
+            smaller = replace(request, count=request.count // 2, keep=max(1, request.keep // 2), asked=asked)
+            reply = await self._ask(
+                f"propose/{half}",
+                Reply[QuestionProposal],
+                "generator",
+                partial(self._roles.propose_questions, smaller),
+            )
+            drafts += () if reply.value is None else reply.value.drafts
+        return drafts
+
+    def _ruled(self, judged: JudgedDraft) -> JudgedDraft:
+        checked = check_rules(judged.draft, self._documents, self._settings.rules)
+        return replace(judged, draft=checked.draft, findings=checked.findings)
+
+    def _without_duplicates(self, judged: Sequence[JudgedDraft]) -> list[JudgedDraft]:
+        """Return the drafts; a second one with the same answer and documents has a fault."""
+        seen = set[tuple[str, tuple[int, ...]]]()
+        result: list[JudgedDraft] = []
+        for each in judged:
+            mark = normalise(each.draft.answer), tuple(sorted(each.draft.documents))
+            if each.passed and mark in seen:
+                fault = DraftFault(
+                    GateCheck.DUPLICATE,
+                    "an earlier draft has the same answer and documents",
+                    repairable=False,
+                )
+                result.append(replace(each, findings=(fault,)))
+                continue
+            if each.passed:
+                seen.add(mark)
+            result.append(each)
+        return result
+
+    async def _without_others(self, judged: JudgedDraft) -> JudgedDraft:
+        """Require that the document which states the answer does not suffice; ask from memory at the same time."""
+        answers = await together(
+            [
+                partial(self._read_without, judged, _others_of(judged.draft), "hidden"),
+                partial(self._recall, judged),
+            ]
+        )
+        first, recalled = answers
+        return replace(
+            recalled, findings=first.findings, votes=(*judged.votes, *first.votes, *recalled.votes)
+        )
+
+    async def _read_without(self, judged: JudgedDraft, hidden: Sequence[int], name: str) -> JudgedDraft:
+        """Require that the answer is not found, inferred or guessed without some documents."""
+        draft = judged.draft
+        if not hidden:
+            return replace(judged, votes=())
+        # Those that are hidden from others stand last, so that prompts have a common beginning.
+        request = HiddenRequest(
+            documents=tuple(each for each in self._documents if each.number not in hidden),
+            question=draft.question,
+        )
+        reply = await self._ask(
+            f"{name}/{judged.number}/{judged.attempt}",
+            Reply[HiddenAnswer],
+            "reader",
+            partial(self._roles.read_hidden, request),
+        )
+        if reply.value is None:
+            return replace(judged, findings=(_unanswered(GateCheck.ONE_DOCUMENT),), votes=())
+        answer = reply.value
+        found = agrees(draft, answer.answer, self._names)
+        votes = (GateVote(GateCheck.ONE_DOCUMENT, 1, int(not found), (answer.answer,)),)
+        if not found:
+            return replace(judged, votes=votes)
+        used = ", ".join(map(str, answer.documents)) or "no document"
+        how = "guesses" if answer.basis is Basis.GUESSED else f"{answer.basis} from {used}"
+        hidden_text = ", ".join(map(str, hidden))
+        reason = f"without document {hidden_text} a reader still answers {answer.answer}: {how}"
+        return replace(judged, findings=(DraftFault(GateCheck.ONE_DOCUMENT, reason),), votes=votes)
+
+    async def _recall(self, judged: JudgedDraft) -> JudgedDraft:
+        """Ask a model without documents: a label for the difficulty."""
+        samples = self._settings.recall_samples
+        if not samples:
+            return replace(judged, votes=())
+        draft = judged.draft
+        replies = await together(
+            partial(
+                self._ask,
+                f"recall/{judged.number}/{judged.attempt}/{sample}",
+                Reply[Recalled],
+                "agent",
+                partial(self._roles.recall, RecallRequest(question=draft.question, sample=sample)),
+            )
+            for sample in range(samples)
+        )
+        answers = [reply.value for reply in replies if reply.value is not None]
+        right = [agrees(draft, each.answer, self._names) for each in answers]
+        wrong = [each for each, is_right in zip(answers, right, strict=True) if each.answer and not is_right]
+        return replace(
+            judged,
+            votes=(
+                GateVote(
+                    GateCheck.KNOWN,
+                    len(answers),
+                    len(answers) - sum(right),
+                    tuple(each.answer for each in answers),
+                ),
+            ),
+            known=sum(right) / len(answers) if answers else None,
+            disputed=any(each.is_certain for each in wrong),
+            recalled=tuple(dict.fromkeys(each.answer for each in wrong)),
+        )
+
+    async def _read(self, judged: Sequence[JudgedDraft]) -> list[JudgedDraft]:
+        """Have readers answer all drafts from all documents, each in another order."""
+        open_drafts = [
+            self._unless_known(each) if self._settings.drop_known else each for each in judged if each.passed
+        ]
+        asked = [each for each in open_drafts if each.passed]
+        samples = await together(
+            partial(self._sample, asked, sample)
+            for sample in range(self._settings.evidence_samples if asked else 0)
+        )
+        done = {each.number: each for each in open_drafts}
+        for place, each in enumerate(asked):
+            done[each.number] = self._weighed(each, [sample.get(place) for sample in samples])
+        return [done.get(each.number, each) if each.passed else each for each in judged]
+
+    @staticmethod
+    def _unless_known(judged: JudgedDraft) -> JudgedDraft:
+        if judged.known != 1.0:
+            return judged
+        return replace(
+            judged,
+            findings=(DraftFault(GateCheck.KNOWN, "a model always knows the answer", repairable=False),),
+        )
+
+    async def _sample(self, asked: Sequence[JudgedDraft], sample: int) -> dict[int, ReadingAnswer]:
+        """Return the readings of a sample, by the places of the drafts."""
+        order = list(range(len(asked)))
+        Random(f"{self._key} {sample}").shuffle(order)
+        size = self._settings.batch
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        kind = asked[0].attempt
+        found = await together(
+            partial(self._read_batch, asked, batch, sample, f"evidence/{kind}/{sample}/{number}")
+            for number, batch in enumerate(batches)
+        )
+        return {place: reading for each in found for place, reading in each.items()}
+
+    async def _read_batch(
+        self, asked: Sequence[JudgedDraft], batch: Sequence[int], sample: int, key: str
+    ) -> dict[int, ReadingAnswer]:
+        """Ask for readings of several questions; of an answer that was cut at its limit, in two halves."""
+        questions = tuple(
+            AskedQuestion(number, asked[place].draft.question) for number, place in enumerate(batch, 1)
+        )
+        request = ReadingRequest(documents=self._documents, questions=questions, sample=sample)
+        reply = await self._ask(key, Reply[Readings], "reader", partial(self._roles.read_all, request))
+        if reply.value is not None:
+            return {
+                batch[reading.number - 1]: reading
+                for reading in reply.value.readings
+                if 0 < reading.number <= len(batch)
+            }
+        if reply.failure is None or reply.failure.kind != ModelFailureKind.TOO_LONG or len(batch) < 2:
+            return {}
+        half = len(batch) // 2
+        parts = await together(
+            partial(self._read_batch, asked, part, sample, f"{key}/{number}")
+            for number, part in enumerate((batch[:half], batch[half:]), 1)
+        )
+        return {place: reading for part in parts for place, reading in part.items()}
+
+    def _weighed(self, judged: JudgedDraft, readings: Sequence[ReadingAnswer | None]) -> JudgedDraft:
+        """Return a draft with what readers said: all must give its answer, and no other one."""
+        given = [reading for reading in readings if reading is not None]
+        if len(given) < len(readings):
+            return replace(judged, findings=(_unanswered(GateCheck.EVIDENCE),))
+        draft = judged.draft
+        favours = [
+            len(reading.answers) == 1 and agrees(draft, reading.answers[0], self._names) for reading in given
+        ]
+        naturalness = sum(reading.naturalness for reading in given) / len(given)
+        vote = GateVote(
+            GateCheck.EVIDENCE, len(given), sum(favours), tuple("; ".join(each.answers) for each in given)
+        )
+        findings: list[DraftFault] = []
+        if not all(favours):
+            other = given[favours.index(False)]
+            said = "; ".join(other.answers) or "not determined"
+            findings.append(DraftFault(GateCheck.EVIDENCE, f"a reader answers {said}: {other.derivation}"))
+        elif naturalness < MIN_NATURALNESS:
+            findings.append(
+                DraftFault(
+                    GateCheck.NATURALNESS, f"readers find that nobody would ask it ({naturalness:.1f} of 5)"
+                )
+            )
+        return replace(judged, votes=(*judged.votes, vote), findings=tuple(findings), naturalness=naturalness)
+
+    async def _over_the_corpus(self, judged: JudgedDraft) -> JudgedDraft:
+        """Look for other answers in the whole corpus; at the same time, hide the document that states the answer."""
+        second, unique = await together(
+            [
+                partial(self._read_without, judged, _answering(judged.draft), "hidden2"),
+                partial(self._look_for_others, judged),
+            ]
+        )
+        findings = (*second.findings, *unique.findings)
+        votes = (*judged.votes, *second.votes, *unique.votes)
+        necessary = 0 if findings else 2 if len(judged.draft.documents) > 1 else 1
+        return replace(judged, findings=findings, votes=votes, necessary=necessary)
+
+    async def _look_for_others(self, judged: JudgedDraft) -> JudgedDraft:
+        draft = judged.draft
+        if self._search is None:
+            return replace(judged, votes=())
+        candidates = _distinct([*judged.recalled, *(rival.answer for rival in draft.rivals)])[:MAX_CANDIDATES]
+        queries = [draft.question, *candidates]
+        found = await self._search.search(f"search/{self._key}{judged.number}/{judged.attempt}", queries)
+        if not found:
+            return replace(judged, votes=())
+        request = OthersRequest(
+            question=draft.question, answer=draft.answer, candidates=tuple(candidates), documents=found
+        )
+        reply = await self._ask(
+            f"others/{judged.number}/{judged.attempt}",
+            Reply[OtherAnswers],
+            "reader",
+            partial(self._roles.find_others, request),
+        )
+        if reply.value is None:
+            return replace(judged, findings=(_unanswered(GateCheck.UNIQUE),), votes=())
+        said = reply.value
+        others = [other for other in said.others if not agrees(draft, other.answer, self._names)]
+        vote = GateVote(
+            GateCheck.UNIQUE, 1, int(not others and not said.ended), tuple(other.answer for other in others)
+        )
+        findings: list[DraftFault] = []
+        if others:
+            findings.append(
+                DraftFault(GateCheck.UNIQUE, f"{others[0].answer} fits as well: {others[0].reason}")
+            )
+        elif said.ended:
+            findings.append(DraftFault(GateCheck.UNIQUE, f"it no longer holds: {said.ended}"))
+        elif said.one_document and len(draft.documents) > 1:
+            title = next((each.title or each.id for each in found if each.number == said.one_document), "")
+            findings.append(
+                DraftFault(GateCheck.ONE_DOCUMENT, f"one document of the corpus answers it: {title}")
+            )
+        return replace(judged, findings=tuple(findings), votes=(vote,))
+
+    async def _repair(self, judged: Sequence[JudgedDraft]) -> list[JudgedDraft]:
+        """Have fallen drafts written anew, and check them; those that pass are new drafts."""
+        fallen = [
+            each for each in judged if not each.passed and all(fault.repairable for fault in each.findings)
+        ]
+        if not fallen:
+            return []
+        rules = self._settings.rules
+        request = RepairRequest(
+            documents=self._documents,
+            fallen=tuple(
+                FallenDraft(number, each.draft, tuple(fault.reason for fault in each.findings))
+                for number, each in enumerate(fallen, 1)
+            ),
+            max_words=rules.max_words,
+            min_steps=rules.min_steps,
+        )
+        reply = await self._ask(
+            "repair", Reply[RepairedDrafts], "generator", partial(self._roles.repair_questions, request)
+        )
+        if reply.value is None:
+            return []
+        passed = [each for each in judged if each.passed]
+        repaired = [
+            JudgedDraft(draft=each.draft, number=fallen[each.number - 1].number, attempt=2)
+            for each in reply.value.drafts
+            if 0 < each.number <= len(fallen)
+        ]
+        again = await self.judge(_once_each(repaired))
+        return self._without_duplicates([*passed, *again])[len(passed) :]
+
+    async def _ask(
+        self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
+    ) -> Reply[T]:
+        return await self._asks.reply(f"{self._key}{key}", kind, role, call)
+
+
+def _others_of(draft: Draft) -> tuple[int, ...]:
+    """Return the documents of a draft other than the one that states its answer."""
+    answering = _answering(draft)
+    return tuple(number for number in draft.documents if number not in answering)
+
+
+def _answering(draft: Draft) -> tuple[int, ...]:
+    """Return the document of the last quote, which states the answer or the last figure that it is computed from."""
+    return draft.documents[-1:]
+
+
+def _unanswered(check: GateCheck) -> DraftFault:
+    return DraftFault(check, "no reader answered", repairable=False)
+
+
+def _once_each(drafts: Iterable[JudgedDraft]) -> list[JudgedDraft]:
+    return list({each.number: each for each in drafts}.values())
+
+
+def _distinct(answers: Iterable[str]) -> list[str]:
+    return list({normalise(answer): answer for answer in answers if answer.strip()}.values())

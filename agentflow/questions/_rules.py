@@ -1,0 +1,391 @@
+"""Rules for drafts, checked without a model: quotes, computations, time, completeness, form.
+
+Rules that need English (month names, number words, words such as `only` and `current`) are off for other languages.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentflow.facts import (
+    BoolValue,
+    EntityValue,
+    NumberValue,
+    Value,
+    ValueKind,
+    instructs,
+    show_value,
+    values_agree,
+)
+from agentflow.questions._agreement import value_of
+from agentflow.questions._computations import ComputationError, compute
+from agentflow.questions._documents import Passage, ShownDocument, is_english
+from agentflow.questions._drafts import Draft, DraftFault, DraftKind, DraftStep, GateCheck
+from agentflow.text import contains_phrase, find_quote, normalise, word_count
+
+_ELLIPSIS: Final = re.compile(r"\s*(?:…|\[?\.{3}\]?)\s*")
+_DIGITS: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
+_MONTH: Final = re.compile(
+    r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December)\b"
+)
+_NAME: Final = re.compile(r"(?<!^)(?<![.!?:] )\b[A-Z][\w'’.+-]*\w|\b[A-Z]{2,}\w*\b|\b[A-Za-z]+\d\w*\b")
+"""Capitalised words that do not begin a sentence, acronyms, and words with digits."""
+_NEGATION: Final = re.compile(
+    r"\b(?:not|no|never|neither|nor|without|cannot|none|except|unless)\b|n['’]t\b", re.IGNORECASE
+)
+_BOUND: Final = re.compile(
+    r"\b(?:more than|less than|fewer than|at least|at most|up to|about|around|roughly|nearly|almost|approximately|over|under)\b",
+    re.IGNORECASE,
+)
+_ABSOLUTE: Final = re.compile(
+    r"\b(?:only|ever|first|last|most|least|never|always|sole|earliest|latest|newest|oldest)\b", re.IGNORECASE
+)
+_CURRENT: Final = re.compile(
+    r"\b(?:current(?:ly)?|now(?:adays)?|today|at present|present-day|recent(?:ly)?|so far|to date|still|latest|this (?:year|month|week))\b",
+    re.IGNORECASE,
+)
+_TEXTUAL: Final = re.compile(
+    r"\b(?:according to|(?:the|these|this|given|provided|above|following) (?:passages?|documents?|texts?|excerpts?|articles?|sources?)"
+    r"|as (?:stated|mentioned|described|noted) in)\b",
+    re.IGNORECASE,
+)
+_SECOND: Final = re.compile(
+    r"\?\s+\S|\band (?:what|when|where|who|why|how (?:many|much|long))\b", re.IGNORECASE
+)
+_OVER_ALL: Final = re.compile(
+    r"\b(?:how many|number of|count of|all of|none of|which .{0,40}\bdo(?:es)? not|never)\b", re.IGNORECASE
+)
+_FILLER: Final = re.compile(
+    r"^(?:so|thus|hence|therefore|finally)?,?\s*the (?:final )?answer (?:is|to)\b", re.IGNORECASE
+)
+_LISTED: Final = re.compile(r"[,:(].*\b(?:or|and)\b|\b(?:which|what) of\b", re.IGNORECASE | re.DOTALL)
+_UNITS: Final = re.compile(
+    r"\bhow (?:many|much|long|old|far|often|high|tall|large|big|fast|heavy)\b|\bpercent(?:age)?\b|%",
+    re.IGNORECASE,
+)
+_MAX_ANSWER_WORDS: Final = 16
+_MAX_ITEMS: Final = 8
+_NEAR: Final = 600
+"""Characters around a quote in which instructions to a model make it useless."""
+
+
+class RuleSettings(Struct, frozen=True, kw_only=True):
+    """Limits of the rules."""
+
+    max_words: int = 85
+    """Maximum number of words of a question."""
+    min_steps: int = 3
+    """Minimum number of steps; fillers do not count."""
+    min_documents: int = 2
+    """Minimum number of documents that a question needs; a result of a tool counts."""
+
+
+class CheckedDraft(Struct, frozen=True):
+    """A draft as the rules leave it."""
+
+    draft: Draft
+    """Without fillers and superfluous documents, with the passages that hold its quotes."""
+    findings: tuple[DraftFault, ...]
+    """Faults; none: it passes."""
+
+
+def check_rules(draft: Draft, documents: Sequence[ShownDocument], settings: RuleSettings) -> CheckedDraft:
+    """GateCheck a draft against the passages that it was written from; small slips are mended.
+
+    See docs/questions.md.
+    """
+    passages = {passage.number: passage for document in documents for passage in document.passages}
+    by_number = {document.number: document for document in documents}
+    draft = _mended(draft, by_number, passages)
+    english = is_english(" ".join(passage.text for passage in passages.values()))
+    findings = [
+        *_form(draft, settings, english=english),
+        *_quotes(draft, by_number, passages, english=english),
+        *_computations(draft),
+        *(_time(draft) if english else ()),
+        *(_completeness(draft, by_number) if english else ()),
+        *_size(draft, settings),
+    ]
+    return CheckedDraft(draft, tuple(findings))
+
+
+def _mended(draft: Draft, documents: dict[int, ShownDocument], passages: dict[int, Passage]) -> Draft:
+    """Return a draft without fillers, with each quote's passage, and with the documents that its steps cite."""
+    steps: list[DraftStep] = []
+    for step in draft.steps:
+        if step.quote and (found := _passage_of(step, passages)) is not None:
+            step = replace(step, passage=found.number)
+        steps.append(step)
+    kept = [step for step in steps if step.quote or step.computes]
+    # Numbers of steps in expressions must not change: only fillers at the end are left out.
+    while steps and not (steps[-1].quote or steps[-1].computes or not _is_filler(steps[-1], draft)):
+        steps.pop()
+    quoted_in = [passages[step.passage].document for step in kept if step.quote and step.passage in passages]
+    # The one that states the answer, or the last figure that it is computed from, stands last.
+    cited = [*dict.fromkeys(each for each in quoted_in if each != quoted_in[-1]), *quoted_in[-1:]]
+    documents_of_draft = tuple(number for number in cited if number in documents)
+    return replace(
+        draft,
+        question=" ".join(draft.question.split()),
+        answer=" ".join(draft.answer.split()),
+        steps=tuple(steps),
+        documents=documents_of_draft or draft.documents,
+    )
+
+
+def _is_filler(step: DraftStep, draft: Draft) -> bool:
+    """Return whether a step only restates the answer."""
+    return bool(_FILLER.match(step.statement)) or normalise(step.statement).strip(".") == normalise(
+        draft.answer
+    )
+
+
+def _passage_of(step: DraftStep, passages: dict[int, Passage]) -> Passage | None:
+    """Return the passage that holds a quote: the named one, else one of its document, else any."""
+    named = passages.get(step.passage)
+    same = [each for each in passages.values() if named is not None and each.document == named.document]
+    for passage in [*([named] if named else []), *same, *passages.values()]:
+        if quoted(passage.text, step.quote):
+            return passage
+    return None
+
+
+def quoted(text: str, quote: str) -> list[tuple[int, int]]:
+    """Return the places of a quote in a text, part by part if it has ellipses; case does not matter. Empty: it is not there.
+
+    >>> quoted("The Gull sails in May, and the Tern in June.", "the gull sails … the Tern")
+    [(0, 14), (27, 35)]
+    """
+    places: list[tuple[int, int]] = []
+    start = 0
+    folded = text.casefold()
+    same = len(folded) == len(text)
+    for part in filter(None, _ELLIPSIS.split(quote.strip().strip("\"“”'"))):
+        bare = part.strip(" \"“”'.,;:")
+        found = find_quote(text[start:], bare)
+        if found is None and same:
+            found = find_quote(folded[start:], bare.casefold())
+        if found is None:
+            return []
+        places.append((start + found[0], start + found[1]))
+        start += found[1]
+    return places
+
+
+def _form(draft: Draft, settings: RuleSettings, *, english: bool) -> Iterator[DraftFault]:
+    question, answer = draft.question, draft.answer
+    if not question or not answer or not draft.steps:
+        yield DraftFault(GateCheck.FORM, "it has no question, no answer or no steps", repairable=False)
+        return
+    if word_count(question) > settings.max_words:
+        yield DraftFault(GateCheck.FORM, f"the question has more than {settings.max_words} words")
+    if not question.rstrip().endswith(("?", "？", ".")):
+        yield DraftFault(GateCheck.FORM, "the question does not end as a question")
+    if word_count(answer) > _MAX_ANSWER_WORDS:
+        yield DraftFault(GateCheck.FORM, "the answer is not short")
+    value = value_of(draft)
+    if len(getattr(value, "items", ())) > _MAX_ITEMS:
+        yield DraftFault(GateCheck.FORM, f"the answer lists more than {_MAX_ITEMS} things")
+    if _leaks(draft, value):
+        yield DraftFault(GateCheck.FORM, "the question contains its answer")
+    if not english:
+        return
+    if found := _TEXTUAL.search(question):
+        yield DraftFault(
+            GateCheck.FORM, f"the question refers to a text that its reader does not have: {found[0]}"
+        )
+    if found := _SECOND.search(question):
+        yield DraftFault(GateCheck.FORM, f"it asks two questions: {found[0].strip()}")
+    if isinstance(value, NumberValue) and draft.unit and not (
+        contains_phrase(question, draft.unit) or contains_phrase(question, draft.unit.rstrip("s")) or _UNITS.search(question)
+    ):  # fmt: skip
+        yield DraftFault(
+            GateCheck.FORM, f"the question does not say in which unit the answer is: {draft.unit}"
+        )
+
+
+def _leaks(draft: Draft, value: Value) -> bool:
+    """Return whether the question gives its answer away; one of several that it lists is a choice."""
+    if draft.kind in (
+        DraftKind.WHICH,
+        DraftKind.COMPARISON,
+        DraftKind.ORDER,
+        DraftKind.STEP,
+    ) or _LISTED.search(draft.question):
+        return False
+    if isinstance(value, BoolValue) or not contains_phrase(draft.question, draft.answer):
+        return False
+    return isinstance(value, EntityValue) or draft.answer_type in (
+        ValueKind.ENTITY,
+        ValueKind.TEXT,
+        ValueKind.DATE,
+    )
+
+
+def _quotes(
+    draft: Draft, documents: dict[int, ShownDocument], passages: dict[int, Passage], *, english: bool
+) -> Iterator[DraftFault]:
+    for number, step in enumerate(draft.steps, 1):
+        if not step.quote:
+            if not step.computes and not _is_filler(step, draft):
+                yield DraftFault(GateCheck.QUOTES, f"step {number} has neither a quote nor an expression")
+            continue
+        passage = passages.get(step.passage)
+        places = quoted(passage.text, step.quote) if passage is not None else []
+        if passage is None or not places:
+            yield DraftFault(
+                GateCheck.QUOTES, f"no passage contains the quote of step {number}: {step.quote[:80]}"
+            )
+            continue
+        around = passage.text[max(0, places[0][0] - _NEAR) : places[-1][1] + _NEAR]
+        if instructs(around):
+            yield DraftFault(
+                GateCheck.QUOTES,
+                f"the quote of step {number} stands beside instructions to a model",
+                repairable=False,
+            )
+        document = documents[passage.document]
+        above = f"{passage.heading} {document.title} {document.id}"
+        quote = " … ".join(passage.text[slice(*place)] for place in places)
+        if missing := _unstated(step, quote, above, english=english):
+            yield DraftFault(
+                GateCheck.QUOTES,
+                f"the quote of step {number} does not say {missing!r}, which its statement does",
+            )
+        if step.value and not contains_phrase(f"{quote} {above}", step.value):
+            yield DraftFault(
+                GateCheck.QUOTES, f"the quote of step {number} does not contain its value {step.value}"
+            )
+
+
+def _unstated(step: DraftStep, quote: str, above: str, *, english: bool) -> str:
+    """Return a number, month, name, negation or bound of a statement that its quote lacks; headings may give the first three."""
+    both = f"{quote} {above}"
+    patterns = [_DIGITS, _NAME, *([_MONTH] if english else [])]
+    for pattern in patterns:
+        for found in pattern.finditer(step.statement):
+            word = found[0].rstrip(".")
+            known = contains_phrase(both, word) or normalise(word) in normalise(both)
+            if not known and not (pattern is _DIGITS and contains_phrase(both, _number_word(word))):
+                return word
+    if english:
+        for pattern in (_NEGATION, _BOUND):
+            wanted, had = pattern.search(step.statement), pattern.search(quote)
+            if wanted and not had and not (pattern is _NEGATION and _CONTRARY.search(quote)):
+                return wanted[0]
+        lost = _NEGATION.search(quote)
+        if (
+            lost
+            and not _NEGATION.search(step.statement)
+            and not _CONTRARY.search(step.statement)
+            and len(quote.split()) <= 14
+        ):
+            return f"without {lost[0]!r}"
+    return ""
+
+
+_CONTRARY: Final = re.compile(
+    r"\b(?:remov|drop|fail|lack|refus|discontinu|disabl|prevent|unable|un\w+ed\b|in\w+able\b|miss|exclud|omit|forbid|deprecat)\w*",
+    re.IGNORECASE,
+)
+"""Words that deny without a negation."""
+_NUMBER_WORDS: Final = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
+
+
+def _number_word(digits: str) -> str:
+    return _NUMBER_WORDS[int(digits)] if digits.isdecimal() and int(digits) < len(_NUMBER_WORDS) else digits
+
+
+def _computations(draft: Draft) -> Iterator[DraftFault]:
+    """Yield computed steps that give something else than they state."""
+    try:
+        results = compute(draft.steps)
+    except ComputationError as error:
+        yield DraftFault(GateCheck.COMPUTATION, str(error))
+        return
+    for number, value in results.items():
+        step = draft.steps[number - 1]
+        if isinstance(value, BoolValue):
+            if not value.truth:
+                yield DraftFault(GateCheck.COMPUTATION, f"{step.computes} of step {number} is false")
+        elif number == len(draft.steps) and not _same(value, draft):
+            yield DraftFault(
+                GateCheck.COMPUTATION,
+                f"step {number} gives {show_value(value)}, and the answer is {draft.answer}",
+            )
+        elif step.value and not _states(step.value, value):
+            yield DraftFault(
+                GateCheck.COMPUTATION, f"step {number} gives {show_value(value)}, not {step.value}"
+            )
+
+
+def _same(value: Value, draft: Draft) -> bool:
+    answer = value_of(draft)
+    if values_agree(value, answer):
+        return True
+    if isinstance(value, NumberValue) and isinstance(answer, NumberValue):
+        return value.amount == answer.amount and (
+            not value.unit or not answer.unit or value.unit.rstrip("s") == answer.unit.rstrip("s")
+        )
+    return contains_phrase(draft.answer, show_value(value))
+
+
+def _states(text: str, value: Value) -> bool:
+    shown = f"{value.amount.normalize():f}" if isinstance(value, NumberValue) else show_value(value)
+    return contains_phrase(text, shown)
+
+
+def _time(draft: Draft) -> Iterator[DraftFault]:
+    if found := _CURRENT.search(draft.question):
+        yield DraftFault(GateCheck.TIME, f"the answer changes with time: {found[0]}")
+    quotes = " ".join(step.quote for step in draft.steps)
+    for found in _ABSOLUTE.finditer(draft.question):
+        if not contains_phrase(quotes, found[0]) and not _LISTED.search(draft.question):
+            yield DraftFault(GateCheck.TIME, f"no quote says {found[0]!r}")
+            return
+
+
+def _completeness(draft: Draft, documents: dict[int, ShownDocument]) -> Iterator[DraftFault]:
+    """Yield a finding if a count, a set or an absence rests on extracts."""
+    counts = draft.kind in (DraftKind.COUNT, DraftKind.SET) or (
+        _OVER_ALL.search(draft.question)
+        and draft.kind not in (DraftKind.DURATION, DraftKind.COMPUTATION, DraftKind.COMPARISON)
+    )
+    parts = [
+        documents[number]
+        for number in draft.documents
+        if number in documents and not documents[number].complete
+    ]
+    if counts and parts:
+        yield DraftFault(
+            GateCheck.COMPLETENESS,
+            f"it counts or excludes over {parts[0].title or parts[0].id}, of which an extract is shown",
+        )
+
+
+def _size(draft: Draft, settings: RuleSettings) -> Iterator[DraftFault]:
+    telling = {normalise(step.statement) for step in draft.steps if step.quote or step.computes}
+    if len(telling) < settings.min_steps:
+        yield DraftFault(GateCheck.STEPS, f"it has {len(telling)} steps, not {settings.min_steps}")
+    if len(draft.documents) < settings.min_documents:
+        yield DraftFault(
+            GateCheck.STEPS,
+            f"its quotes are from {len(draft.documents)} document, not {settings.min_documents}",
+        )

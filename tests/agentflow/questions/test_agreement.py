@@ -1,0 +1,41 @@
+"""Answers agree under types, units, precision and aliases."""
+
+import pytest
+
+from agentflow.facts import ValueKind
+from agentflow.questions import KnownNames, agrees
+from tests.agentflow.questions._notes import draft, notes
+
+NAMES = KnownNames(
+    ["Debra Lynn married Ian Murdock of Purdue University.", "Bruce Perens met Bruce Schneier."]
+)
+N, E, L, B, D = ValueKind.NUMBER, ValueKind.ENTITY, ValueKind.LIST, ValueKind.BOOL, ValueKind.DATE
+
+
+@pytest.mark.promise("questions:agreement")
+@pytest.mark.parametrize(
+    ("answer", "kind", "unit", "said", "expected"),
+    [
+        ("1 year", N, "years", "1 year and 9 months", False),
+        ("4 years", N, "years", "4 years and 4 months", False),
+        ("10", N, "years", "10 years 5 months", False),
+        ("1 year and 9 months", N, "", "1 year, 9 months", True),
+        ("130", N, "days", "130 days", True),
+        ("130", N, "days", "131", False),
+        ("Debra", E, "", "Debra Lynn", True),
+        ("Purdue University", E, "", "Purdue", True),
+        ("Bruce", E, "", "Bruce Perens", False),
+        ("Ian Murdock", E, "", "Ada Quill", False),
+        ("ia64, hppa and s390", L, "", "hppa, ia64, s390", True),
+        ("ia64 and hppa", L, "", "ia64, hppa and s390", False),
+        ("yes", B, "", "Yes, it does.", True),
+        ("12 May 1841", D, "", "May 12, 1841", True),
+        ("12 May 1841", D, "", "1841", False),
+        ("hppa", E, "", "", False),
+    ],
+)
+def test_an_answer_agrees_with_its_unit_and_precision_only(
+    answer: str, kind: ValueKind, unit: str, said: str, expected: bool
+) -> None:
+    given = draft(notes(), question="Which is it?", answer=answer, answer_type=kind, unit=unit)
+    assert agrees(given, said, NAMES) is expected
