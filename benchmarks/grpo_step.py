@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -215,6 +216,10 @@ def train_trl(
     return figures
 
 
+class SideFailedError(Exception):
+    """The process of a side ended with an error."""
+
+
 def measure(side: str, job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run one side in a process of its own, and return its figures with the peak of its memory."""
     python = ROOT / (".venv" if side == "ours" else ".venv-trl") / "bin" / "python"
@@ -236,7 +241,9 @@ def measure(side: str, job: dict[str, Any], folder: Path) -> dict[str, Any]:
         ended.set()
         watcher.join()
     if process.returncode:
-        sys.exit(f"{side} ended with {process.returncode}:\n{(folder / 'log').read_text()[-3000:]}")
+        raise SideFailedError(
+            f"{side} ended with {process.returncode}:\n{(folder / 'log').read_text()[-3000:]}"
+        )
     return {**json.loads((folder / "run.json").read_text()), "gib": peak[0] / 2**30}
 
 
@@ -324,9 +331,15 @@ def main() -> int:
 
 
 def _trial(job: dict[str, Any], way: tuple[str, int], folder: Path) -> float:
-    """Return the seconds of TRL's second step."""
+    """Return the seconds of TRL's second step; infinite if it fails, as for lack of memory."""
     sampling, rows = way
-    figures = measure("trl", {**job, "steps": 2, "sampling": sampling, "rows": rows}, folder)
+    try:
+        figures = measure("trl", {**job, "steps": 2, "sampling": sampling, "rows": rows}, folder)
+    except SideFailedError as error:
+        print(
+            f"{job['shape']:>8} TRL tries {sampling}, {rows} rows: {str(error).splitlines()[0]}", flush=True
+        )
+        return inf
     seconds = seconds_per_step(figures)
     print(f"{job['shape']:>8} TRL tries {sampling}, {rows} rows: {seconds:.1f} s per step", flush=True)
     return seconds
