@@ -83,7 +83,9 @@ bench: .venv/.dev .venv/.system
 first-training: .venv/.core .venv/.train .venv-vllm/.stamp
 	@$(BIN)/python examples/first_training/run.py $(ARGS)
 
-example: .venv/.core .venv/.train .venv-vllm/.stamp
+# The two environments are installed at the same time.
+example:
+	@$(MAKE) --silent --jobs=2 .venv/.train .venv-vllm/.stamp
 	@$(BIN)/python examples/$(or $(NAME),countdown)/run.py $(ARGS)
 
 real-model: .venv/.core .venv/.train
