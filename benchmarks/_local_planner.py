@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.models import Call, Completion, Message, TextPart
 from agentflow.trajectory import NextStep, NextStepRequest, Usage, digest
-from examples.first_training.teacher import SEARCH, Demonstration
+from examples.first_training.teacher import SEARCH, TeacherStep
 from examples.first_training.training import LONGEST
 
 __all__ = ["LocalPlanner", "PathFollower"]
@@ -32,7 +32,7 @@ class PathFollower:
     def __init__(self, queries: Mapping[str, Sequence[str]]) -> None:
         """:param queries: searches by question."""
         self._queries = queries
-        self.shown: dict[str, list[Demonstration]] = {question: [] for question in queries}
+        self.shown: dict[str, list[TeacherStep]] = {question: [] for question in queries}
         """Steps by question."""
 
     async def complete(self, call: Call[T]) -> Completion[T]:
@@ -47,7 +47,7 @@ class PathFollower:
             raise ModelFailure(ModelFailureKind.GARBAGE, "the path has ended")
         step = NextStep("", f"query: {queries[taken]}", "", SEARCH)
         text = msgspec.json.encode(step).decode()
-        self.shown[request.question].append(Demonstration(request.question, _chat(call.messages), text))
+        self.shown[request.question].append(TeacherStep(request.question, _chat(call.messages), text))
         return Completion(value=cast("T", step), text=text, usage=Usage(1), model=self.name)
 
 

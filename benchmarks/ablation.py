@@ -31,7 +31,7 @@ from benchmarks._local_planner import LocalPlanner, PathFollower
 from examples.first_training.family import Family, make_family
 from examples.first_training.plan import FineTuning, Shape, TrainingPlan
 from examples.first_training.play import TaskOutcome, play
-from examples.first_training.teacher import Demonstration
+from examples.first_training.teacher import TeacherStep
 from examples.first_training.tuning import fine_tuned_checkpoints
 from examples.library.tiny import make_model
 
@@ -78,7 +78,7 @@ class SeedFigures(NamedTuple):
     """Share of right answers by arm, decoding and kind of task; and planner steps of a chain by arm and decoding."""
 
 
-async def demonstrations(pairs: Sequence[PathPair], corpus: Path) -> list[list[Demonstration]]:
+async def demonstrations(pairs: Sequence[PathPair], corpus: Path) -> list[list[TeacherStep]]:
     """Return the steps of each pair, made in the real team with real searches."""
     follower = PathFollower({pair.question: pair.queries for pair in pairs})
     tasks = [Task(index=number, id=str(number), question=pair.question) for number, pair in enumerate(pairs)]
@@ -98,7 +98,7 @@ async def one_seed(seed: int, size: RunSize, folder: Path) -> SeedFigures:
     family = make_family(seed, train=2 * size.trees, choose=1, held_out=size.held_out)
     corpus = family.write(folder / "family")
     arms = await write_arms(family, corpus, seed)
-    lessons: dict[str, list[Demonstration]] = {}
+    lessons: dict[str, list[TeacherStep]] = {}
     for name, pairs in (("ungated", arms.ungated), ("gated", arms.gated)):
         shown = await demonstrations(pairs, corpus)
         lessons[name] = [step for episode in shown for step in episode]
@@ -125,7 +125,7 @@ async def one_seed(seed: int, size: RunSize, folder: Path) -> SeedFigures:
 
 
 def _base(
-    folder: Path, family: Family, lessons: dict[str, list[Demonstration]], size: RunSize, seed: int
+    folder: Path, family: Family, lessons: dict[str, list[TeacherStep]], size: RunSize, seed: int
 ) -> Path:
     """Return the initial model; its tokenizer knows the texts of both arms."""
     texts = [document.text for document in family.documents()]
