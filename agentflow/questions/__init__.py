@@ -17,7 +17,6 @@ from agentflow.questions._documents import (
 )
 from agentflow.questions._drafts import Draft, DraftFault, DraftKind, DraftStep, GateCheck, GateVote, Rival
 from agentflow.questions._gate import (
-    Asks,
     CorpusSearch,
     GateRoles,
     GateSettings,
@@ -25,6 +24,7 @@ from agentflow.questions._gate import (
     QuestionGate,
     QuestionReader,
     QuestionWriter,
+    RecordedCalls,
 )
 from agentflow.questions._requests import (
     AskedQuestion,
@@ -52,7 +52,6 @@ from agentflow.questions._rules import CheckedDraft, RuleSettings, check_rules, 
 __all__ = [
     "FUNCTIONS",
     "AskedQuestion",
-    "Asks",
     "Basis",
     "CheckedDraft",
     "ComputationError",
@@ -85,6 +84,7 @@ __all__ = [
     "Readings",
     "RecallRequest",
     "Recalled",
+    "RecordedCalls",
     "RepairRequest",
     "RepairedDraft",
     "RepairedDrafts",

@@ -32,7 +32,7 @@ _TITLES: Final = frozenset({"the", "mr", "mrs", "ms", "dr", "prof", "sir", "st"}
 
 
 class KnownNames:
-    """KnownNames in a text, by which a short form of a name is told from another name."""
+    """KnownNames in a text, by which a short form of a name is distinguished from another name."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         """Collect the capitalised names of texts."""

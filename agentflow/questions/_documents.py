@@ -123,7 +123,7 @@ class _Window(NamedTuple):
     """Start in the observation's text."""
 
 
-class _Found:
+class _CollectedDocument:
     """A document that is collected."""
 
     def __init__(self, id: str, computed: bool) -> None:
@@ -141,17 +141,19 @@ def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
 
     See docs/questions.md.
     """
-    found: dict[str, _Found] = {}
+    found: dict[str, _CollectedDocument] = {}
     for node in nodes:
         if node.action is None or node.verdict is not Verdict.NEW or not node.observation.text.strip():
             continue
         text = node.observation.text
         if not node.observation.sources:
-            own = found.setdefault(canonical(node.action), _Found(canonical(node.action), computed=True))
+            own = found.setdefault(
+                canonical(node.action), _CollectedDocument(canonical(node.action), computed=True)
+            )
             own.length = len(text)
             own.windows.append(_Window(0, text, node.id, 0))
         for source in node.observation.sources:
-            own = found.setdefault(source.document, _Found(source.document, computed=False))
+            own = found.setdefault(source.document, _CollectedDocument(source.document, computed=False))
             own.title = own.title or source.title
             own.length = max(own.length, source.length)
             own.windows.append(_Window(source.offset, text[source.start : source.end], node.id, source.start))
@@ -165,7 +167,7 @@ def documents_from(texts: Iterable[tuple[str, str, str]]) -> tuple[ShownDocument
     """
     shown: list[ShownDocument] = []
     for id, title, text in texts:
-        own = _Found(id, computed=False)
+        own = _CollectedDocument(id, computed=False)
         own.title, own.length = title, len(text)
         own.windows.append(_Window(0, text, id, 0))
         shown.append(_shown(own))
@@ -189,7 +191,7 @@ def numbered(documents: Iterable[ShownDocument]) -> tuple[ShownDocument, ...]:
     return tuple(result)
 
 
-def _shown(found: _Found) -> ShownDocument:
+def _shown(found: _CollectedDocument) -> ShownDocument:
     """Return a collected document as passages of its windows."""
     stretches = _stretches(found.windows)
     ends = [(stretch[0].offset, stretch[-1].offset + len(stretch[-1].text)) for stretch in stretches]

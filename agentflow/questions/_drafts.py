@@ -122,21 +122,21 @@ class GateCheck(StrEnum):
 
 
 class DraftFault(Struct, frozen=True):
-    """DraftFault of a draft."""
+    """Fault of a draft."""
 
     check: GateCheck
-    """GateCheck that found it."""
+    """Check that found it."""
     reason: str
     """The fault, in one line."""
     repairable: bool = True
-    """Another wording or another answer could mend it."""
+    """Another wording or another answer could fix it."""
 
 
 class GateVote(Struct, frozen=True, omit_defaults=True):
     """Samples of a model about a draft."""
 
     check: GateCheck
-    """GateCheck that asked."""
+    """Check that asked."""
     samples: int
     """Number of samples."""
     agreed: int

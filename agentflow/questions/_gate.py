@@ -83,7 +83,7 @@ class GateRoles(QuestionWriter, QuestionReader, Protocol):
     """Both roles as one object."""
 
 
-class Asks(Protocol):
+class RecordedCalls(Protocol):
     """Makes each call once, under a key; after a crash, none is repeated."""
 
     async def reply(
@@ -159,7 +159,7 @@ class QuestionGate:
         self,
         documents: Sequence[ShownDocument],
         roles: GateRoles,
-        asks: Asks,
+        calls: RecordedCalls,
         settings: GateSettings,
         *,
         search: CorpusSearch | None = None,
@@ -172,7 +172,7 @@ class QuestionGate:
         """
         self._documents = tuple(documents)
         self._roles = roles
-        self._asks = asks
+        self._calls = calls
         self._settings = settings
         self._search = search
         self._key = key
@@ -189,7 +189,7 @@ class QuestionGate:
         return [*judged, *await self._repair(judged)]
 
     async def judge(self, drafts: Sequence[JudgedDraft]) -> list[JudgedDraft]:
-        """GateCheck drafts; the cheapest checks come first, and a fallen draft is checked no further."""
+        """Check drafts; the cheapest checks come first, and a fallen draft is checked no further."""
         judged = self._without_duplicates([self._ruled(each) for each in drafts])
         if not self._settings.evidence_samples:
             return judged
@@ -498,7 +498,7 @@ class QuestionGate:
     async def _ask(
         self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
     ) -> Reply[T]:
-        return await self._asks.reply(f"{self._key}{key}", kind, role, call)
+        return await self._calls.reply(f"{self._key}{key}", kind, role, call)
 
 
 def _others_of(draft: Draft) -> tuple[int, ...]:

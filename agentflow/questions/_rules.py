@@ -24,7 +24,7 @@ from agentflow.questions._agreement import value_of
 from agentflow.questions._computations import ComputationError, compute
 from agentflow.questions._documents import Passage, ShownDocument, is_english
 from agentflow.questions._drafts import Draft, DraftFault, DraftKind, DraftStep, GateCheck
-from agentflow.text import contains_phrase, find_quote, normalise, word_count
+from agentflow.text import contains_phrase, find_quote, normalise, plain_quantities, word_count
 
 _ELLIPSIS: Final = re.compile(r"\s*(?:…|\[?\.{3}\]?)\s*")
 _DIGITS: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
@@ -93,13 +93,13 @@ class CheckedDraft(Struct, frozen=True):
 
 
 def check_rules(draft: Draft, documents: Sequence[ShownDocument], settings: RuleSettings) -> CheckedDraft:
-    """GateCheck a draft against the passages that it was written from; small slips are mended.
+    """Check a draft against the passages that it was written from, and correct small slips.
 
     See docs/questions.md.
     """
     passages = {passage.number: passage for document in documents for passage in document.passages}
     by_number = {document.number: document for document in documents}
-    draft = _mended(draft, by_number, passages)
+    draft = _corrected(draft, by_number, passages)
     english = is_english(" ".join(passage.text for passage in passages.values()))
     findings = [
         *_form(draft, settings, english=english),
@@ -112,7 +112,7 @@ def check_rules(draft: Draft, documents: Sequence[ShownDocument], settings: Rule
     return CheckedDraft(draft, tuple(findings))
 
 
-def _mended(draft: Draft, documents: dict[int, ShownDocument], passages: dict[int, Passage]) -> Draft:
+def _corrected(draft: Draft, documents: dict[int, ShownDocument], passages: dict[int, Passage]) -> Draft:
     """Return a draft without fillers, with each quote's passage, and with the documents that its steps cite."""
     steps: list[DraftStep] = []
     for step in draft.steps:
@@ -263,13 +263,14 @@ def _quotes(
 
 def _unstated(step: DraftStep, quote: str, above: str, *, english: bool) -> str:
     """Return a number, month, name, negation or bound of a statement that its quote lacks; headings may give the first three."""
-    both = f"{quote} {above}"
+    both = plain_quantities(f"{quote} {above}", numerals=english)
+    both = f"{quote} {above} {both}"
+    whole = normalise(both)
     patterns = [_DIGITS, _NAME, *([_MONTH] if english else [])]
     for pattern in patterns:
         for found in pattern.finditer(step.statement):
             word = found[0].rstrip(".")
-            known = contains_phrase(both, word) or normalise(word) in normalise(both)
-            if not known and not (pattern is _DIGITS and contains_phrase(both, _number_word(word))):
+            if not (contains_phrase(both, word) or (pattern is _NAME and normalise(word) in whole)):
                 return word
     if english:
         for pattern in (_NEGATION, _BOUND):
@@ -292,25 +293,6 @@ _CONTRARY: Final = re.compile(
     re.IGNORECASE,
 )
 """Words that deny without a negation."""
-_NUMBER_WORDS: Final = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-)
-
-
-def _number_word(digits: str) -> str:
-    return _NUMBER_WORDS[int(digits)] if digits.isdecimal() and int(digits) < len(_NUMBER_WORDS) else digits
 
 
 def _computations(draft: Draft) -> Iterator[DraftFault]:
@@ -381,9 +363,9 @@ def _completeness(draft: Draft, documents: dict[int, ShownDocument]) -> Iterator
 
 
 def _size(draft: Draft, settings: RuleSettings) -> Iterator[DraftFault]:
-    telling = {normalise(step.statement) for step in draft.steps if step.quote or step.computes}
-    if len(telling) < settings.min_steps:
-        yield DraftFault(GateCheck.STEPS, f"it has {len(telling)} steps, not {settings.min_steps}")
+    conclusions = {normalise(step.statement) for step in draft.steps if step.quote or step.computes}
+    if len(conclusions) < settings.min_steps:
+        yield DraftFault(GateCheck.STEPS, f"it has {len(conclusions)} steps, not {settings.min_steps}")
     if len(draft.documents) < settings.min_documents:
         yield DraftFault(
             GateCheck.STEPS,

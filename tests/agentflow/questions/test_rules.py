@@ -1,4 +1,4 @@
-"""Rules find what is wrong with a draft without asking a model, and mend small slips."""
+"""Rules find what is wrong with a draft without asking a model, and correct small slips."""
 
 import pytest
 from msgspec.structs import replace
@@ -89,6 +89,7 @@ def test_what_changes_with_time_is_refused(question: str) -> None:
         replace(SOUND[0], statement="Bo Reed published release 4.0 on 13 October 2022."),
         step("A dump and restore is required.", "A dump and restore is not required."),
         step("The planner crashed with more than 57,700 partitions.", "57,700 partitions"),
+        step("The planner crashed with 7 partitions.", "57,700 partitions"),
         DraftStep(statement="It follows."),
     ],
 )
@@ -143,13 +144,13 @@ def test_a_count_rests_on_whole_documents() -> None:
 def test_fillers_are_no_steps_and_one_document_is_not_enough() -> None:
     filler = DraftStep(statement="So the answer is 119.")
     assert faults(steps=(*SOUND[:2], filler), kind=DraftKind.WHICH) == [GateCheck.STEPS]
-    mended = check_rules(draft(DOCUMENTS, steps=(*SOUND, filler)), DOCUMENTS, SETTINGS)
-    assert (mended.findings, mended.draft.steps[-1].computes) == ((), "days(s1, s2)")
+    corrected = check_rules(draft(DOCUMENTS, steps=(*SOUND, filler)), DOCUMENTS, SETTINGS)
+    assert (corrected.findings, corrected.draft.steps[-1].computes) == ((), "days(s1, s2)")
     assert GateCheck.STEPS in faults(steps=(SOUND[0], SOUND[0], SOUND[0]), kind=DraftKind.WHICH)
 
 
 @pytest.mark.promise("questions:rules")
-def test_wrong_passages_and_superfluous_documents_are_mended() -> None:
+def test_wrong_passages_and_superfluous_documents_are_corrected() -> None:
     slipped = tuple(replace(each, passage=99) if each.quote else each for each in SOUND)
     checked = check_rules(draft(DOCUMENTS, steps=slipped, documents=(1, 2, 7)), DOCUMENTS, SETTINGS)
     assert checked.findings == ()
