@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.scoring import bootstrap
-from examples.first_training.training import Judged
+from examples.first_training.training import PlannerResults
 from examples.library.report import Curve, draw_curves, read_curve
 
 __all__ = ["Figures", "figures_of", "report_on", "table_of"]
@@ -46,7 +46,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     """Fraction of the errors removed."""
 
 
-def figures_of(judged: Mapping[str, Judged], seed: int, seconds: float) -> Figures:
+def figures_of(judged: Mapping[str, PlannerResults], seed: int, seconds: float) -> Figures:
     """Return the figures of one seed."""
     gain, fewer = None, None
     if "flow" in judged and "fine_tuned" in judged:
@@ -71,7 +71,7 @@ def figures_of(judged: Mapping[str, Judged], seed: int, seconds: float) -> Figur
     )
 
 
-def report_on(folder: Path, judged: Mapping[str, Judged], seed: int, seconds: float) -> str:
+def report_on(folder: Path, judged: Mapping[str, PlannerResults], seed: int, seconds: float) -> str:
     """Write `figures.json` and `curves.svg` into the folder; return the table."""
     figures = figures_of(judged, seed, seconds)
     (folder / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
@@ -107,7 +107,7 @@ def table_of(seeds: Sequence[Figures]) -> str:
     return "\n".join(lines)
 
 
-def _by_kind(judged: Judged) -> dict[str, float]:
+def _by_kind(judged: PlannerResults) -> dict[str, float]:
     kinds = dict.fromkeys(one.kind for one in judged.outcomes)
     found = {kind: [one.right for one in judged.outcomes if one.kind == kind] for kind in kinds}
     return {kind: sum(rights) / len(rights) for kind, rights in found.items()}

@@ -20,7 +20,7 @@ from examples.first_training.play import Seeded, TaskOutcome, play
 from examples.first_training.teacher import CODE, SEARCH, Guesser, Teacher, TeacherStep
 from examples.library.tiny import make_model as make_tiny_model
 
-__all__ = ["LONGEST", "Judged", "first_training"]
+__all__ = ["LONGEST", "PlannerResults", "first_training"]
 
 LONGEST = 48
 """Maximum number of tokens of a step; the right ones need half of it."""
@@ -28,7 +28,7 @@ LONGEST = 48
 Say = Callable[[str], None]
 
 
-class Judged(Struct, frozen=True, kw_only=True):
+class PlannerResults(Struct, frozen=True, kw_only=True):
     """Results of a planner on tasks."""
 
     planner: str
@@ -63,7 +63,7 @@ class _Site(NamedTuple):
 
 async def first_training(
     plan: TrainingPlan, folder: Path, seed: int = 0, *, say: Say = print
-) -> dict[str, Judged]:
+) -> dict[str, PlannerResults]:
     """Run all stages, or resume them in the same folder; return the results of every planner on the held-out tasks.
 
     :raises ConfigurationError: one line, if something is missing.
@@ -94,7 +94,7 @@ async def first_training(
     return judged
 
 
-def _constant(site: _Site) -> Judged:
+def _constant(site: _Site) -> PlannerResults:
     """Return the results of always giving one answer: the most frequent right one among the evaluated tasks."""
     tasks = site.tasks("held_out")
     answers = [task.references[0] for task in tasks]
@@ -110,7 +110,7 @@ def _constant(site: _Site) -> Judged:
         )
         for task in tasks
     ]
-    return _kept(site, "constant-held_out", Judged(planner="constant", outcomes=outcomes))
+    return _kept(site, "constant-held_out", PlannerResults(planner="constant", outcomes=outcomes))
 
 
 async def _demonstrations(site: _Site) -> list[list[TeacherStep]]:
@@ -176,7 +176,7 @@ async def _best(site: _Site, server: ModelServer, checkpoints: Sequence[Path]) -
     return checkpoints[place]
 
 
-async def _judged(site: _Site, server: ModelServer, name: str, part: str, folder: Path) -> Judged:
+async def _judged(site: _Site, server: ModelServer, name: str, part: str, folder: Path) -> PlannerResults:
     """Return the results of a model on the tasks of a part."""
     if (known := _known(site, f"{name}-{part}")) is not None:
         return known
@@ -194,14 +194,14 @@ async def _judged(site: _Site, server: ModelServer, name: str, part: str, folder
         return await _judge(site, name, part, Seeded(model, site.seed))
 
 
-async def _judge(site: _Site, name: str, part: str, planner: Model) -> Judged:
+async def _judge(site: _Site, name: str, part: str, planner: Model) -> PlannerResults:
     if (known := _known(site, f"{name}-{part}")) is not None:
         return known
     plan = site.plan
     outcomes = await play(
         planner, site.tasks(part), site.corpus, max_turns=plan.max_turns, at_once=plan.at_once
     )
-    judged = Judged(planner=name, outcomes=outcomes)
+    judged = PlannerResults(planner=name, outcomes=outcomes)
     site.say(f"{name}: {judged.success:.1%} right, {judged.error_rate:.1%} of steps failed ({part})")
     return _kept(site, f"{name}-{part}", judged)
 
@@ -258,12 +258,12 @@ def _single(site: _Site) -> dict[str, dict[str, Any]]:
     return {"episodes": {"max_turns": 1}, "schedule": {**schedule, "episodes_per_task": episodes}}
 
 
-def _known(site: _Site, name: str) -> Judged | None:
+def _known(site: _Site, name: str) -> PlannerResults | None:
     path = site.folder / "judged" / f"{name}.json"
-    return msgspec.json.decode(path.read_bytes(), type=Judged) if path.exists() else None
+    return msgspec.json.decode(path.read_bytes(), type=PlannerResults) if path.exists() else None
 
 
-def _kept(site: _Site, name: str, judged: Judged) -> Judged:
+def _kept(site: _Site, name: str, judged: PlannerResults) -> PlannerResults:
     _write(site.folder / "judged" / f"{name}.json", judged)
     return judged
 

@@ -23,7 +23,7 @@ from examples.first_training.plan import HERE, FineTuning, Strays, TrainingPlan,
 from examples.first_training.play import TaskOutcome, play
 from examples.first_training.report import figures_of, table_of
 from examples.first_training.teacher import CODE, SEARCH, Guesser, Teacher, TeacherStep
-from examples.first_training.training import Judged, first_training
+from examples.first_training.training import PlannerResults, first_training
 from examples.first_training.tuning import fine_tuned_checkpoints
 from examples.library.plan import Shape
 from examples.library.report import Curve, draw_curves
@@ -197,10 +197,12 @@ def test_each_number_is_one_token_for_every_reader_of_the_tokenizer(tmp_path: Pa
 
 @pytest.mark.promise("first:report")
 def test_a_gain_has_a_confidence_interval_over_the_same_tasks() -> None:
-    before = Judged(
+    before = PlannerResults(
         planner="fine_tuned", outcomes=[outcome(n, right=n < 50, errors=n % 2) for n in range(100)]
     )
-    after = Judged(planner="flow", outcomes=[outcome(n, right=n < 80, errors=n < 5) for n in range(100)])
+    after = PlannerResults(
+        planner="flow", outcomes=[outcome(n, right=n < 80, errors=n < 5) for n in range(100)]
+    )
     figures = figures_of({"fine_tuned": before, "flow": after}, 7, 60.0)
     assert figures.gain is not None
     gain, low, high = figures.gain
