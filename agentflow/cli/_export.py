@@ -18,6 +18,7 @@ def run_export(given: argparse.Namespace) -> int:
         given.format,
         given.output,
         take=given.take,
+        path=given.path,
         view=given.view,
         split=given.split,
         name=given.name,

@@ -291,6 +291,8 @@ def _describe_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder for the data set")
     what = "all answers, correct ones, or the best of each seed or task (default: what the format needs)"
     parser.add_argument("--take", metavar="all|correct|best", help=what)
+    what = "trimmed: the calls that an answer needs (default); full: the whole path"
+    parser.add_argument("--path", default="trimmed", metavar="trimmed|full", help=what)
     what = "agent: each path as one agent that calls tools (default)"
     parser.add_argument("--view", default="agent", metavar="VIEW", help=what)
     what = "hold out a tenth of the seeds or tasks as validation"

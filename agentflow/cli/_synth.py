@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -149,7 +149,7 @@ def _print_sample(console: "Console", folder: Path) -> None:
     console.print("\nOne of the questions", style="bold")
     console.print(f"  Q: {pair['question']}")
     console.print(f"  A: {pair['answer']}")
-    numbers = _print_path(console, path) if path is not None else {}
+    numbers = _print_path(console, path, pair["metadata"].get("path")) if path is not None else {}
     console.print("\nIts reasoning, with the evidence of each step", style="bold")
     for number, step in enumerate(pair["reasoning_steps"], 1):
         console.print(f"  {number}. {step['step']}")
@@ -158,11 +158,12 @@ def _print_sample(console: "Console", folder: Path) -> None:
             console.print(f"     [{place}] “{_short(citation['quote'])}”", style="dim")
 
 
-def _print_path(console: "Console", path: Mapping[str, Any]) -> dict[str, str]:
-    """Print the actions of a path and return the number of each node."""
+def _print_path(console: "Console", path: Mapping[str, Any], needed: Sequence[str] | None) -> dict[str, str]:
+    """Print the needed actions of a path and return the number of each node."""
     console.print(f"\nIts path, from the seed “{_short(path['seed_data'])}”", style="bold")
     numbers: dict[str, str] = {}
-    for number, node in enumerate(path["nodes"]):
+    nodes = [node for node in path["nodes"] if needed is None or node["node_id"] in needed]
+    for number, node in enumerate(nodes):
         numbers[node["node_id"]] = str(number)
         if node["action"] is not None:
             arguments = json.dumps(node["action"]["args"], ensure_ascii=False)

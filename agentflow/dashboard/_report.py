@@ -174,7 +174,7 @@ def _answer(results: SeedResults, answer: SeedAnswer) -> str:
     facts = [f"seed {results.seed}"]
     facts += [f"score {answer.score:.3g}"] if answer.score is not None else []
     facts += [f"kind {answer.kind}"] if answer.kind else []
-    facts += [f"{answer.hops} facts"] if answer.hops is not None else []
+    facts += [f"{answer.hops} documents"] if answer.hops is not None else []
     lines = [
         f"<p><b>{_text(_short(answer.question))}</b></p>",
         f"<p>{_text(_short(answer.answer)) or '<span class=dim>no answer</span>'}</p>",

@@ -57,7 +57,7 @@ def dataset_card(
 
 def _body(manifest: ExportManifest, usage: str) -> list[str]:
     run = manifest.run
-    how = f"with `--take {manifest.take}` and `--view {manifest.view}`"
+    how = f"with `--take {manifest.take}`, `--path {manifest.path}` and `--view {manifest.view}`"
     parts = [
         f"# {manifest.format}",
         f"Written by `agentflow export` from the {run['kind']} `{run['key']}`, {how}.",
@@ -166,6 +166,10 @@ with SandboxEnvironments(backends=["bash"], tools=["bash:run"]) as environments:
     GRPOTrainer("{_MODEL}", correct, train_dataset=rows, environment_factory=environments).train()
 ```
 """,
+    "long-context": f"""
+For `SFTTrainer` of TRL. `prompt` is a question below all documents of its tree in any order, `completion` its answer; `needed` are the
+numbers of the documents without which it can't be answered. Without `max_length=None` TRL cuts rows at 1,024 tokens.
+{_trl("SFT")}""",
     "openai": """
 For fine-tuning at OpenAI, and for every trainer of that format. Messages of the model that failed or gave nothing new have
 `"weight": 0`. Images are files of this folder: upload them and replace their paths by addresses.

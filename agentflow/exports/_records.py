@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from agentflow.models import ToolSpec
 from agentflow.tasks import VerifiableTask
-from agentflow.trajectory import Action, Failure, Tokens, Verdict
+from agentflow.trajectory import Action, Failure, SourceSpan, Tokens, Verdict
 
 
 class ExportImage(Struct, frozen=True):
@@ -44,6 +45,8 @@ class ExportNode(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Failure of the action."""
     images: tuple[ExportImage, ...] = ()
     """Images in the result; of the root, those of the question."""
+    sources: tuple[SourceSpan, ...] = ()
+    """Documents that the result shows."""
     reasoning: str = ""
     """Reasoning of the model before the action."""
     trainable: bool = True
@@ -77,7 +80,11 @@ class ExportAnswer(Struct, frozen=True, kw_only=True):
     answer: str
     """The answer; empty if the episode has none."""
     nodes: tuple[str, ...]
-    """Ids of the nodes in path order."""
+    """Ids of the nodes in path order; of a pair, those that its answer needs."""
+    whole_path: tuple[str, ...] = ()
+    """Ids of the nodes of the path of a pair, wandering included; empty: `nodes`."""
+    documents: tuple[str, ...] = ()
+    """Ids of the documents that the answer needs."""
     score: float | None = None
     """Score of an episode's answer; the score of a pair's path as a share of 100. `None`: not scored."""
     right: bool
@@ -136,6 +143,11 @@ class ExportTree(Struct, frozen=True, kw_only=True):
     def by_id(self) -> Mapping[str, ExportNode]:
         """Return the nodes by id."""
         return {node.node_id: node for node in self.nodes}
+
+    def with_whole_paths(self) -> "ExportTree":
+        """Return the tree with answers on their whole paths."""
+        answers = (replace(answer, nodes=answer.whole_path or answer.nodes) for answer in self.answers)
+        return replace(self, answers=tuple(answers))
 
     def path_to(self, node: str) -> list[str]:
         """Return the ids of the nodes from the root to a node."""

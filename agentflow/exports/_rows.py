@@ -15,6 +15,15 @@ class Take(StrEnum):
     """The correct answer of each seed or task with the highest score, the fewest actions; else the first."""
 
 
+class PathExtent(StrEnum):
+    """Extent of the path of a pair. The set is closed."""
+
+    TRIMMED = "trimmed"
+    """The calls that the answer needs, with those that they rest on."""
+    FULL = "full"
+    """The whole path, wandering included."""
+
+
 class DropReason(StrEnum):
     """Reason that something of the run is in no row. The set is closed: manifests count by it."""
 
@@ -48,6 +57,8 @@ class DropReason(StrEnum):
     """Another episode of the task stands for it."""
     NO_REFERENCE = "no_reference"
     """There is no reference answer."""
+    NO_DOCUMENTS = "no_documents"
+    """The documents that the answer needs are unknown, or are not all of the tree."""
 
 
 class ExportRow(NamedTuple):

@@ -14,11 +14,12 @@ import msgspec
 from agentflow.errors import ConfigurationError
 from agentflow.exports._card import USAGE, dataset_card, side_files
 from agentflow.exports._conversations import ConversationFormats
+from agentflow.exports._long_context import LONG_CONTEXT_COLUMNS, long_context_rows
 from agentflow.exports._native import NATIVE_COLUMNS, TOKEN_COLUMNS, native_rows, token_rows
 from agentflow.exports._parquet import check_parquet
 from agentflow.exports._preferences import PreferenceFormats
 from agentflow.exports._records import ExportSource, ExportTree, survey
-from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.exports._rows import Dropped, DropReason, ExportRow, PathExtent, Take
 from agentflow.exports._run_files import RunFiles
 from agentflow.exports._run_journal import RunJournal
 from agentflow.exports._task_rows import GRPO_COLUMNS, VERL_RL_COLUMNS, TaskFormats
@@ -49,6 +50,8 @@ class ExportFormat(StrEnum):
     """`prompt`, `completions` and `labels` for a process reward model."""
     TRL_GRPO = "trl-grpo"
     """`prompt`, `references` and `kwargs` for TRL's GRPOTrainer."""
+    LONG_CONTEXT = "long-context"
+    """`prompt` with a question over all documents of its tree, and `completion`, for TRL's SFTTrainer."""
     OPENAI = "openai"
     """`messages` and `tools` for fine-tuning at OpenAI."""
     SHAREGPT = "sharegpt"
@@ -96,6 +99,7 @@ _LAYOUTS: Final[Mapping[ExportFormat, _FormatLayout]] = {
         {"train": {**_ID, "prompt": "string", "completions": "[string]", "labels": "[bool]"}}
     ),
     ExportFormat.TRL_GRPO: _FormatLayout({"train": GRPO_COLUMNS}),
+    ExportFormat.LONG_CONTEXT: _FormatLayout({"train": LONG_CONTEXT_COLUMNS}, Take.CORRECT),
     ExportFormat.OPENAI: _FormatLayout({"train": {"messages": "[json]"}}, Take.CORRECT, tools="[json]"),
     ExportFormat.SHAREGPT: _FormatLayout(
         {"train": {**_ID, "conversations": "[json]"}}, Take.CORRECT, tools="string", images=True
@@ -125,6 +129,7 @@ def export_run(
     folder: str | Path,
     *,
     take: Take | str | None = None,
+    path: PathExtent | str = PathExtent.TRIMMED,
     view: str = "agent",
     split: bool = False,
     name: str = "",
@@ -137,6 +142,7 @@ def export_run(
     :param format: format, such as `trl-sft`.
     :param folder: folder for the files; an earlier export there is replaced.
     :param take: answers to take; `None`: correct ones for formats of conversations, all for others.
+    :param path: `trimmed`: the calls that an answer needs; `full`: the whole path of a pair.
     :param view: `agent` retells each path as one agent that calls tools.
     :param split: hold out a tenth of the seeds or tasks as `validation`.
     :param name: name of the run, if the place has several.
@@ -150,11 +156,19 @@ def export_run(
     if layout.parquet:
         check_parquet(kind)
     with _opened(run, name) as source, replaced_folder(Path(folder)) as draft:
-        return write_export(source, kind, taken, draft, view=view, split=split)
+        extent = _choice("path", PathExtent, path)
+        return write_export(source, kind, taken, draft, path=extent, view=view, split=split)
 
 
 def write_export(
-    source: ExportSource, kind: ExportFormat, take: Take, folder: Path, *, view: str = "agent", split: bool
+    source: ExportSource,
+    kind: ExportFormat,
+    take: Take,
+    folder: Path,
+    *,
+    path: PathExtent = PathExtent.TRIMMED,
+    view: str = "agent",
+    split: bool,
 ) -> ExportManifest:
     """Write what a source has into an empty folder, and return its manifest.
 
@@ -179,7 +193,8 @@ def write_export(
     )
     try:
         for _, trees in groupby(source.trees(), lambda tree: tree.group):
-            for one in rows(list(trees)):
+            group = [tree.with_whole_paths() if path is PathExtent.FULL else tree for tree in trees]
+            for one in rows(group):
                 writer.add(one)
     finally:
         writer.close()
@@ -195,6 +210,7 @@ def write_export(
         format=kind.value,
         run={"kind": source.kind, "key": source.key},
         take=take.value,
+        path=path.value,
         view=view,
         split=split,
         rows=dict(sorted(writer.rows.items())),
@@ -254,6 +270,7 @@ def _rows_of(kind: ExportFormat, tools: Sequence[ToolSpec], take: Take, *, image
         ExportFormat.TRL_KTO: preferences.kto,
         ExportFormat.TRL_PRM: preferences.prm,
         ExportFormat.TRL_GRPO: tasks.trl_grpo,
+        ExportFormat.LONG_CONTEXT: partial(long_context_rows, take=take),
         ExportFormat.OPENAI: chats.openai,
         ExportFormat.SHAREGPT: chats.sharegpt,
         ExportFormat.AXOLOTL: chats.axolotl,

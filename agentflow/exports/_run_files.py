@@ -31,12 +31,17 @@ class _CitedSpanLine(Struct):
     region: object = None
 
 
-class _PairFactLine(Struct):
-    spans: list[_CitedSpanLine] = field(default_factory=list[_CitedSpanLine])
+class _ReasoningLine(Struct):
+    citations: list[_CitedSpanLine] = field(default_factory=list[_CitedSpanLine])
 
 
-class _PairFacts(Struct):
-    facts: list[_PairFactLine] = field(default_factory=list[_PairFactLine])
+class _NeededDocument(Struct):
+    id: str
+
+
+class _PairDetails(Struct):
+    path: list[str] = field(default_factory=list[str])
+    documents: list[_NeededDocument] = field(default_factory=list[_NeededDocument])
     score: float | None = None
 
 
@@ -46,12 +51,13 @@ class _AcceptedPairLine(Struct):
     trajectory_id: str
     source_id: str
     qa_id: str
-    metadata: _PairFacts = field(default_factory=_PairFacts)
+    reasoning_steps: list[_ReasoningLine] = field(default_factory=list[_ReasoningLine])
+    metadata: _PairDetails = field(default_factory=_PairDetails)
 
     @property
     def is_text(self) -> bool:
-        facts = self.metadata.facts
-        return all(not each.spans or any(span.region is None for span in each.spans) for each in facts)
+        steps = [step.citations for step in self.reasoning_steps if step.citations]
+        return all(any(span.region is None for span in citations) for citations in steps)
 
 
 class _SelectedPathLine(Struct):
@@ -168,7 +174,9 @@ class RunFiles:
                         id=pair.qa_id,
                         question=pair.question,
                         answer=pair.answer,
-                        nodes=tuple(nodes),
+                        nodes=tuple(pair.metadata.path or nodes),
+                        whole_path=tuple(nodes) if pair.metadata.path else (),
+                        documents=tuple(document.id for document in pair.metadata.documents),
                         score=None if score is None else score / _WHOLE,
                         right=right,
                         surplus=not right,

@@ -151,16 +151,18 @@ def _answers(
     paths = {path.id: path for path in result.trajectories}
     for pair in sorted(result.pairs, key=lambda pair: pair.id in surplus):
         path = paths[pair.trajectory_id]
-        seen = [fact.spans for fact in pair.facts]
+        cited = [step.citations for step in pair.reasoning_steps if step.citations]
         yield ExportAnswer(
             id=pair.id,
             question=pair.question,
             answer=pair.answer,
-            nodes=path.nodes,
+            nodes=pair.path,
+            whole_path=path.nodes,
+            documents=tuple(document.id for document in pair.documents),
             score=path.score.total / _WHOLE,
             right=pair.id not in surplus,
             surplus=pair.id in surplus,
-            is_shown=all(not spans or any(span.region is None for span in spans) for spans in seen),
+            is_shown=all(any(span.region is None for span in spans) for spans in cited),
             references=(pair.answer,),
         )
 

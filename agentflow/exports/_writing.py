@@ -51,6 +51,8 @@ class ExportManifest(Struct, frozen=True, kw_only=True):
     """`kind` of the run and `key`, which follows from its content."""
     take: str
     """Selection of answers."""
+    path: str
+    """Extent of the paths of pairs."""
     view: str
     """View of the conversations."""
     split: bool

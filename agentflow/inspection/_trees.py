@@ -52,10 +52,11 @@ from agentflow.trajectory import (
 )
 
 _MOST_ASKS = 16
-_OF_NODES: Final = frozenset({"act", "plan", "node", "level", "diverged", "facts", "search"})
+_OF_NODES: Final = frozenset({"act", "plan", "node", "level", "diverged", "search"})
 """First parts of the keys of entries that are shown with nodes, or are no calls of models."""
 _ROLES: Final = {
-    "plan": "planner", "node": "verifier", "translate": "reader", "read": "reader", "recall": "reader", "attempt": "agent",
+    "plan": "planner", "node": "verifier", "hidden": "reader", "hidden2": "reader", "evidence": "reader", "others": "reader",
+    "recall": "learner", "attempt": "agent",
 }  # fmt: skip
 """Roles by the first part of the key; the others are the generator's."""
 
@@ -181,8 +182,6 @@ class TreeRun(JournalRun[SeedResult]):
             parts = parts_of(self._observation(stored, spot))
             return replace(detail, parts=parts, verdict=Verdict.NEW.value)
         record = self._records(stored, [spot])[spot]
-        facts = self._journal.entries(self._run, stored.seed.index, f"facts/{name}/")
-        extracted = [call for key in sorted(facts) if (call := _call(key, facts[key])) is not None]
         verdict, reason = self._verdicts.on(stored, [spot]).get(spot, ("", ""))
         body = self._journal.bodies(self._run, stored.seed.index, [f"node/{spot}"]).get(f"node/{spot}")
         chosen = self._plans(stored, parent_of(spot))
@@ -202,7 +201,7 @@ class TreeRun(JournalRun[SeedResult]):
             trouble=record.outcome.trouble,
             isolation=record.isolation.value,
             diverged=bool(self._journal.existing(self._run, stored.seed.index, [f"diverged/{spot}"])),
-            calls=(*chosen, *asked, *extracted, *own),
+            calls=(*chosen, *asked, *own),
         )
 
     def _observation(self, stored: StoredSeed, spot: str) -> Observation:

@@ -296,7 +296,7 @@ class SeedAnswer(Struct, frozen=True, kw_only=True):
     kind: str = ""
     """Kind of the question or task."""
     hops: int | None = None
-    """Number of facts that a pair needs."""
+    """Number of documents that a pair needs."""
     steps: tuple[str, ...] = ()
     """Reasoning from question to answer."""
     spots: tuple[str, ...] = ()

@@ -292,26 +292,21 @@ class _SpanLine(Struct):
     region: object = None
 
 
-class _FactLine(Struct):
-    spans: list[_SpanLine] = field(default_factory=list[_SpanLine])
-
-
-class _PairDetails(Struct):
-    facts: list[_FactLine] = field(default_factory=list[_FactLine])
+class _StepLine(Struct):
+    citations: list[_SpanLine] = field(default_factory=list[_SpanLine])
 
 
 class _PairLine(Struct):
     question: str
     answer: str
     trajectory_id: str
-    metadata: _PairDetails = field(default_factory=_PairDetails)
+    reasoning_steps: list[_StepLine] = field(default_factory=list[_StepLine])
 
     @property
     def is_text(self) -> bool:
-        """Texts state all of its facts."""
-        return all(
-            not fact.spans or any(span.region is None for span in fact.spans) for fact in self.metadata.facts
-        )
+        """Texts state all that it rests on."""
+        steps = [step.citations for step in self.reasoning_steps if step.citations]
+        return all(any(span.region is None for span in citations) for citations in steps)
 
 
 class _CallLine(Struct):

@@ -13,20 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentflow.facts import (
-    AliasRequest,
-    ClosedBookRequest,
-    EvidenceAnswer,
-    EvidenceRequest,
-    ExtractionRequest,
-    TranslationRequest,
-    WordingRequest,
-)
 from agentflow.offline._arguments import LOOKING, Kind, Use, kind_of, uses_of
-from agentflow.offline._extraction import extract, judge_aliases
 from agentflow.offline._language import terms
 from agentflow.offline._leads import Leads, leads_of
-from agentflow.offline._reading import read_evidence
+from agentflow.offline._questions import find_others, propose, read_all, read_hidden
 from agentflow.offline._shell_work import shell_jobs
 from agentflow.offline._solving import (
     analyse,
@@ -38,8 +28,18 @@ from agentflow.offline._solving import (
     summarise,
 )
 from agentflow.offline._table_tasks import answer_table_request
-from agentflow.offline._translation import translate
-from agentflow.offline._wording import word
+from agentflow.questions import (
+    HiddenRequest,
+    ImageFacts,
+    ImageFactsRequest,
+    OthersRequest,
+    ProposalRequest,
+    ReadingRequest,
+    Recalled,
+    RecallRequest,
+    RepairedDrafts,
+    RepairRequest,
+)
 from agentflow.trajectory import (
     Action,
     AnalysisRequest,
@@ -209,24 +209,27 @@ def answer(request: Request[Any]) -> Struct:
         case SummaryRequest():
             return summarise(request)
         case _:
-            return _about_facts(request)
+            return _about_documents(request)
 
 
-def _about_facts(request: Request[Any]) -> Struct:
-    """Answer the requests that turn observations into facts, and facts into questions."""
+def _about_documents(request: Request[Any]) -> Struct:
+    """Answer the requests about questions over documents."""
     match request:
-        case ExtractionRequest():
-            return extract(request)
-        case AliasRequest():
-            return judge_aliases(request)
-        case WordingRequest():
-            return word(request)
-        case TranslationRequest():
-            return translate(request)
-        case EvidenceRequest():
-            return read_evidence(request)
-        case ClosedBookRequest():
-            return EvidenceAnswer((), "The question shows no text.", ())
+        case ProposalRequest():
+            return propose(request)
+        case RepairRequest():
+            return RepairedDrafts(())
+        case HiddenRequest():
+            return read_hidden(request)
+        case ReadingRequest():
+            return read_all(request)
+        case OthersRequest():
+            return find_others(request)
+        case RecallRequest():
+            return Recalled("", is_certain=False)
+        case ImageFactsRequest():
+            # The engine has no vision.
+            return ImageFacts(())
         case _:
             raise TypeError(f"the offline engine cannot answer {type(request).__name__}")
 

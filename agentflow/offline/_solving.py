@@ -17,7 +17,7 @@ from rapidfuzz import fuzz, process
 from agentflow.offline._arguments import LOOKING, kind_of, uses_of
 from agentflow.offline._language import bounded, names, passages, terms
 from agentflow.offline._leads import Leads, ids_in, urls_in
-from agentflow.offline._reading import answer_texts
+from agentflow.offline._questions import answer_texts
 from agentflow.offline._statements import SLOT, Statement, read
 from agentflow.trajectory import (
     Action,
@@ -309,8 +309,8 @@ def answer_from(question: str, texts: tuple[str, ...]) -> ShortAnswer | None:
         return _chosen(question[: options[0].start()], options, texts)
     question = asked_in(question)
     read = answer_texts(question, texts)
-    if len(read.answers) == 1:
-        return ShortAnswer(read.answers[0], read.derivation, sure=True)
+    if read is not None:
+        return ShortAnswer(read.answer, "; ".join(fact.quote for fact in read.facts), sure=True)
     candidates = _candidates(texts)
     if not candidates:
         return None

@@ -14,6 +14,7 @@ from agentflow.questions._documents import (
     documents_of,
     is_english,
     numbered,
+    quoted,
 )
 from agentflow.questions._drafts import Draft, DraftFault, DraftKind, DraftStep, GateCheck, GateVote, Rival
 from agentflow.questions._gate import (
@@ -26,6 +27,7 @@ from agentflow.questions._gate import (
     QuestionWriter,
     RecordedCalls,
 )
+from agentflow.questions._image_requests import ImageFact, ImageFacts, ImageFactsRequest
 from agentflow.questions._requests import (
     AskedQuestion,
     Basis,
@@ -47,7 +49,7 @@ from agentflow.questions._requests import (
     RepairedDrafts,
     RepairRequest,
 )
-from agentflow.questions._rules import CheckedDraft, RuleSettings, check_rules, quoted
+from agentflow.questions._rules import CheckedDraft, RuleSettings, asks_twice, check_rules, is_region
 
 __all__ = [
     "FUNCTIONS",
@@ -67,6 +69,9 @@ __all__ = [
     "GateVote",
     "HiddenAnswer",
     "HiddenRequest",
+    "ImageFact",
+    "ImageFacts",
+    "ImageFactsRequest",
     "JudgedDraft",
     "KnownNames",
     "OtherAnswer",
@@ -93,6 +98,7 @@ __all__ = [
     "ShownDocument",
     "VerbatimPart",
     "agrees",
+    "asks_twice",
     "check_rules",
     "compute",
     "divided",
@@ -100,6 +106,7 @@ __all__ = [
     "documents_of",
     "is_english",
     "is_inexact",
+    "is_region",
     "numbered",
     "quoted",
     "value_of",

@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from agentflow.facts import (
+from agentflow.questions._drafts import Draft
+from agentflow.text import is_content_word
+from agentflow.values import (
     EntityValue,
     ListValue,
     NumberValue,
@@ -17,12 +19,12 @@ from agentflow.facts import (
     parse_value,
     texts_agree,
 )
-from agentflow.questions._drafts import Draft
-from agentflow.text import is_content_word
 
 _PART: Final = re.compile(
     r"(\d[\d,.]*)\s*(years?|months?|weeks?|days?|hours?|minutes?|seconds?)\b", re.IGNORECASE
 )
+_NUMBER: Final = re.compile(r"\d[\d.,]*")
+_ITEM_NUMBER: Final = re.compile(r"(?:^|(?<=[\s:;,]))\d{1,2}[.)](?=\s)")
 _NAME: Final = re.compile(
     r"[A-Z][\w'’&-]*(?:[ \t]+(?:(?:of|the|de|van|von)[ \t]+)*(?:[A-Z]\.|[A-Z\d][\w'’&.-]*\w))*"
 )
@@ -32,7 +34,7 @@ _TITLES: Final = frozenset({"the", "mr", "mrs", "ms", "dr", "prof", "sir", "st"}
 
 
 class KnownNames:
-    """KnownNames in a text, by which a short form of a name is distinguished from another name."""
+    """Names in texts, by which a short form of a name is distinguished from another name."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         """Collect the capitalised names of texts."""
@@ -99,7 +101,8 @@ def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
                 return names.same(name, said)
             return answer_agrees(value, said, question=draft.question)
         case TextValue():
-            return texts_agree(draft.answer, said) or names.same(draft.answer, said)
+            same_numbers = _numbers(draft.answer, draft.question) == _numbers(said, draft.question)
+            return same_numbers and (texts_agree(draft.answer, said) or names.same(draft.answer, said))
         case ListValue(items, ordered):
             return answer_agrees(value, said, question=draft.question) or _same_items(
                 items, said, names, ordered=ordered
@@ -118,6 +121,12 @@ def _same_items(items: Iterable[object], said: str, names: KnownNames, *, ordere
     if ordered:
         return all(map(names.same, mine, theirs))
     return all(any(names.same(one, other) for other in theirs) for one in mine)
+
+
+def _numbers(text: str, question: str) -> frozenset[str]:
+    """Return the numbers of a text, without those of the question and those that number its items."""
+    numbers = (found.replace(",", "").rstrip(".") for found in _NUMBER.findall(_ITEM_NUMBER.sub(" ", text)))
+    return frozenset(number for number in numbers if number not in question)
 
 
 def _duration(text: str) -> tuple[tuple[str, str], ...]:

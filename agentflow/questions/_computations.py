@@ -12,7 +12,8 @@ from datetime import date
 from decimal import Decimal, DivisionByZero, InvalidOperation
 from typing import Any, Final
 
-from agentflow.facts import (
+from agentflow.questions._drafts import DraftStep
+from agentflow.values import (
     BoolValue,
     DateValue,
     EntityValue,
@@ -24,7 +25,6 @@ from agentflow.facts import (
     parse_value,
     show_value,
 )
-from agentflow.questions._drafts import DraftStep
 
 FUNCTIONS: Final = "days(a, b) months(a, b) years(a, b) sum(...) count(...) min(...) max(...) earliest(...) latest(...) order(...) argmin(name, value, ...) argmax(name, value, ...)"
 """Functions of an expression, for prompts."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.text import find_quote, is_content_word, shingles, words
-from agentflow.trajectory import Node, Verdict, canonical
+from agentflow.trajectory import Blob, Node, Verdict, canonical
 
 PASSAGE_CHARS: Final = 900
 """Length from which a passage takes no further paragraph."""
@@ -27,6 +27,8 @@ _MIN_ANCHORS: Final = 12
 """Numbers and acronyms that a text needs to be recognised as a translation."""
 _GAP: Final = 3
 """Characters between two windows of a document that count as nothing, such as white space."""
+_MIN_SECTION: Final = 40
+"""Length from which a part of a document is one of its sections."""
 _MARKDOWN: Final = re.compile(r"#{1,6}\s+\S")
 _UNDERLINE: Final = re.compile(r"([=\-~^*+#])\1{2,}\s*$")
 _NUMBERED: Final = re.compile(r"(?:[A-Z]\.)?\d+(?:\.\d+)*\.?\s+\S")
@@ -39,6 +41,31 @@ _ENGLISH: Final = frozenset(
 )
 _MIN_ENGLISH: Final = 0.08
 """Share of English function words from which a text counts as English."""
+
+
+_ELLIPSIS: Final = re.compile(r"\s*(?:…|\[?\.{3}\]?)\s*")
+
+
+def quoted(text: str, quote: str) -> list[tuple[int, int]]:
+    """Return the places of a quote in a text, part by part if it has ellipses; case does not matter. Empty: it is not there.
+
+    >>> quoted("The Gull sails in May, and the Tern in June.", "the gull sails … the Tern")
+    [(0, 14), (27, 35)]
+    """
+    places: list[tuple[int, int]] = []
+    start = 0
+    folded = text.casefold()
+    same = len(folded) == len(text)
+    for part in filter(None, _ELLIPSIS.split(quote.strip().strip("\"“”'"))):
+        bare = part.strip(" \"“”'.,;:")
+        found = find_quote(text[start:], bare)
+        if found is None and same:
+            found = find_quote(folded[start:], bare.casefold())
+        if found is None:
+            return []
+        places.append((start + found[0], start + found[1]))
+        start += found[1]
+    return places
 
 
 class VerbatimPart(NamedTuple):
@@ -65,17 +92,18 @@ class Passage(Struct, frozen=True, kw_only=True):
     """Headings above it, and the line that introduces its list."""
     text: str
     """Its text."""
-    pieces: tuple[VerbatimPart, ...]
+    pieces: tuple[VerbatimPart, ...] = ()
     """Parts that are verbatim in an observation, in order."""
+    image: Blob | None = None
+    """Image that it consists of."""
+    node: str = ""
+    """Id of the node with the image."""
 
-    def spans(self, quote: str) -> tuple[tuple[str, int, int], ...]:
+    def places_of(self, quote: str) -> tuple[tuple[str, int, int], ...]:
         """Return the places of a quote in observations, as node, start and end; empty if it is not in the text."""
-        place = find_quote(self.text, quote)
-        if place is None:
-            return ()
-        start, end = place
         return tuple(
             (piece.node, piece.source + max(start, piece.start) - piece.start, piece.source + min(end, piece.end) - piece.start)
+            for start, end in quoted(self.text, quote)
             for piece in self.pieces
             if piece.start < end and start < piece.end
         )  # fmt: skip
@@ -104,7 +132,12 @@ class ShownDocument(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """All that is shown of it."""
-        return "\n\n".join(passage.text for passage in self.passages)
+        return "\n\n".join(passage.text for passage in self.passages if passage.text)
+
+    @property
+    def images(self) -> tuple[Blob, ...]:
+        """Its images."""
+        return tuple(passage.image for passage in self.passages if passage.image is not None)
 
     @property
     def size(self) -> int:
@@ -132,32 +165,62 @@ class _CollectedDocument:
         self.title = ""
         self.length = 0
         self.windows: list[_Window] = []
+        self.images: dict[str, tuple[Blob, str]] = {}
 
 
-def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
+def documents_of(nodes: Iterable[Node], *, sections: bool = False) -> tuple[ShownDocument, ...]:
     """Return the documents that the observations of new nodes show, in path order; copies of others are merged into them.
 
     A hit of a search belongs to the document that it quotes. An observation that names no document is one of its own.
 
     See docs/questions.md.
+
+    :param sections: a document that is the only one is shown as the parts of it that were read, each as a document of its own.
     """
     found: dict[str, _CollectedDocument] = {}
     for node in nodes:
-        if node.action is None or node.verdict is not Verdict.NEW or not node.observation.text.strip():
+        text, images = node.observation.text, node.observation.blobs
+        if node.action is None or node.verdict is not Verdict.NEW or not (text.strip() or images):
             continue
-        text = node.observation.text
+        name = canonical(node.action)
         if not node.observation.sources:
-            own = found.setdefault(
-                canonical(node.action), _CollectedDocument(canonical(node.action), computed=True)
-            )
+            own = found.setdefault(name, _CollectedDocument(name, computed=True))
             own.length = len(text)
-            own.windows.append(_Window(0, text, node.id, 0))
+            own.windows += [_Window(0, text, node.id, 0)] if text.strip() else []
+        else:
+            own = found.setdefault(
+                node.observation.sources[0].document,
+                _CollectedDocument(node.observation.sources[0].document, computed=False),
+            )
+        own.images.update((blob.hash, (blob, node.id)) for blob in images)
         for source in node.observation.sources:
             own = found.setdefault(source.document, _CollectedDocument(source.document, computed=False))
             own.title = own.title or source.title
             own.length = max(own.length, source.length)
             own.windows.append(_Window(source.offset, text[source.start : source.end], node.id, source.start))
-    return numbered(without_copies([_shown(each) for each in found.values()]))
+    collected = list(found.values())
+    if sections and len(collected) == 1:
+        collected = _sections(collected[0])
+    return numbered(without_copies([_shown(each) for each in collected]))
+
+
+def _sections(document: _CollectedDocument) -> list[_CollectedDocument]:
+    """Return the parts of a document that were read as documents; itself if it was read as one."""
+    complete = _shown(document).complete
+    sections: list[_CollectedDocument] = []
+    for window in (window for stretch in _stretches(document.windows) for window in stretch):
+        text = window.text.strip()
+        if len(text) < _MIN_SECTION:
+            continue
+        own = _CollectedDocument(f"{document.id}#{window.offset}", computed=False)
+        own.title = f"{document.title or document.id}: {text.splitlines()[0][:80]}"
+        own.length = len(window.text) if complete else 0
+        own.windows.append(window._replace(offset=0))
+        sections.append(own)
+    if len(sections) < 2:
+        return [document]
+    sections[0].images = document.images
+    return sections
 
 
 def documents_from(texts: Iterable[tuple[str, str, str]]) -> tuple[ShownDocument, ...]:
@@ -197,6 +260,11 @@ def _shown(found: _CollectedDocument) -> ShownDocument:
     ends = [(stretch[0].offset, stretch[-1].offset + len(stretch[-1].text)) for stretch in stretches]
     complete = len(ends) == 1 and ends[0][0] <= _GAP and 0 < found.length <= ends[0][1] + _GAP
     passages = tuple(passage for stretch in stretches for passage in _split(stretch))
+    passages += tuple(
+        Passage(number=0, document=0, heading="", text="", image=blob, node=node)
+        for blob, node in found.images.values()
+    )
+    shown = (*(window.node for window in found.windows), *(node for _, node in found.images.values()))
     return ShownDocument(
         number=0,
         id=found.id,
@@ -204,7 +272,7 @@ def _shown(found: _CollectedDocument) -> ShownDocument:
         complete=complete,
         computed=found.computed,
         passages=passages,
-        nodes=tuple(dict.fromkeys(window.node for window in found.windows)),
+        nodes=tuple(dict.fromkeys(shown)),
     )
 
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from agentflow.facts import ValueKind
+from agentflow.trajectory import Region
+from agentflow.values import ValueKind
 
 Name = Annotated[str, Meta(max_length=200)]
 Sentence = Annotated[str, Meta(max_length=600)]
@@ -54,6 +55,8 @@ class DraftStep(Struct, frozen=True, omit_defaults=True):
     """Number, date or name in the quote with which later steps compute."""
     computes: Name = ""
     """Expression over the values of other steps, such as `days(s1, s2)`."""
+    region: Region | None = None
+    """Region of the image that states it, if the passage is one."""
 
 
 class Rival(Struct, frozen=True):
@@ -101,6 +104,8 @@ class GateCheck(StrEnum):
     """It stays right: nothing current, and only, ever, first, last, most stand in a quote."""
     QUOTES = "quotes"
     """Each quote is in its passage and says what its step states."""
+    IMAGES = "images"
+    """Images show what is quoted from them."""
     COMPUTATION = "computation"
     """Computed steps give what they state, from exact values."""
     COMPLETENESS = "completeness"

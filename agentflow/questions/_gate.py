@@ -37,7 +37,7 @@ from agentflow.questions._requests import (
 )
 from agentflow.questions._rules import RuleSettings, check_rules
 from agentflow.text import normalise
-from agentflow.trajectory import Reply
+from agentflow.trajectory import Look, LookRequest, Reply
 
 T = TypeVar("T")
 
@@ -56,6 +56,10 @@ class QuestionWriter(Protocol):
 
     async def repair_questions(self, request: RepairRequest) -> Reply[RepairedDrafts]:
         """Write drafts anew without their faults."""
+        ...
+
+    async def look(self, request: LookRequest) -> Reply[Look]:
+        """Check that an image shows what is claimed."""
         ...
 
 
@@ -163,19 +167,19 @@ class QuestionGate:
         settings: GateSettings,
         *,
         search: CorpusSearch | None = None,
-        key: str = "",
+        group: int = 1,
     ) -> None:
         """Describe it.
 
         :param search: finds documents with other answers; without it, only the group is read.
-        :param key: beginning of the keys of the calls.
+        :param group: number of the group in its tree, for the keys of the calls.
         """
         self._documents = tuple(documents)
         self._roles = roles
         self._calls = calls
         self._settings = settings
         self._search = search
-        self._key = key
+        self._group = group
         self._names = KnownNames(document.text for document in documents)
 
     async def write(self, request: ProposalRequest) -> list[JudgedDraft]:
@@ -193,6 +197,7 @@ class QuestionGate:
         judged = self._without_duplicates([self._ruled(each) for each in drafts])
         if not self._settings.evidence_samples:
             return judged
+        judged = await self._each(judged, self._see)
         judged = await self._each(judged, self._without_others)
         judged = await self._read(judged)
         return await self._each(judged, self._over_the_corpus)
@@ -249,6 +254,33 @@ class QuestionGate:
             result.append(each)
         return result
 
+    async def _see(self, judged: JudgedDraft) -> JudgedDraft:
+        """Have a model confirm what is quoted from images."""
+        passages = {passage.number: passage for document in self._documents for passage in document.passages}
+        requests: list[LookRequest] = []
+        for step in judged.draft.steps:
+            image = passages[step.passage].image if step.passage in passages else None
+            if image is not None and step.region is not None:
+                requests.append(LookRequest(picture=image, region=step.region, quote=step.quote))
+        if not requests:
+            return judged
+        replies = await together(
+            partial(
+                self._ask,
+                f"look/{judged.number}/{judged.attempt}/{number}",
+                Reply[Look],
+                "generator",
+                partial(self._roles.look, request),
+            )
+            for number, request in enumerate(requests)
+        )
+        shown = [reply.value is not None and reply.value.shows for reply in replies]
+        votes = (*judged.votes, GateVote(GateCheck.IMAGES, len(shown), sum(shown)))
+        if all(shown):
+            return replace(judged, votes=votes)
+        fault = DraftFault(GateCheck.IMAGES, f"an image does not show {requests[shown.index(False)].quote}")
+        return replace(judged, votes=votes, findings=(fault,))
+
     async def _without_others(self, judged: JudgedDraft) -> JudgedDraft:
         """Require that the document which states the answer does not suffice; ask from memory at the same time."""
         answers = await together(
@@ -302,7 +334,7 @@ class QuestionGate:
                 self._ask,
                 f"recall/{judged.number}/{judged.attempt}/{sample}",
                 Reply[Recalled],
-                "agent",
+                "learner",
                 partial(self._roles.recall, RecallRequest(question=draft.question, sample=sample)),
             )
             for sample in range(samples)
@@ -352,7 +384,7 @@ class QuestionGate:
     async def _sample(self, asked: Sequence[JudgedDraft], sample: int) -> dict[int, ReadingAnswer]:
         """Return the readings of a sample, by the places of the drafts."""
         order = list(range(len(asked)))
-        Random(f"{self._key} {sample}").shuffle(order)
+        Random(f"{self._group} {sample}").shuffle(order)
         size = self._settings.batch
         batches = [order[start : start + size] for start in range(0, len(order), size)]
         kind = asked[0].attempt
@@ -431,7 +463,7 @@ class QuestionGate:
             return replace(judged, votes=())
         candidates = _distinct([*judged.recalled, *(rival.answer for rival in draft.rivals)])[:MAX_CANDIDATES]
         queries = [draft.question, *candidates]
-        found = await self._search.search(f"search/{self._key}{judged.number}/{judged.attempt}", queries)
+        found = await self._search.search(f"search/{self._group}/{judged.number}/{judged.attempt}", queries)
         if not found:
             return replace(judged, votes=())
         request = OthersRequest(
@@ -498,7 +530,9 @@ class QuestionGate:
     async def _ask(
         self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
     ) -> Reply[T]:
-        return await self._calls.reply(f"{self._key}{key}", kind, role, call)
+        name, _, rest = key.partition("/")
+        path = f"{self._group}/{rest}" if rest else str(self._group)
+        return await self._calls.reply(f"{name}/{path}", kind, role, call)
 
 
 def _others_of(draft: Draft) -> tuple[int, ...]:

@@ -10,24 +10,23 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow.facts import (
+from agentflow.questions._agreement import value_of
+from agentflow.questions._computations import ComputationError, compute
+from agentflow.questions._documents import Passage, ShownDocument, is_english, quoted
+from agentflow.questions._drafts import Draft, DraftFault, DraftKind, DraftStep, GateCheck
+from agentflow.text import contains_phrase, instructs, normalise, plain_quantities, word_count
+from agentflow.trajectory import Region
+from agentflow.values import (
     BoolValue,
     EntityValue,
     NumberValue,
     Value,
     ValueKind,
-    instructs,
     show_value,
     values_agree,
 )
-from agentflow.questions._agreement import value_of
-from agentflow.questions._computations import ComputationError, compute
-from agentflow.questions._documents import Passage, ShownDocument, is_english
-from agentflow.questions._drafts import Draft, DraftFault, DraftKind, DraftStep, GateCheck
-from agentflow.text import contains_phrase, find_quote, normalise, plain_quantities, word_count
 
-_ELLIPSIS: Final = re.compile(r"\s*(?:…|\[?\.{3}\]?)\s*")
-_DIGITS: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
+_DIGITS: Final = re.compile(r"(?:(?<![\w)-])-)?\d+(?:[.,:/-]\d+)*")
 _MONTH: Final = re.compile(
     r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December)\b"
 )
@@ -43,6 +42,9 @@ _BOUND: Final = re.compile(
 _ABSOLUTE: Final = re.compile(
     r"\b(?:only|ever|first|last|most|least|never|always|sole|earliest|latest|newest|oldest)\b", re.IGNORECASE
 )
+_MEMBERS: Final = re.compile(r"\b(?:of|among):? (?P<members>[^?.;:]+(?:,| and| or) [^?.;:,]+)")
+"""Things that a question names: `Which of A, B and C`."""
+_BETWEEN_MEMBERS: Final = re.compile(r",? (?:and|or) |, ")
 _CURRENT: Final = re.compile(
     r"\b(?:current(?:ly)?|now(?:adays)?|today|at present|present-day|recent(?:ly)?|so far|to date|still|latest|this (?:year|month|week))\b",
     re.IGNORECASE,
@@ -55,9 +57,8 @@ _TEXTUAL: Final = re.compile(
 _SECOND: Final = re.compile(
     r"\?\s+\S|\band (?:what|when|where|who|why|how (?:many|much|long))\b", re.IGNORECASE
 )
-_OVER_ALL: Final = re.compile(
-    r"\b(?:how many|number of|count of|all of|none of|which .{0,40}\bdo(?:es)? not|never)\b", re.IGNORECASE
-)
+_HOW_MANY: Final = re.compile(r"\b(?:how many|number of|count of|all of)\b", re.IGNORECASE)
+_ABSENT: Final = re.compile(r"\b(?:none of|which .{0,40}\bdo(?:es)? not|never)\b", re.IGNORECASE)
 _FILLER: Final = re.compile(
     r"^(?:so|thus|hence|therefore|finally)?,?\s*the (?:final )?answer (?:is|to)\b", re.IGNORECASE
 )
@@ -81,6 +82,8 @@ class RuleSettings(Struct, frozen=True, kw_only=True):
     """Minimum number of steps; fillers do not count."""
     min_documents: int = 2
     """Minimum number of documents that a question needs; a result of a tool counts."""
+    with_values: bool = False
+    """A question may ask for a thing and its value: `which …, and what was that rate?`"""
 
 
 class CheckedDraft(Struct, frozen=True):
@@ -143,9 +146,19 @@ def _is_filler(step: DraftStep, draft: Draft) -> bool:
     )
 
 
+def is_region(region: Region) -> bool:
+    """Return whether a region lies in its image and is not empty.
+
+    See docs/questions.md.
+    """
+    return 0 <= region.left < region.right <= 1 and 0 <= region.top < region.bottom <= 1
+
+
 def _passage_of(step: DraftStep, passages: dict[int, Passage]) -> Passage | None:
     """Return the passage that holds a quote: the named one, else one of its document, else any."""
     named = passages.get(step.passage)
+    if named is not None and named.image is not None:
+        return named
     same = [each for each in passages.values() if named is not None and each.document == named.document]
     for passage in [*([named] if named else []), *same, *passages.values()]:
         if quoted(passage.text, step.quote):
@@ -153,26 +166,14 @@ def _passage_of(step: DraftStep, passages: dict[int, Passage]) -> Passage | None
     return None
 
 
-def quoted(text: str, quote: str) -> list[tuple[int, int]]:
-    """Return the places of a quote in a text, part by part if it has ellipses; case does not matter. Empty: it is not there.
+def asks_twice(question: str) -> str:
+    """Return the words with which a second question begins; empty: there is only one.
 
-    >>> quoted("The Gull sails in May, and the Tern in June.", "the gull sails … the Tern")
-    [(0, 14), (27, 35)]
+    >>> asks_twice("Which lamp is older, and what is its height?")
+    'and what'
     """
-    places: list[tuple[int, int]] = []
-    start = 0
-    folded = text.casefold()
-    same = len(folded) == len(text)
-    for part in filter(None, _ELLIPSIS.split(quote.strip().strip("\"“”'"))):
-        bare = part.strip(" \"“”'.,;:")
-        found = find_quote(text[start:], bare)
-        if found is None and same:
-            found = find_quote(folded[start:], bare.casefold())
-        if found is None:
-            return []
-        places.append((start + found[0], start + found[1]))
-        start += found[1]
-    return places
+    found = _SECOND.search(question)
+    return "" if found is None else found[0].strip()
 
 
 def _form(draft: Draft, settings: RuleSettings, *, english: bool) -> Iterator[DraftFault]:
@@ -197,8 +198,8 @@ def _form(draft: Draft, settings: RuleSettings, *, english: bool) -> Iterator[Dr
         yield DraftFault(
             GateCheck.FORM, f"the question refers to a text that its reader does not have: {found[0]}"
         )
-    if found := _SECOND.search(question):
-        yield DraftFault(GateCheck.FORM, f"it asks two questions: {found[0].strip()}")
+    if not settings.with_values and (found := asks_twice(question)):
+        yield DraftFault(GateCheck.FORM, f"it asks two questions: {found}")
     if isinstance(value, NumberValue) and draft.unit and not (
         contains_phrase(question, draft.unit) or contains_phrase(question, draft.unit.rstrip("s")) or _UNITS.search(question)
     ):  # fmt: skip
@@ -234,6 +235,11 @@ def _quotes(
                 yield DraftFault(GateCheck.QUOTES, f"step {number} has neither a quote nor an expression")
             continue
         passage = passages.get(step.passage)
+        if passage is not None and passage.image is not None:
+            # A model that sees looks at it.
+            if step.region is None or not is_region(step.region):
+                yield DraftFault(GateCheck.QUOTES, f"step {number} names no region of the image")
+            continue
         places = quoted(passage.text, step.quote) if passage is not None else []
         if passage is None or not places:
             yield DraftFault(
@@ -346,20 +352,38 @@ def _time(draft: Draft) -> Iterator[DraftFault]:
 
 def _completeness(draft: Draft, documents: dict[int, ShownDocument]) -> Iterator[DraftFault]:
     """Yield a finding if a count, a set or an absence rests on extracts."""
-    counts = draft.kind in (DraftKind.COUNT, DraftKind.SET) or (
-        _OVER_ALL.search(draft.question)
-        and draft.kind not in (DraftKind.DURATION, DraftKind.COMPUTATION, DraftKind.COMPARISON)
+    is_stated = any(contains_phrase(step.quote, draft.answer) for step in draft.steps if step.quote)
+    counts = (
+        draft.kind in (DraftKind.COUNT, DraftKind.SET)
+        or _ABSENT.search(draft.question)
+        or (
+            _HOW_MANY.search(draft.question)
+            and not is_stated
+            and draft.kind not in (DraftKind.DURATION, DraftKind.COMPUTATION, DraftKind.COMPARISON)
+        )
     )
     parts = [
         documents[number]
         for number in draft.documents
         if number in documents and not documents[number].complete
     ]
-    if counts and parts:
+    if counts and parts and not _lists_its_members(draft):
         yield DraftFault(
             GateCheck.COMPLETENESS,
             f"it counts or excludes over {parts[0].title or parts[0].id}, of which an extract is shown",
         )
+
+
+def _lists_its_members(draft: Draft) -> bool:
+    """Return whether a question names the things that it is about, and a quote says something of each."""
+    found = _MEMBERS.search(draft.question)
+    if found is None:
+        return False
+    *items, _ = _BETWEEN_MEMBERS.split(found["members"])
+    stated = [normalise(step.statement) for step in draft.steps if step.quote]
+    return len(stated) > len(items) > 0 and all(
+        any(normalise(item.removeprefix("the ")) in each for each in stated) for item in items
+    )
 
 
 def _size(draft: Draft, settings: RuleSettings) -> Iterator[DraftFault]:

@@ -13,7 +13,6 @@ from pydantic import Field, model_validator
 from agentflow._typeguards import is_list, is_mapping
 from agentflow.actors import together
 from agentflow.errors import ConfigurationError, error_line
-from agentflow.facts import TextValue, Value, ValueKind, parse_value
 from agentflow.models import Call, Message, Sampling, TextPart
 from agentflow.readers._replies import KeptReplies
 from agentflow.readers._settings import REASONING_GYM, REASONING_GYM_METRIC
@@ -22,6 +21,7 @@ from agentflow.scoring import BY_SOURCE, make_metric
 from agentflow.settings import Section, import_object, nearest
 from agentflow.synthesis import QuestionIndex
 from agentflow.trajectory import Task
+from agentflow.values import TextValue, Value, ValueKind, parse_value
 
 _RIGHT: Final = 0.99
 """Score from which an attempt counts as right."""

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from rapidfuzz.distance import Levenshtein
 
-from agentflow.facts import ValueKind, answer_agrees, infer_value, parse_value, texts_agree
 from agentflow.text import Quantity, normalise_squad, quantities, whole_tokens
+from agentflow.values import ValueKind, answer_agrees, infer_value, parse_value, texts_agree
 
 AnswerFormat = Literal["Str", "Int", "Float", "List", "None"]
 """Type of a document question's answer."""

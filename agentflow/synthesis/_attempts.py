@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from agentflow.actors import together
 from agentflow.errors import ModelFailureKind, ToolFailure
-from agentflow.facts import Value, answer_agrees
 from agentflow.journal import Page
 from agentflow.models import Model, Prices
 from agentflow.runs import image_file
@@ -20,6 +19,7 @@ from agentflow.scoring import confidence_interval
 from agentflow.tasks import TaskVerifiers, VerifiableTask, rollout_task
 from agentflow.team import EffectGate, EpisodeSettings, Prepare, PutBlob, ReadBlob, fixed_names, solve_alone
 from agentflow.trajectory import ChatBuilder, ChatMessage, Episode, Task, Usage
+from agentflow.values import Value, answer_agrees
 
 
 class Triage(StrEnum):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agentflow.growth import GrowthSettings
 
 
-Role = Literal["planner", "verifier", "generator", "reader", "agent"]
+Role = Literal["planner", "verifier", "generator", "reader", "learner", "agent"]
 """Role that uses a model."""
 
 TaskName = Literal["terminal", "embodied", "gui", "text2sql", "data_analysis", "document"]
@@ -57,8 +57,6 @@ class QuotaSettings(Section):
 
     kind: Share = 0.25
     """Share of a kind of questions, if there are enough kinds."""
-    relation: Share = 0.1
-    """Share of the pairs whose facts have the same relation, if there are enough relations."""
     answer: Share = 0.01
     """Share of an answer other than yes and no."""
 
@@ -125,7 +123,7 @@ class SynthesisConfig(RunConfig):
     """Order of selection: `novelty`, `documented`, `diverse`, or `module:function`."""
 
     tasks: TaskName | Literal["questions"] | None = None
-    """Derive verified tasks of this kind from trees; `questions`: write questions about facts. By default the resources decide,
+    """Derive verified tasks of this kind from trees; `questions`: write questions over documents. By default the resources decide,
     see `task_kind`."""
 
     synthesis_tips: Prose = ""
@@ -133,28 +131,31 @@ class SynthesisConfig(RunConfig):
     qa_examples: list[dict[str, str]] = Field(default_factory=list[dict[str, str]])
     """Examples of the wanted style, each with `question` and `answer`."""
     min_reasoning_steps: int = Field(default=3, ge=1)
-    """Minimum number of reasoning steps; a closing step is added if there are fewer."""
+    """Minimum number of steps that a question needs; restating the answer is none."""
     max_questions: int = Field(default=12, ge=0)
     """Maximum number of questions per seed."""
-    question_level: int = Field(default=0, ge=0, le=3)
-    """Obfuscation of questions: 0 names what they start from, 1 describes it, 2 generalises dates and numbers, 3 leaves out a
-    clue. A question that would become ambiguous gets a lower level."""
-    min_hops: int = Field(default=2, ge=1)
-    """Minimum number of facts that a question needs."""
-    min_observations: int = Field(default=2, ge=1)
-    """Minimum number of observations that state them."""
+    drafts: int = Field(default=12, ge=1, le=40)
+    """Number of drafts that a model is asked for, per group of documents."""
+    max_documents: int = Field(default=14, ge=1)
+    """Maximum number of documents in a prompt. A tree with more is divided into groups by what connects them."""
+    max_groups: int = Field(default=3, ge=1)
+    """Maximum number of groups of documents of a tree about which questions are written."""
+    min_documents: int = Field(default=2, ge=1)
+    """Minimum number of documents that a question needs; the result of a tool counts as one."""
+    repair: bool = True
+    """Have a draft that failed a check written anew once."""
+    known: Literal["label", "drop"] = "label"
+    """Handling of questions that the learner's model always answers without documents."""
+    closed_book_samples: int = Field(default=3, ge=0)
+    """Times that it is asked; 0: it is not asked."""
+    learner_model: RoleModel = RoleModel()
+    """Model settings of the model that is to learn; by default those of the agent."""
     max_drafts: int = Field(default=3, ge=1)
-    """Maximum number of drafts per question; each gets the findings about the earlier ones."""
-    check_answerability: bool = True
-    """Reject a question that the model answers without evidence."""
-    closed_book_samples: int = Field(default=3, ge=1)
-    """Times that the model is asked without evidence."""
+    """Maximum number of drafts of an instruction of a task."""
     evidence_samples: int = Field(default=2, ge=0)
-    """Times that the reader answers from the evidence, and once more if it disagrees with itself; 0: it is not asked."""
+    """Times that readers answer all questions from all documents, each in another order; 0: no reader checks."""
     search_alternatives: bool = True
-    """Search for other answers, if a tool of the run can search."""
-    require_seed: bool = True
-    """Reject questions whose facts are not connected to the seed."""
+    """Search the whole corpus for other answers, if a tool of the run can search."""
     max_question_words: int = Field(default=85, ge=1)
     """Maximum number of words of a question; two characters of a script without spaces count as one word."""
     difficulty: DifficultySettings = DifficultySettings()
@@ -162,11 +163,10 @@ class SynthesisConfig(RunConfig):
     agent_model: RoleModel = RoleModel()
     """Model settings of that agent."""
     question_similarity: Share = 0.85
-    """Similarity from which two questions are duplicates, over all seeds: of their words, if they have the same answer, or of
-    the sets of their facts."""
+    """Similarity of words from which two questions with the same answer are duplicates, over all seeds."""
     quotas: QuotaSettings = QuotaSettings()
-    """Largest shares of a kind, a relation and an answer in the file of pairs, as `{kind: 0.25, relation: 0.1, answer: 0.01}`.
-    Pairs over them are written to another file."""
+    """Largest shares of a kind and of an answer in the file of pairs, as `{kind: 0.25, answer: 0.01}`. Pairs over them are
+    written to another file."""
 
     max_open_trees: int | None = Field(default=None, ge=1)
     """Maximum number of trees that grow concurrently; `None`: as many as the tools allow."""
@@ -240,6 +240,7 @@ class SynthesisConfig(RunConfig):
             "verifier": self.verifier_model,
             "generator": self.generator_model,
             "reader": self.generator_model if self.reader_model == RoleModel() else self.reader_model,
+            "learner": self.agent_model if self.learner_model == RoleModel() else self.learner_model,
             "agent": self.agent_model,
         }
 

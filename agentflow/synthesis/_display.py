@@ -112,7 +112,7 @@ def render_result(report: Report, folder: Path) -> "RenderableType":
         "action": report.nodes,
         "new observation": report.verdicts.get(Verdict.NEW, 0),
         "path": report.selected_paths,
-        "fact": report.facts,
+        "document": report.documents,
         "draft": report.drafts,
     }
     stages = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
@@ -183,8 +183,7 @@ def _rows(report: Report) -> list[tuple[str, str]]:
         ("trees", f"{report.trees} with {report.nodes} actions: {counts_text(report.verdicts)}"),
         ("actions refused", f"{report.duplicates} duplicates; {stalled} had nothing new to try"),
         ("paths", f"{report.selected_paths} selected{joined}; left out: {counts_text(report.left_out)}"),
-        ("facts", f"{report.facts} extracted; not usable: {counts_text(report.extraction_faults)}"),
-        ("skeletons", f"questions that the facts allow: {counts_text(report.skeletons)}"),
+        ("documents", f"{report.documents} in passages; {report.copies} copies of others"),
         ("drafts", f"{report.drafts}; rejected: {counts_text(report.rejected)}"),
     ]
     most = sorted(report.rejected, key=lambda check: (-report.rejected[check], check))
@@ -193,12 +192,23 @@ def _rows(report: Report) -> list[tuple[str, str]]:
     if report.tasks or report.rejected_tasks:
         rows.append(("tasks", f"{report.tasks} written; rejected: {counts_text(report.rejected_tasks)}"))
     rows += [
-        ("kinds", counts_text(report.kinds)),
-        ("levels", f"pairs by level: {_by_number(report.levels)}"),
-        ("hops", f"pairs by number of facts that a reader needs: {_by_number(report.hops)}"),
         (
-            "tries",
-            f"pairs by number of drafts: {_by_number(report.tries)}; {report.too_easy} drafts were too easy",
+            "path calls",
+            f"{report.path_calls} on the paths of pairs, {report.trimmed_calls} of which no answer needs",
+        ),
+        ("kinds", counts_text(report.kinds)),
+        ("hops", f"pairs by number of documents that proved necessary: {_by_number(report.hops)}"),
+        ("passed", ", ".join(f"{check} {share:.0%}" for check, share in report.passing.items()) or "all"),
+        (
+            "quality",
+            "; ".join(
+                [
+                    f"naturalness {report.naturalness:g} of 5",
+                    f"{report.repaired} repaired",
+                    f"{report.disputed} disputed",
+                    f"known from memory: {_by_number(report.known)}",
+                ]
+            ),
         ),
         ("agreement", ", ".join(_agreement(report)) or "no votes"),
     ]
@@ -239,7 +249,11 @@ def _price(report: Report) -> str:
     """Return the calls and the cost of the run and of a pair."""
     unit = "task" if report.tasks else "pair"
     kept = report.pairs or report.tasks
-    calls = f"{report.calls_per_pair:g} calls per {unit}" if kept else "no calls per pair: there is none"
+    calls = (
+        f"{report.calls_per_pair:g} calls and {report.tokens_per_pair:,.0f} tokens per {unit}"
+        if kept
+        else "no calls per pair: there is none"
+    )
     return (
         f"{calls}; cost {cost_text(report.cost, report.prices_as_of, kept, unit)}"
         if any(report.cost.values())

@@ -11,16 +11,16 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from agentflow.facts import infer_value
 from agentflow.runs import AtomicFiles, BlobReader
 from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._projection import CorpusClaims, PairKey, QuestionIndex, Surplus, surplus_of
+from agentflow.synthesis._projection import PairKey, QuestionIndex, Surplus, surplus_of
 from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, PairAttempts, SeedResult, Trajectory
 from agentflow.synthesis._task_pairs import task_pair_record
 from agentflow.synthesis._trajectory_node import TrajectoryNode
 from agentflow.tasks import VerifiableTask
 from agentflow.trajectory import Seed, Tree
+from agentflow.values import infer_value
 
 PAIRS: Final = "synthesized_qa.jsonl"
 """File of the question-answer pairs."""
@@ -67,8 +67,7 @@ async def write_files(
 ) -> Report:
     """Write the files from the results of seeds, in order, and return the report on them.
 
-    All files are replaced together at the end. A pair that contradicts another tree, repeats an earlier question or
-    exceeds a quota is written to another file, with the reason. One result is in memory at a time. See docs/synthesis.md.
+    All files are replaced together at the end. A pair that repeats an earlier question or exceeds a quota is written to another file, with the reason. One result is in memory at a time. See docs/synthesis.md.
 
     :param dropped_tools: reasons of tools that could not be used, by name.
     :param read_blob: reads the images, which are written to the folder `images` beside the files.
@@ -111,16 +110,14 @@ class _Waiting:
         self._file = TemporaryFile()  # noqa: SIM115
         self._ends = [0]
         self._keys: list[PairKey] = []
-        self._claims = CorpusClaims()
 
     def close(self) -> None:
         """Delete them."""
         with suppress(OSError):  # a full disk was reported when it was written
             self._file.close()
-        self._claims.close()
 
     def add(self, seed: Seed, result: SeedResult) -> None:
-        """Add the pairs and the facts of a seed."""
+        """Add the pairs of a seed."""
         trajectories = {trajectory.id: trajectory for trajectory in result.trajectories}
         attempts = {own.pair: own for own in result.attempts}
         for pair in result.pairs:
@@ -128,13 +125,12 @@ class _Waiting:
             self._file.write(msgspec.msgpack.encode(one))
             self._ends.append(self._file.tell())
             self._keys.append(PairKey.of(pair))
-        self._claims.add(seed.id, result.claims)
 
     def decided(
         self, tally: ReportBuilder, asked: QuestionIndex, config: SynthesisConfig
     ) -> Iterator[dict[str, list[bytes]]]:
         """Yield the lines of each pair, by file."""
-        surplus = surplus_of(self._keys, self._claims.contradicted(), asked, config.quotas)
+        surplus = surplus_of(self._keys, asked, config.quotas)
         self._file.seek(0)
         for place, (start, end) in enumerate(pairwise(self._ends)):
             one = msgspec.msgpack.decode(self._file.read(end - start), type=_WaitingPair)
@@ -144,7 +140,7 @@ class _Waiting:
                 tally.drop(reason)
                 yield {SURPLUS: [_ENCODER.encode({**record, "reason": reason})]}
                 continue
-            tally.keep(one.pair)
+            tally.keep(one.pair, one.trajectory)
             attempts = [] if one.attempts is None else _right_attempts(one.attempts)
             yield {PAIRS: [_ENCODER.encode(record)], ATTEMPTS: attempts}
 
@@ -211,19 +207,29 @@ def pair_record(source_id: str, pair: Pair, trajectory: Trajectory) -> dict[str,
         "source_id": source_id,
         "qa_id": pair.id,
         "reasoning_steps": [
-            {"step": step.step, "citations": step.citations} for step in pair.reasoning_steps
+            {
+                "step": step.step,
+                "citations": step.citations,
+                **({"computes": step.computes} if step.computes else {}),
+            }
+            for step in pair.reasoning_steps
         ],
         "metadata": {
             "engine": pair.engine,
             "kind": pair.kind,
-            "level": pair.level,
             "hops": pair.hops,
-            "grounding": "derived",
+            "grounding": "quoted",
             "answer": pair.value,
-            "program": pair.program,
-            "facts": pair.facts,
+            **({"unit": pair.unit} if pair.unit else {}),
+            "asker": pair.asker,
+            "documents": pair.documents,
+            "rivals": pair.rivals,
             "support": pair.support,
+            "path": pair.path,
             "votes": pair.votes,
+            "naturalness": pair.naturalness,
+            **({} if pair.known is None else {"known": pair.known}),
+            **({"disputed": True} if pair.disputed else {}),
             **({} if pair.difficulty is None else {"difficulty": pair.difficulty}),
             "tries": pair.tries,
             "score": trajectory.score.total,

@@ -9,14 +9,18 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from agentflow.actors import together
 from agentflow.growth import ExecutorPort
 from agentflow.journal import Page
+from agentflow.questions import ShownDocument, divided, documents_of
 from agentflow.runs import RoleReplies
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.trajectory import Action, ActionOutcome, Failure, Reply, Usage
+from agentflow.trajectory import Action, ActionOutcome, Failure, Node, Reply, Usage, Verdict
 
-MAX_RESULT_CHARS = 8_000
+MAX_RESULT_CHARS = 12_000
 """Characters of the results that a reader is shown."""
+MAX_RESULTS = 10
+"""Number of documents of the results that a reader is shown."""
 
 
 class AlternativeSearch:
@@ -34,21 +38,43 @@ class AlternativeSearch:
 
     async def act(self, question: str) -> ActionOutcome:
         """Search with the words of a question."""
+        return await self._executor.act(self._sandbox, self.action(question))
+
+    def action(self, query: str) -> Action:
+        """Return the call for a query."""
         assert self._tool is not None  # there is no `PageSearch` otherwise
-        return await self._executor.act(self._sandbox, Action(self._tool, {"query": question}))
+        return Action(self._tool, {"query": query})
 
 
 @dataclass(frozen=True)
 class PageSearch:
-    """Search of one seed."""
+    """Search of one seed. Implements `CorpusSearch`."""
 
     searching: AlternativeSearch
     page: Page
 
-    async def search(self, key: str, question: str) -> str:
-        """Return the text of the results; empty if the search failed."""
-        outcome = await self.page.once(key, ActionOutcome, partial(self.searching.act, question))
-        return outcome.observation.text[:MAX_RESULT_CHARS]
+    async def search(self, key: str, queries: Sequence[str]) -> tuple[ShownDocument, ...]:
+        """Return the documents that match the queries; empty if all searches failed."""
+        outcomes = await together(
+            partial(self.page.once, f"{key}/{number}", ActionOutcome, partial(self.searching.act, query))
+            for number, query in enumerate(queries)
+        )
+        nodes = [
+            Node(
+                id=f"{key}/{number}",
+                parent="",
+                depth=1,
+                position=number,
+                intent="",
+                action=self.searching.action(query),
+                observation=outcome.observation,
+                verdict=Verdict.NEW,
+            )
+            for number, (query, outcome) in enumerate(zip(queries, outcomes, strict=True))
+            if outcome.failure is None
+        ]
+        groups = divided(documents_of(nodes), characters=MAX_RESULT_CHARS, most=MAX_RESULTS)
+        return groups[0] if groups else ()
 
 
 def _searches(tool: Tool) -> bool:
@@ -62,8 +88,9 @@ T = TypeVar("T")
 GROWTH_KEYS = ("plan/", "act/", "node/", "level/", "diverged/")
 """Beginnings of the keys of growing."""
 _ROLES = {
-    "plan": "planner", "node": "verifier", "translate": "reader", "read": "reader", "recall": "reader",
-    **dict.fromkeys(("facts", "aliases", "word", "look", "instruct", "task"), "generator"),
+    "plan": "planner", "node": "verifier", "recall": "learner",
+    **dict.fromkeys(("hidden", "hidden2", "evidence", "others"), "reader"),
+    **dict.fromkeys(("propose", "repair", "look", "instruct", "task"), "generator"),
 }  # fmt: skip
 """Roles by the first part of the keys of their model calls."""
 _AGENT_CALLS = ("/agent", "/solution")
@@ -71,11 +98,12 @@ _AGENT_CALLS = ("/agent", "/solution")
 
 
 def replies_on(page: Page) -> RoleReplies:
-    """Return the replies of all models on the page of a seed."""
+    """Return the replies on the page of a seed of all models whose answers are needed: the learner may say anything."""
     replies = RoleReplies()
     for key in tuple(page.keys()):
-        if (reply := _reply(page, key)) is not None and reply.usage is not None:
-            replies.add(_ROLES.get(key.partition("/")[0], "agent"), reply.failure)
+        role = _ROLES.get(key.partition("/")[0], "agent")
+        if role != "learner" and (reply := _reply(page, key)) is not None and reply.usage is not None:
+            replies.add(role, reply.failure)
     return replies
 
 
@@ -107,13 +135,13 @@ class JournalledCalls:
         self.usage: dict[str, Usage] = {}
         """Usage of models by role."""
 
-    async def ask(
+    async def reply(
         self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
-    ) -> T | None:
-        """Return the answer to a model call; `None` if it failed."""
+    ) -> Reply[T]:
+        """Return the reply to a model call."""
         reply = await self.page.once(key, kind, call)
         self.count(role, reply.usage)
-        return reply.value
+        return reply
 
     def count(self, role: str, usage: Usage) -> None:
         """Count the usage of a role."""

@@ -5,17 +5,24 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
+from agentflow.questions import GateCheck
 from agentflow.runs import cost_by_role, counts_text, prices_as_of
 from agentflow.synthesis._config import Role, SynthesisConfig
 from agentflow.synthesis._projection import Surplus
-from agentflow.synthesis._question_draft import Check
-from agentflow.synthesis._seed_result import Pair, SeedResult
+from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
 from agentflow.trajectory import Seed, Tree, Usage, Verdict
 
 _NAMED_FAILURES = 20
 
 
-_ROLES: tuple[Role, ...] = ("planner", "verifier", "generator", "reader", "agent")
+_ROLES: tuple[Role, ...] = ("planner", "verifier", "generator", "reader", "learner", "agent")
+
+
+_ORDER = tuple(GateCheck)
+
+
+def _tokens(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.completion_tokens
 
 
 class FailedSeed(Struct, frozen=True):
@@ -53,7 +60,7 @@ class Report(Struct, frozen=True, kw_only=True):
     selected_paths: int
     """Paths selected from trees."""
     joined_paths: int
-    """Paths that join several branches, each for a question with facts of all of them."""
+    """Paths that join several branches, each for a question with documents of all of them."""
     left_out: dict[str, int]
     """Paths not selected, by reason."""
     drafts: int
@@ -66,20 +73,28 @@ class Report(Struct, frozen=True, kw_only=True):
     """Pairs in the file."""
     near_duplicates: int
     """Pairs and tasks that an earlier seed has already."""
-    facts: int
-    """Facts extracted."""
-    extraction_faults: dict[str, int]
-    """Reported facts that could not be used, by fault."""
-    skeletons: dict[str, int]
-    """Questions without words that the facts allow, by kind."""
+    documents: int
+    """Documents that the trees show."""
+    copies: int
+    """Documents that are copies or translations of these."""
+    passing: dict[str, float]
+    """Share of drafts that passed each check, of those that reached it, in the order of the checks."""
+    repaired: int
+    """Pairs in the file that were written anew after a check."""
     kinds: dict[str, int]
     """Pairs in the file by kind."""
-    levels: dict[str, int]
-    """Pairs in the file by obfuscation level."""
     hops: dict[str, int]
-    """Pairs in the file by number of facts that a reader needs."""
-    tries: dict[str, int]
-    """Pairs in the file by number of drafts."""
+    """Pairs in the file by number of documents that proved necessary."""
+    naturalness: float
+    """Mean likelihood that an expert would ask a pair of the file, from 1 to 5, as readers see it; 0 without readers."""
+    known: dict[str, int]
+    """Pairs in the file by share of right answers from memory; empty if nobody was asked."""
+    disputed: int
+    """Pairs in the file of which a model is certain of another answer."""
+    path_calls: int
+    """Calls on the paths of the pairs in the file."""
+    trimmed_calls: int
+    """Calls among them that no answer needs: exports leave them out."""
     votes: dict[str, int]
     """Samples of models about the pairs in the file, by check."""
     agreement: dict[str, float]
@@ -88,10 +103,14 @@ class Report(Struct, frozen=True, kw_only=True):
     """Pairs in the file by share of right attempts; empty without attempts."""
     triaged: dict[str, int]
     """Pairs that passed every check and whose measured difficulty does not fit, by reason."""
-    too_easy: int
-    """Drafts rejected because a model answered them without evidence."""
     calls_per_pair: float
     """Model calls of the run per pair or task in the file; 0 without any."""
+    tokens_per_pair: float
+    """Tokens of the run per pair or task in the file; 0 without any."""
+    check_calls_per_pair: float
+    """Model calls after exploration per pair in the file, without those from memory and attempts; 0 without any."""
+    check_tokens_per_pair: float
+    """Tokens of these calls; 0 without any."""
     usage: dict[str, Usage]
     """Model usage by role."""
     cost: dict[str, float]
@@ -133,6 +152,7 @@ class ReportBuilder:
         self._usage: dict[str, Usage] = {}
         self._failed: list[FailedSeed] = []
         self._examples: dict[str, str] = {}
+        self._naturalness = 0.0
 
     def add(self, seed: Seed, result: SeedResult) -> None:
         """Count the result of a seed."""
@@ -150,10 +170,9 @@ class ReportBuilder:
         self._counts["joined"] += joined
         self._counts["selected"] += len(result.trajectories) - joined
         self._counts["drafts"] += len(result.rejected) + len(result.pairs) + len(result.triaged)
-        self._counts["facts"] += result.facts
+        self._counts["documents"] += result.documents
+        self._counts["copies"] += result.copies
         self._group("left_out").update(result.left_out)
-        self._group("extraction_faults").update(result.extraction_faults)
-        self._group("skeletons").update(result.skeletons)
         self._group("model_failures").update(result.model_failures)
         self._spend(result.usage)
         for task in result.rejected_tasks:
@@ -163,21 +182,27 @@ class ReportBuilder:
         for draft in result.rejected:
             checks = {finding.check for finding in draft.findings}
             self._group("rejected").update(checks)
+            self._group("ended")[min(checks, key=_ORDER.index)] += 1
             for finding in draft.findings:
                 self._examples.setdefault(finding.check, finding.reason)
 
-    def keep(self, pair: Pair) -> None:
-        """Count a pair in the file."""
+    def keep(self, pair: Pair, path: Trajectory) -> None:
+        """Count a pair in the file, with its path."""
+        self._counts["path_calls"] += len(path.nodes) - 1
+        self._counts["trimmed_calls"] += len(path.nodes) - len(pair.path)
         self._counts["pairs"] += 1
         self._group("kinds")[pair.kind] += 1
-        self._group("levels")[str(pair.level)] += 1
         for vote in pair.votes:
             self._group("samples")[vote.check] += vote.samples
             self._group("agreed")[vote.check] += vote.agreed
         if pair.difficulty is not None:
             self._group("pass_rates")[f"{pair.difficulty.correct}/{pair.difficulty.attempts}"] += 1
         self._group("hops")[str(pair.hops)] += 1
-        self._group("tries")[str(pair.tries)] += 1
+        self._counts["repaired"] += pair.tries > 1
+        self._counts["disputed"] += pair.disputed
+        self._naturalness += pair.naturalness
+        if pair.known is not None:
+            self._group("known")[f"{pair.known:.2g}"] += 1
 
     def keep_task(self, *, as_pair: bool) -> None:
         """Count a task in the file, and the pair that it is written as."""
@@ -194,6 +219,7 @@ class ReportBuilder:
         models = {role: self._config.model_for(role) for role in _ROLES}
         cost = cost_by_role(models, self._usage)
         votes = self._sorted("samples")
+        checks = [used for role, used in self._usage.items() if role in ("generator", "reader")]
         return Report(
             engines={role: model.name for role, model in models.items()},
             seeds=counts["seeds"],
@@ -214,23 +240,29 @@ class ReportBuilder:
             pairs=counts["pairs"],
             near_duplicates=self._group("surplus")[Surplus.DUPLICATE],
             surplus=self._sorted("surplus"),
-            facts=counts["facts"],
-            extraction_faults=self._sorted("extraction_faults"),
-            skeletons=self._sorted("skeletons"),
+            documents=counts["documents"],
+            copies=counts["copies"],
+            passing=self._passing(),
+            repaired=counts["repaired"],
+            naturalness=round(self._naturalness / counts["pairs"], 2) if counts["pairs"] else 0.0,
+            known=self._sorted("known"),
+            disputed=counts["disputed"],
+            path_calls=counts["path_calls"],
+            trimmed_calls=counts["trimmed_calls"],
             kinds=self._sorted("kinds"),
-            levels=self._sorted("levels"),
             votes=votes,
             agreement={
-                check: round(self._group("agreed")[Check(check)] / samples, 4)
+                check: round(self._group("agreed")[GateCheck(check)] / samples, 4)
                 for check, samples in votes.items()
                 if samples
             },
             hops=self._sorted("hops"),
-            tries=self._sorted("tries"),
             pass_rates=self._sorted("pass_rates"),
             triaged=self._sorted("triaged"),
-            too_easy=self._group("rejected")[Check.TOO_EASY],
             calls_per_pair=round(sum(used.calls for used in self._usage.values()) / kept, 2) if kept else 0.0,
+            tokens_per_pair=round(sum(map(_tokens, self._usage.values())) / kept, 1) if kept else 0.0,
+            check_calls_per_pair=round(sum(used.calls for used in checks) / kept, 2) if kept else 0.0,
+            check_tokens_per_pair=round(sum(map(_tokens, checks)) / kept, 1) if kept else 0.0,
             usage=dict(sorted(self._usage.items())),
             cost=cost,
             cost_per_pair=round(sum(cost.values()) / kept, 6) if kept else 0.0,
@@ -242,6 +274,16 @@ class ReportBuilder:
             tasks=counts["tasks"],
             rejected_tasks=self._sorted("rejected_tasks"),
         )
+
+    def _passing(self) -> dict[str, float]:
+        """Return the share of drafts that passed each check, of those that reached it."""
+        reached, shares = self._counts["drafts"], dict[str, float]()
+        for check in _ORDER:
+            ended = self._group("ended")[check]
+            if ended and reached:
+                shares[check] = round(1 - ended / reached, 4)
+            reached -= ended
+        return shares
 
     def _add_tree(self, tree: Tree) -> None:
         actions = [node for node in tree.nodes if node.action is not None]
@@ -287,10 +329,9 @@ class ReportBuilder:
             ),
             (self._config.task_kind is not None, self._no_task()),
             (not counts["selected"], self._no_path()),
-            (not counts["facts"], self._no_fact()),
             (
-                not self._group("skeletons"),
-                f"{counts['facts']} facts allow no question that needs several of them and relates to its seed",
+                counts["documents"] < self._config.min_documents,
+                f"the trees show {counts['documents']} documents, and a question needs {self._config.min_documents}",
             ),
             (
                 not counts["drafts"],
@@ -312,15 +353,6 @@ class ReportBuilder:
         needed = f"a path needs {self._config.min_depth} observations with something new"
         left_out = counts_text(self._sorted("left_out"))
         return f"no path was selected ({left_out}): {needed}; lower min_depth, or raise max_depth"
-
-    def _no_fact(self) -> str:
-        """Return the likely cause that observations with something new gave no fact."""
-        start = f"no fact was extracted from {self._group('verdicts')[Verdict.NEW]} observations: "
-        if faults := self._sorted("extraction_faults"):
-            return f"{start}they do not state what the model reported ({counts_text(faults)})"
-        if failures := self._sorted("model_failures"):
-            return f"{start}model calls failed ({counts_text(failures)})"
-        return f"{start}the model reported none"
 
     def _all_triaged(self) -> str:
         reasons = counts_text(self._sorted("triaged"))

@@ -1,22 +1,27 @@
-"""The roles that synthesis needs besides those of growing, and all roles behind the pause gate."""
+"""All roles of a synthesis behind the pause gate."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from agentflow.facts import (
-    AliasJudgement,
-    AliasRequest,
-    ClosedBookRequest,
-    EvidenceAnswer,
-    EvidenceRequest,
-    Extraction,
-    ExtractionRequest,
-    Translation,
-    TranslationRequest,
-    Wording,
-    WordingRequest,
-)
 from agentflow.growth import ExecutorPort, PlannerPort, VerifierPort
+from agentflow.questions import (
+    HiddenAnswer,
+    HiddenRequest,
+    ImageFacts,
+    ImageFactsRequest,
+    OtherAnswers,
+    OthersRequest,
+    ProposalRequest,
+    QuestionProposal,
+    QuestionReader,
+    QuestionWriter,
+    ReadingRequest,
+    Readings,
+    Recalled,
+    RecallRequest,
+    RepairedDrafts,
+    RepairRequest,
+)
 from agentflow.runs import PauseGate
 from agentflow.sandbox import Sandbox
 from agentflow.tasks import TaskAuthor
@@ -39,44 +44,12 @@ from agentflow.trajectory import (
 )
 
 
-class GeneratorPort(Protocol):
-    """Role that extracts facts and writes questions. A failed call is a failed reply."""
+class QuestionGenerator(QuestionWriter, Protocol):
+    """Role that writes questions and lists the facts of images."""
 
-    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
-        """Extract the facts of a chunk of an observation."""
+    async def list_image_facts(self, request: ImageFactsRequest) -> Reply[ImageFacts]:
+        """List the facts that an image shows."""
         ...
-
-    async def compare_names(self, request: AliasRequest) -> Reply[AliasJudgement]:
-        """Judge which names mean the same thing."""
-        ...
-
-    async def word(self, request: WordingRequest) -> Reply[Wording]:
-        """Write the words of a question."""
-        ...
-
-    async def look(self, request: LookRequest) -> Reply[Look]:
-        """Check that an image shows what is claimed."""
-        ...
-
-
-class ReaderPort(Protocol):
-    """Role that checks questions and never sees a proposed answer. A failed call is a failed reply."""
-
-    async def translate(self, request: TranslationRequest) -> Reply[Translation]:
-        """Translate a question into a program."""
-        ...
-
-    async def read(self, request: EvidenceRequest) -> Reply[EvidenceAnswer]:
-        """Answer a question from passages."""
-        ...
-
-    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
-        """Answer a question from the model's own knowledge."""
-        ...
-
-
-class QuestionRoles(GeneratorPort, ReaderPort, Protocol):
-    """Both roles as one object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +60,8 @@ class GatedRoles:
     planner: PlannerPort
     executor: ExecutorPort
     verifier: VerifierPort
-    generator: GeneratorPort
-    reader: ReaderPort
+    writer: "QuestionGenerator"
+    reader: QuestionReader
     author: TaskAuthor
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
@@ -107,32 +80,36 @@ class GatedRoles:
         """See `VerifierPort`."""
         return await self.gate.run(self.verifier.judge, request)
 
-    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
-        """See `GeneratorPort`."""
-        return await self.gate.run(self.generator.extract, request)
+    async def propose_questions(self, request: ProposalRequest) -> Reply[QuestionProposal]:
+        """See `QuestionWriter`."""
+        return await self.gate.run(self.writer.propose_questions, request)
 
-    async def compare_names(self, request: AliasRequest) -> Reply[AliasJudgement]:
-        """See `GeneratorPort`."""
-        return await self.gate.run(self.generator.compare_names, request)
-
-    async def word(self, request: WordingRequest) -> Reply[Wording]:
-        """See `GeneratorPort`."""
-        return await self.gate.run(self.generator.word, request)
+    async def repair_questions(self, request: RepairRequest) -> Reply[RepairedDrafts]:
+        """See `QuestionWriter`."""
+        return await self.gate.run(self.writer.repair_questions, request)
 
     async def look(self, request: LookRequest) -> Reply[Look]:
-        """See `GeneratorPort`."""
-        return await self.gate.run(self.generator.look, request)
+        """See `QuestionWriter`."""
+        return await self.gate.run(self.writer.look, request)
 
-    async def translate(self, request: TranslationRequest) -> Reply[Translation]:
-        """See `ReaderPort`."""
-        return await self.gate.run(self.reader.translate, request)
+    async def list_image_facts(self, request: ImageFactsRequest) -> Reply[ImageFacts]:
+        """See `PictureRoles`."""
+        return await self.gate.run(self.writer.list_image_facts, request)
 
-    async def read(self, request: EvidenceRequest) -> Reply[EvidenceAnswer]:
-        """See `ReaderPort`."""
-        return await self.gate.run(self.reader.read, request)
+    async def read_hidden(self, request: HiddenRequest) -> Reply[HiddenAnswer]:
+        """See `QuestionReader`."""
+        return await self.gate.run(self.reader.read_hidden, request)
 
-    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
-        """See `ReaderPort`."""
+    async def read_all(self, request: ReadingRequest) -> Reply[Readings]:
+        """See `QuestionReader`."""
+        return await self.gate.run(self.reader.read_all, request)
+
+    async def find_others(self, request: OthersRequest) -> Reply[OtherAnswers]:
+        """See `QuestionReader`."""
+        return await self.gate.run(self.reader.find_others, request)
+
+    async def recall(self, request: RecallRequest) -> Reply[Recalled]:
+        """See `QuestionReader`."""
         return await self.gate.run(self.reader.recall, request)
 
     async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:

@@ -1,13 +1,15 @@
 """Result of a seed: its tree, the selected paths, and the question-answer pairs that passed every check."""
 
+from hashlib import sha256
+
 from msgspec import Struct, field
 
-from agentflow.facts import Claim, Fact, QuestionKind, Value
+from agentflow.questions import DraftFault, DraftKind, GateVote, ShownDocument
 from agentflow.synthesis._attempts import Attempt, Difficulty, Triage
-from agentflow.synthesis._question_draft import Finding, Vote
 from agentflow.synthesis._selection import Score
 from agentflow.tasks import RejectedTask, VerifiableTask
 from agentflow.trajectory import Region, Tree, Usage
+from agentflow.values import Value
 
 
 class CitedSpan(Struct, frozen=True, omit_defaults=True):
@@ -35,7 +37,38 @@ class ReasoningStep(Struct, frozen=True):
     step: str
     """Conclusion."""
     citations: tuple[CitedSpan, ...]
-    """Citations that support it."""
+    """Citations that support it; none if it is computed."""
+    computes: str = ""
+    """Expression over the values of other steps; empty for a quoted one."""
+
+
+class UsedDocument(Struct, frozen=True, omit_defaults=True):
+    """Document, or result of a tool, that a question needs."""
+
+    id: str
+    """Name by which the tools know it: an id, an address, a path, or the call that computed it."""
+    title: str
+    """Its title; may be empty."""
+    complete: bool
+    """Its whole text was seen."""
+    computed: bool = False
+    """It is the result of a call."""
+    hash: str = ""
+    """SHA-256 of the text that was seen."""
+    copies: tuple[str, ...] = ()
+    """Other documents with the same text."""
+
+    @classmethod
+    def of(cls, document: ShownDocument) -> "UsedDocument":
+        """Return the record of a document."""
+        return cls(
+            document.id,
+            document.title,
+            document.complete,
+            document.computed,
+            sha256(document.text.encode()).hexdigest(),
+            document.copies,
+        )
 
 
 class Pair(Struct, frozen=True, kw_only=True):
@@ -44,33 +77,43 @@ class Pair(Struct, frozen=True, kw_only=True):
     question: str
     """Question, understandable without the tree."""
     answer: str
-    """Answer, computed from the facts."""
+    """Answer."""
     value: Value
     """The answer with its type."""
-    kind: QuestionKind
+    unit: str = ""
+    """Unit of a number."""
+    kind: DraftKind
     """Kind of the question."""
-    level: int
-    """Obfuscation level, from 0 to 3."""
-    program: tuple[str, ...]
-    """Steps that compute the answer, in words."""
-    facts: tuple[Fact, ...]
-    """Facts that a reader needs; their number is that of the hops."""
-    asks: str
-    """Fact that the question asks for, or all of its facts if it computes something from them. Equal over seeds."""
+    asker: str = ""
+    """Person who would ask it, and the decision that needs it."""
+    documents: tuple[UsedDocument, ...]
+    """Documents that it needs."""
+    rivals: tuple[str, ...] = ()
+    """Wrong answers that are near."""
     support: tuple[str, ...]
-    """Ids of the fewest nodes that state the facts, in path order."""
+    """Ids of the nodes that its steps cite, in path order."""
+    path: tuple[str, ...]
+    """Ids of the nodes that yield these, with their prerequisites, the root first."""
     trajectory_id: str
     """Id of the path with these nodes."""
     number: int
     """Number of the pair among those of its path, from 0."""
     reasoning_steps: tuple[ReasoningStep, ...]
     """Reasoning from question to answer."""
-    votes: tuple[Vote, ...]
+    votes: tuple[GateVote, ...]
     """Votes of the checks by models."""
+    hops: int
+    """Number of documents that proved necessary."""
+    naturalness: float = 0.0
+    """Likelihood that an expert would ask it, from 1 to 5, as readers see it; 0: not asked."""
+    known: float | None = None
+    """Share of answers from memory that are right; `None`: not asked."""
+    disputed: bool = False
+    """A model is certain of another answer."""
     engine: str
     """Name of the model that wrote it, or `offline`."""
     tries: int
-    """Number of the draft, from 1."""
+    """1: as it was proposed; 2: repaired."""
     difficulty: Difficulty | None = None
     """Measured difficulty; `None`: no attempt was made."""
 
@@ -78,11 +121,6 @@ class Pair(Struct, frozen=True, kw_only=True):
     def id(self) -> str:
         """Id of the pair."""
         return f"{self.trajectory_id}_qa_{self.number}"
-
-    @property
-    def hops(self) -> int:
-        """Number of facts that it needs."""
-        return len(self.facts)
 
 
 class TriagedPair(Struct, frozen=True):
@@ -115,19 +153,19 @@ class PairAttempts(Struct, frozen=True):
 class RejectedDraft(Struct, frozen=True, kw_only=True):
     """Draft that failed a check."""
 
-    skeleton_id: str
-    """Id of the skeleton it words."""
-    kind: QuestionKind
+    kind: DraftKind
     """Kind of the question."""
     number: int
-    """Number of the draft, from 1."""
+    """Number of the proposal, from 1."""
+    tries: int
+    """1: as it was proposed; 2: repaired."""
     question: str
     """Its question."""
     answer: str
     """Its answer."""
-    findings: tuple[Finding, ...]
+    findings: tuple[DraftFault, ...]
     """Faults that the checks found."""
-    votes: tuple[Vote, ...] = ()
+    votes: tuple[GateVote, ...] = ()
     """Votes of the checks by models."""
 
 
@@ -155,22 +193,18 @@ class SeedResult(Struct, frozen=True, kw_only=True):
     """Selected paths in the order of selection, then those of questions that span branches."""
     left_out: dict[str, int] = field(default_factory=dict[str, int])
     """Number of paths not selected, by reason."""
-    facts: int = 0
-    """Number of facts extracted."""
-    claims: tuple[Claim, ...] = ()
-    """The facts without their places, to find contradictions between trees."""
-    extraction_faults: dict[str, int] = field(default_factory=dict[str, int])
-    """Number of reported facts that could not be used, by fault."""
-    skeletons: dict[str, int] = field(default_factory=dict[str, int])
-    """Number of skeletons found, by kind."""
+    documents: int = 0
+    """Number of documents that it shows."""
+    copies: int = 0
+    """Number of documents that are copies or translations of these."""
     pairs: tuple[Pair, ...] = ()
-    """Accepted pairs, in the order of selection of their skeletons."""
+    """Accepted pairs, in the order of the proposals."""
     triaged: tuple[TriagedPair, ...] = ()
     """Pairs whose measured difficulty does not fit, in the same order."""
     attempts: tuple[PairAttempts, ...] = ()
     """Attempts at the accepted pairs or tasks."""
     rejected: tuple[RejectedDraft, ...] = ()
-    """Rejected drafts, by skeleton, in the order in which they were written."""
+    """Rejected drafts, in the order of the proposals."""
     tasks: tuple[VerifiableTask, ...] = ()
     """Tasks whose check passed, instead of pairs."""
     rejected_tasks: tuple[RejectedTask, ...] = ()

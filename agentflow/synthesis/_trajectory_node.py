@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from agentflow.runs import image_record
 from agentflow.team import fixed_names
-from agentflow.trajectory import Failure, Isolation, Node, Tree, Verdict
+from agentflow.trajectory import Failure, Isolation, Node, SourceSpan, Tree, Verdict
 
 
 class TrajectoryNode(Struct, frozen=True, omit_defaults=True):
@@ -44,6 +44,8 @@ class TrajectoryNode(Struct, frozen=True, omit_defaults=True):
     """Failure of the action."""
     images: list[dict[str, str]] | None = None
     """`hash`, `mime` and `file` of each image that was seen; the file is relative to that of the node."""
+    sources: list[SourceSpan] | None = None
+    """Documents that the observation shows, each with its span of the text."""
     diverged: bool = False
     """Repeating the path to this node gave another observation."""
     reasoning: str = ""
@@ -72,6 +74,7 @@ class TrajectoryNode(Struct, frozen=True, omit_defaults=True):
             isolation=node.isolation,
             failure=node.failure,
             images=images or None,
+            sources=list(node.observation.sources) or None,
             diverged=node.id in tree.diverged,
             reasoning=tree.reasoning.get(node.id, ""),
             trainable=action is None or node.verdict is Verdict.NEW,

@@ -124,6 +124,9 @@ STATELESS_CONCURRENCY = 64
 """Trees that grow at once if no tool has state."""
 
 
+_OFFLINE_NOTE = "the offline engine understands only the sentence patterns of the bundled corpus; set model_name to write questions about other documents"
+
+
 class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
     """A synthesis, from its settings to its files. An instance runs once; `stop` and `pause` may be called meanwhile."""
 
@@ -180,6 +183,8 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
     async def _execute(self, seeds: Sequence[NewSeed], further: bool) -> None:
         check_models(self.config, self._models)
         sandbox = await self._open_tools()
+        if self.config.offline and self.config.names_resources and self.config.task_kind is None:
+            self._note(_OFFLINE_NOTE)
         self._note(unused_arguments(self.chosen.tools, [seed.kwargs for seed in seeds]))
         run = await self._open_run(seeds, further=further)
         if not self.nothing_to_do:
@@ -208,6 +213,8 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
     def _models(self) -> dict[str, ModelSettings]:
         """Models of the roles that use one."""
         roles = ["planner", "generator", "reader"]
+        if self.config.closed_book_samples:
+            roles.append("learner")
         if self.config.verifier == "model":
             roles.append("verifier")
         if self.config.difficulty.attempts:
@@ -220,6 +227,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             planner=models["planner"],
             generator=models["generator"],
             reader=models["reader"],
+            learner=models.get("learner"),
             verifier=models.get("verifier"),
             verify=self.config.verifier,
             put_blob=run.put_blob,
@@ -273,7 +281,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             planner=team.planner,
             executor=team.executor,
             verifier=team.verifier,
-            generator=team.generator,
+            writer=team.generator,
             reader=team.reader,
             author=team.generator,
         )

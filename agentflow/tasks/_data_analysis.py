@@ -9,12 +9,6 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from agentflow.errors import ConfigurationError, ToolFailure
-from agentflow.facts import (
-    Value,
-    answer_agrees,
-    show_value,
-    values_agree,
-)
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._contract import (
@@ -57,6 +51,12 @@ from agentflow.trajectory import (
     Tree,
     Verdict,
     digest,
+)
+from agentflow.values import (
+    Value,
+    answer_agrees,
+    show_value,
+    values_agree,
 )
 
 Json: TypeAlias = Any

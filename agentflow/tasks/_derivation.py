@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from agentflow.facts import ClosedBookRequest, EvidenceAnswer
 from agentflow.journal import Page
+from agentflow.questions import Recalled, RecallRequest
 from agentflow.tasks._contract import RejectedTask, TaskFinding, TaskProblem, VerifiableTask
 from agentflow.text import contains_phrase, tokens, word_count
 from agentflow.trajectory import (
@@ -57,7 +57,7 @@ class TaskAuthor(Protocol):
 class ClosedBook(Protocol):
     """Role that answers from its own knowledge."""
 
-    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
+    async def recall(self, request: RecallRequest) -> Reply[Recalled]:
         """Answer from the model's own knowledge."""
         ...
 
@@ -261,12 +261,10 @@ async def closed_book_guesses(calls: TaskCalls, generator: ClosedBook, question:
     """Return the answers of a model that sees nothing but the question."""
     guesses: list[str] = []
     for number in range(1, _GUESSES + 1):
-        request = ClosedBookRequest(question=question, sample=number - 1)
-        reply = await calls.ask(
-            f"{key}/closed/{number}", Reply[EvidenceAnswer], partial(generator.recall, request)
-        )
-        if reply.value is not None:
-            guesses += [said.strip() for said in reply.value.answers if said.strip()]
+        request = RecallRequest(question=question, sample=number - 1)
+        reply = await calls.ask(f"{key}/closed/{number}", Reply[Recalled], partial(generator.recall, request))
+        if reply.value is not None and reply.value.answer.strip():
+            guesses.append(reply.value.answer.strip())
     return list(dict.fromkeys(guesses))
 
 

@@ -10,23 +10,19 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.actors import together
-from agentflow.facts import (
-    ChunkExtraction,
-    EvidenceAnswer,
-    EvidencePassage,
-    EvidenceRequest,
-    Extraction,
-    ExtractionRequest,
-    Fact,
-    TextChunk,
-    Value,
-    answer_agrees,
-    build_store,
-    kind_of,
-    show_value,
-    values_agree,
-)
 from agentflow.journal import Page
+from agentflow.questions import (
+    AskedQuestion,
+    ImageFact,
+    ImageFacts,
+    ImageFactsRequest,
+    Passage,
+    ReadingRequest,
+    Readings,
+    ShownDocument,
+    documents_from,
+    is_region,
+)
 from agentflow.runs import image_file
 from agentflow.tasks._contract import (
     GOLD,
@@ -64,13 +60,13 @@ from agentflow.trajectory import (
     Blob,
     InstructionRequest,
     Node,
-    Observation,
-    Region,
     Reply,
     TaskInstruction,
     Tree,
     Verdict,
+    digest,
 )
+from agentflow.values import Value, answer_agrees, kind_of, parse_value, show_value, values_agree
 
 KIND: Final = "document"
 """Name of the kind."""
@@ -80,21 +76,21 @@ _MAX_OTHERS: Final = 3
 _MAX_TEXTS: Final = 8
 _MAX_TEXT_CHARS: Final = 3_000
 _UNDETERMINED: Final = "It cannot be determined."
-_PICTURE: Final = "A picture from a document:"
+_PICTURE: Final = "A picture from a document"
 
 
 class PictureRoles(ClosedBook, Protocol):
     """Roles with vision that read facts in pictures, write questions about them, and answer them. A failed call is a reply."""
 
-    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
-        """Extract the facts of a picture, each with its region."""
+    async def list_image_facts(self, request: ImageFactsRequest) -> Reply[ImageFacts]:
+        """List the facts of a picture, each with its region."""
         ...
 
     async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
         """Write the question that a fact answers."""
         ...
 
-    async def read(self, request: EvidenceRequest) -> Reply[EvidenceAnswer]:
+    async def read_all(self, request: ReadingRequest) -> Reply[Readings]:
         """Answer a question from pictures and texts alone."""
         ...
 
@@ -137,13 +133,16 @@ class _ShownFact(Struct, frozen=True):
     """A fact that only a region of a picture states."""
 
     picture: _ShownPicture
-    fact: Fact
-    region: Region
+    fact: ImageFact
+    value: Value
 
     @property
     def words(self) -> str:
-        time = "" if self.fact.time is None else f" (in {show_value(self.fact.time)})"
-        return f"{self.fact.relation} of {self.fact.subject}{time}"
+        return f"{self.fact.relation} of {self.fact.subject}"
+
+    @property
+    def id(self) -> str:
+        return digest([self.fact.subject, self.fact.relation, show_value(self.value)])
 
 
 class _StoredViews(Struct, frozen=True):
@@ -210,29 +209,22 @@ class _PictureTaskWriter(TaskWriter):
         return [each for round_ in zip_longest(*clear) for each in round_ if each is not None]
 
     async def _extract(self, picture: _ShownPicture) -> list[_ShownFact] | RejectedTask:
-        request = ExtractionRequest(
+        request = ImageFactsRequest(
             seed=self.tree.seed.content,
             kwargs=self.tree.seed.kwargs,
             seed_description=self.settings.seed_description,
             action=picture.action,
-            text="",
-            images=(picture.blob,),
+            image=picture.blob,
         )
         reply = await self.calls.ask(
-            f"facts/{picture.blob.hash}", Reply[Extraction], partial(self._roles.extract, request)
+            f"facts/{picture.blob.hash}", Reply[ImageFacts], partial(self._roles.list_image_facts, request)
         )
         if reply.value is None:
             return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution="")
-        alone = msgspec.structs.replace(picture.node, observation=Observation((picture.blob,)))
-        build = build_store([alone], [ChunkExtraction(alone.id, TextChunk(0, 0, ""), reply.value)])
-        return [
-            _ShownFact(picture, fact, region)
-            for fact in build.store.facts
-            if (region := fact.spans[0].region) is not None
-        ]
+        return list(_shown_facts(picture, reply.value.facts))
 
     async def _try(self, shown: _ShownFact, others: Sequence[_ShownFact]) -> None:
-        key = f"{shown.picture.blob.hash}/{shown.fact.id}"
+        key = f"{shown.picture.blob.hash}/{shown.id}"
         views = await self.calls.once(f"{key}/views", _StoredViews, partial(self._views, shown))
         if views.crop is None or views.masked is None:
             reason = "the picture can't be read, or the region covers most of it"
@@ -241,7 +233,7 @@ class _PictureTaskWriter(TaskWriter):
         await self.instruct(key, partial(self._write, shown, others, views.crop, views.masked))
 
     async def _views(self, shown: _ShownFact) -> _StoredViews:
-        views = await views_of(await self._blob(shown.picture.blob.hash), shown.region)
+        views = await views_of(await self._blob(shown.picture.blob.hash), shown.fact.region)
         if views is None:
             return _StoredViews()
         return _StoredViews(
@@ -258,7 +250,7 @@ class _PictureTaskWriter(TaskWriter):
         key: str,
     ) -> VerifiableTask | RejectedTask:
         """Have the question written, and answered from the region, from everything else, and from nothing."""
-        answer = show_value(shown.fact.value)
+        answer = show_value(shown.value)
         request = self._instruction(shown, answer, earlier)
         reply = await self.calls.ask(
             f"{key}/instruct", Reply[TaskInstruction], partial(self._roles.instruct, request)
@@ -268,7 +260,7 @@ class _PictureTaskWriter(TaskWriter):
         question = " ".join(reply.value.instruction.split())
         if problem := instruction_problem(question, "", [answer]):
             return rejected(KIND, problem, solution=shown.words, instruction=question or "(empty)")
-        agreement = await self._agreement(question, shown.fact.value, crop, key)
+        agreement = await self._agreement(question, shown.value, crop, key)
         if not agreement.accepted:
             return rejected(
                 KIND, TaskProblem.NOT_SHOWN, agreement.reason, solution=shown.words, instruction=question
@@ -294,21 +286,22 @@ class _PictureTaskWriter(TaskWriter):
         )
 
     async def _read(
-        self, question: str, value: Value, passages: Sequence[EvidencePassage], key: str, sample: int = 0
+        self, question: str, documents: Sequence[ShownDocument], key: str, sample: int = 0
     ) -> tuple[str, ...] | None:
         """Return the answers of a reader; `None` if the call failed."""
-        request = EvidenceRequest(
-            question=question, passages=tuple(passages), answer_kind=kind_of(value), sample=sample
+        request = ReadingRequest(
+            documents=tuple(documents), questions=(AskedQuestion(1, question),), sample=sample
         )
-        reply = await self.calls.ask(key, Reply[EvidenceAnswer], partial(self._roles.read, request))
-        return None if reply.value is None else reply.value.answers
+        reply = await self.calls.ask(key, Reply[Readings], partial(self._roles.read_all, request))
+        if reply.value is None or not reply.value.readings:
+            return None
+        return reply.value.readings[0].answers
 
     async def _agreement(self, question: str, value: Value, crop: Blob, key: str) -> IndependentVote:
         """Have the question answered from the region alone."""
 
         async def difference(number: int) -> str:
-            passage = EvidencePassage(1, _PICTURE, (crop,))
-            said = await self._read(question, value, [passage], f"{key}/crop/{number}", number - 1)
+            said = await self._read(question, [_picture(crop)], f"{key}/crop/{number}", number - 1)
             if said is None:
                 return "a reader of the region failed"
             if len(said) == 1 and answer_agrees(value, said[0], question=question):
@@ -319,18 +312,17 @@ class _PictureTaskWriter(TaskWriter):
 
     async def _elsewhere(self, question: str, shown: _ShownFact, masked: Blob, key: str) -> _Readings:
         """Have it answered without the region: from the covered picture, others, the text, and from memory."""
-        value, own = shown.fact.value, shown.picture
+        value, own = shown.value, shown.picture
         siblings = [each for each in self._pictures if each.blob != own.blob][:_MAX_SIBLINGS]
-        sources = [("masked_page", [EvidencePassage(1, _PICTURE, (masked,))])]
+        sources = [("masked_page", [_picture(masked)])]
         sources += [
-            (f"sibling/{each.node.id}/{each.blob.hash[:8]}", [EvidencePassage(1, _PICTURE, (each.blob,))])
-            for each in siblings
+            (f"sibling/{each.node.id}/{each.blob.hash[:8]}", [_picture(each.blob)]) for each in siblings
         ]
         if texts := self._passages(shown):
             sources.append(("text", texts))
         wrong: list[tuple[str, str]] = []
-        for name, passages in sources:
-            said = await self._read(question, value, passages, f"{key}/{name}")
+        for name, documents in sources:
+            said = await self._read(question, documents, f"{key}/{name}")
             if said is None:
                 return _Readings((), TaskFinding(TaskProblem.MODEL_FAILED, f"a reader of {name} failed"))
             if any(answer_agrees(value, each, question=question) for each in said):
@@ -343,14 +335,16 @@ class _PictureTaskWriter(TaskWriter):
         wrong += [(f"closed_book/{number}", guess) for number, guess in enumerate(guesses, 1)]
         return _Readings(tuple(wrong))
 
-    def _passages(self, shown: _ShownFact) -> list[EvidencePassage]:
-        """Return the passages of the tree's texts that name the subject."""
+    def _passages(self, shown: _ShownFact) -> list[ShownDocument]:
+        """Return the parts of the tree's texts that name the subject."""
         subject = shown.fact.subject
         found = [text for text in self._texts if contains_phrase(text, subject)]
-        return [
-            EvidencePassage(number, _window(text, subject))
-            for number, text in enumerate(found[:_MAX_TEXTS], 1)
-        ]
+        return list(
+            documents_from(
+                (f"text {number}", "", _window(text, subject))
+                for number, text in enumerate(found[:_MAX_TEXTS], 1)
+            )
+        )
 
     def _task(
         self,
@@ -361,12 +355,12 @@ class _PictureTaskWriter(TaskWriter):
         crop: Blob,
         masked: Blob,
     ) -> VerifiableTask:
-        value, picture = shown.fact.value, shown.picture
+        value, picture = shown.value, shown.picture
         answer = show_value(value)
         setup = TaskSetup(tools=(picture.action.tool,), kwargs=self.tree.seed.kwargs)
         gold = TaskAttempt(name=GOLD, actions=(picture.action,), answer=answer)
         return VerifiableTask(
-            id=task_id(self.tree.id, f"{KIND}/{shown.fact.id}", gold, setup),
+            id=task_id(self.tree.id, f"{KIND}/{shown.id}", gold, setup),
             kind=KIND,
             instruction=f"{question}\n\nA picture in the document shows it. Answer with the value alone.",
             setup=setup,
@@ -386,7 +380,7 @@ class _PictureTaskWriter(TaskWriter):
                 "question": question,
                 "answer": answer,
                 "image": picture.blob.hash,
-                "region": msgspec.to_builtins(shown.region),
+                "region": msgspec.to_builtins(shown.fact.region),
                 "crop": crop.hash,
                 "masked": masked.hash,
                 "files": {
@@ -412,18 +406,33 @@ def _pictures(tree: Tree) -> Iterator[_ShownPicture]:
                 yield _ShownPicture(node, node.action, blob)
 
 
+def _shown_facts(picture: _ShownPicture, facts: Sequence[ImageFact]) -> Iterator[_ShownFact]:
+    """Yield the facts with a value and a region inside the picture, each once."""
+    seen = set[tuple[str, str, str]]()
+    for fact in facts:
+        value = parse_value(fact.value, fact.kind, fact.unit)
+        if value is None or not (fact.subject.strip() and fact.relation.strip() and is_region(fact.region)):
+            continue
+        statement = (fact.subject, fact.relation, show_value(value))
+        if statement not in seen:
+            seen.add(statement)
+            yield _ShownFact(picture, fact, value)
+
+
+def _picture(blob: Blob) -> ShownDocument:
+    """Return a document that consists of a picture."""
+    passage = Passage(number=1, document=1, heading="", text="", image=blob)
+    return ShownDocument(number=1, id=blob.hash, title=_PICTURE, complete=True, passages=(passage,), nodes=())
+
+
 def _repetition(shown: _ShownFact, known: Sequence[_ShownFact]) -> TaskFinding | None:
     """Return the problem of a fact that is shown a second time, with the same value or another one."""
     own = shown.fact
     for other in known:
         fact = other.fact
-        if other is shown or (fact.subject, fact.relation, fact.time) != (
-            own.subject,
-            own.relation,
-            own.time,
-        ):
+        if other is shown or (fact.subject, fact.relation) != (own.subject, own.relation):
             continue
-        if not values_agree(fact.value, own.value):
+        if not values_agree(other.value, shown.value):
             return TaskFinding(TaskProblem.AMBIGUOUS, "pictures show different values")
         return TaskFinding(TaskProblem.ELSEWHERE, "another picture shows it, too")
     return None
@@ -443,8 +452,8 @@ def _wrong(
     wrong += [TaskAttempt(name=name, answer=answer) for name, answer in readings]
     values: defaultdict[bool, list[str]] = defaultdict(list)
     for other in others:
-        value = other.fact.value
-        if kind_of(value) is kind_of(shown.fact.value) and not values_agree(value, shown.fact.value):
+        value = other.value
+        if kind_of(value) is kind_of(shown.value) and not values_agree(value, shown.value):
             values[other.fact.relation == shown.fact.relation].append(show_value(value))
     near = list(dict.fromkeys([*values[True], *values[False]]))[:_MAX_OTHERS]
     wrong += [

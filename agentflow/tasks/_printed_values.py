@@ -6,7 +6,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from agentflow.facts import (
+from agentflow.tasks._contract import TaskVerdict, VerifiableTask
+from agentflow.tasks._data_programs import ProgramRun
+from agentflow.values import (
     BoolValue,
     ListValue,
     NumberValue,
@@ -16,8 +18,6 @@ from agentflow.facts import (
     parse_value,
     values_agree,
 )
-from agentflow.tasks._contract import TaskVerdict, VerifiableTask
-from agentflow.tasks._data_programs import ProgramRun
 
 Json: TypeAlias = Any
 """A JSON value."""

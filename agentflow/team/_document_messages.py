@@ -3,12 +3,15 @@
 All requests about the same documents begin with the same message, so that endpoints compute it once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Final
 
 from agentflow.models import Message
 from agentflow.questions import (
     FUNCTIONS,
     HiddenRequest,
+    ImageFactsRequest,
     OthersRequest,
     ProposalRequest,
     ReadingRequest,
@@ -17,10 +20,22 @@ from agentflow.questions import (
     ShownDocument,
 )
 from agentflow.team._messages import seed_text
-from agentflow.team._rendering import bullets, escape_marks, json_text, prompt, system, user
+from agentflow.team._rendering import (
+    Images,
+    bullets,
+    call_line,
+    escape_marks,
+    image_parts,
+    json_text,
+    prompt,
+    system,
+    user,
+)
+
+NO_IMAGES: Final[Images] = MappingProxyType({})
 
 
-def proposal_messages(request: ProposalRequest) -> tuple[Message, ...]:
+def proposal_messages(request: ProposalRequest, images: Images = NO_IMAGES) -> tuple[Message, ...]:
     """Ask for questions about documents."""
     examples = "\n\n".join(f"Question: {each.question}\nAnswer: {each.answer}" for each in request.examples)
     now = prompt(
@@ -38,10 +53,10 @@ def proposal_messages(request: ProposalRequest) -> tuple[Message, ...]:
         examples=examples,
         asked=bullets(map(escape_marks, request.asked)),
     )
-    return (_documents(request.documents), user(now))
+    return _about(request.documents, now, images)
 
 
-def repair_messages(request: RepairRequest) -> tuple[Message, ...]:
+def repair_messages(request: RepairRequest, images: Images = NO_IMAGES) -> tuple[Message, ...]:
     """Ask for drafts without the faults that checks have found."""
     drafts = "\n\n".join(
         f"Draft {each.number}: {escape_marks(json_text(each.draft))}\nIts faults:\n{bullets(each.reasons)}"
@@ -55,21 +70,33 @@ def repair_messages(request: RepairRequest) -> tuple[Message, ...]:
         functions=FUNCTIONS,
         drafts=drafts,
     )
-    return (_documents(request.documents), user(now))
+    return _about(request.documents, now, images)
 
 
-def hidden_messages(request: HiddenRequest) -> tuple[Message, ...]:
+def image_fact_messages(request: ImageFactsRequest, images: Images) -> tuple[Message, ...]:
+    """Ask for the facts that an image shows."""
+    now = prompt(
+        "generator_image_facts",
+        "now",
+        seed=escape_marks(seed_text(request.seed, request.kwargs)),
+        call=call_line(request.action),
+    )
+    head = prompt("generator_image_facts", "system", seed_description=request.seed_description)
+    return (system(head), user(now, image_parts([request.image], images)))
+
+
+def hidden_messages(request: HiddenRequest, images: Images = NO_IMAGES) -> tuple[Message, ...]:
     """Ask a reader from whom some documents are hidden."""
     now = prompt("reader_hidden", "now", question=escape_marks(request.question))
-    return (_documents(request.documents), user(now))
+    return _about(request.documents, now, images)
 
 
-def reading_messages(request: ReadingRequest) -> tuple[Message, ...]:
+def reading_messages(request: ReadingRequest, images: Images = NO_IMAGES) -> tuple[Message, ...]:
     """Ask a reader for answers from documents."""
     questions = "\n".join(f"{each.number}. {escape_marks(each.question)}" for each in request.questions)
     sample = request.sample + 1 if request.sample else ""
     now = prompt("reader_questions", "now", questions=questions, sample=sample)
-    return (_documents(request.documents), user(now))
+    return _about(request.documents, now, images)
 
 
 def recall_messages(request: RecallRequest) -> tuple[Message, ...]:
@@ -79,7 +106,7 @@ def recall_messages(request: RecallRequest) -> tuple[Message, ...]:
     return (system(prompt("reader_recall", "system")), user(now))
 
 
-def others_messages(request: OthersRequest) -> tuple[Message, ...]:
+def others_messages(request: OthersRequest, images: Images = NO_IMAGES) -> tuple[Message, ...]:
     """Ask a reader for other answers."""
     now = prompt(
         "reader_others",
@@ -88,15 +115,23 @@ def others_messages(request: OthersRequest) -> tuple[Message, ...]:
         answer=escape_marks(request.answer),
         candidates=escape_marks(", ".join(request.candidates)) or "those that come to mind",
     )
-    return (_documents(request.documents), user(now))
+    return _about(request.documents, now, images)
 
 
-def _documents(documents: Iterable[ShownDocument]) -> Message:
-    return system(prompt("documents", "system", documents="\n\n".join(map(shown_document, documents))))
+def _about(documents: Sequence[ShownDocument], now: str, images: Images) -> tuple[Message, ...]:
+    """Return a message with documents, and one with a request and their images."""
+    blobs = [blob for document in documents for blob in document.images]
+    shown = image_parts(blobs, images)
+    places = list(dict.fromkeys(blob.hash for blob in blobs if blob.hash in images))
+    texts = (shown_document(document, places) for document in documents)
+    return (system(prompt("documents", "system", documents="\n\n".join(texts))), user(now, shown))
 
 
-def shown_document(document: ShownDocument) -> str:
-    """Return a document as roles are shown it: numbered passages, each below its headings."""
+def shown_document(document: ShownDocument, images: Sequence[str] = ()) -> str:
+    """Return a document as roles are shown it: numbered passages, each below its headings.
+
+    :param images: hashes of the images that the model sees, in order.
+    """
     extent = "result of a tool" if document.computed else "complete" if document.complete else "extract"
     lines: list[str] = []
     heading = ""
@@ -104,7 +139,11 @@ def shown_document(document: ShownDocument) -> str:
         if passage.heading != heading:
             heading = passage.heading
             lines.append(f"## {escape_marks(heading)}" if heading else "##")
-        lines.append(f"[{passage.number}] {escape_marks(passage.text)}")
+        text = escape_marks(passage.text)
+        if passage.image is not None:
+            seen = passage.image.hash in images
+            text = f"(image {images.index(passage.image.hash) + 1} of those below)" if seen else "(an image)"
+        lines.append(f"[{passage.number}] {text}")
     name = escape_marks(document.title or document.id).replace('"', "'")
     body = "\n".join(lines)
     return f'<document number="{document.number}" title="{name}" extent="{extent}">\n{body}\n</document>'

@@ -1,24 +1,24 @@
-"""The generator: extracts facts, writes the words of questions, and answers tasks."""
+"""The generator: writes questions and tasks, reads facts in images, and answers tasks."""
 
 from collections.abc import Iterable
 
 from agentflow.errors import ModelFailureKind
-from agentflow.facts import (
-    AliasJudgement,
-    AliasRequest,
-    Extraction,
-    ExtractionRequest,
-    Wording,
-    WordingRequest,
-)
 from agentflow.models import Message, Model, TextPart
-from agentflow.questions import ProposalRequest, QuestionProposal, RepairedDrafts, RepairRequest
-from agentflow.team._document_messages import proposal_messages, repair_messages
+from agentflow.questions import (
+    ImageFacts,
+    ImageFactsRequest,
+    ProposalRequest,
+    QuestionProposal,
+    RepairedDrafts,
+    RepairRequest,
+    ShownDocument,
+)
+from agentflow.team._document_messages import image_fact_messages, proposal_messages, repair_messages
 from agentflow.team._messages import look_messages, solution_messages, summary_messages
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
 from agentflow.team._pool import Role, in_worker
-from agentflow.team._question_messages import alias_messages, extraction_messages, wording_messages
 from agentflow.team._rendering import (
+    Images,
     bullets,
     cut,
     episode_images,
@@ -28,7 +28,6 @@ from agentflow.team._rendering import (
     system,
     user,
 )
-from agentflow.team._schemas import extraction_schema
 from agentflow.trajectory import (
     Failure,
     IndependentSolution,
@@ -157,40 +156,21 @@ class Generator(Role):
     @in_worker
     async def propose_questions(self, request: ProposalRequest) -> Reply[QuestionProposal]:
         """Write questions about documents."""
-        return await answer_request(
-            self._model, request, QuestionProposal, proposal_messages(request), role="generator"
-        )
+        messages = proposal_messages(request, await self._images(request.documents))
+        return await answer_request(self._model, request, QuestionProposal, messages, role="generator")
 
     @in_worker
     async def repair_questions(self, request: RepairRequest) -> Reply[RepairedDrafts]:
         """Write drafts anew without their faults."""
-        return await answer_request(
-            self._model, request, RepairedDrafts, repair_messages(request), role="generator"
-        )
+        messages = repair_messages(request, await self._images(request.documents))
+        return await answer_request(self._model, request, RepairedDrafts, messages, role="generator")
 
     @in_worker
-    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
-        """Extract the facts of a chunk of an observation."""
-        images = await visible_images(self._model, request.images, self._read_blob)
-        messages = extraction_messages(request, images)
-        schema = extraction_schema(bool(images))
-        return await answer_request(
-            self._model, request, Extraction, messages, role="generator", schema=schema
-        )
-
-    @in_worker
-    async def compare_names(self, request: AliasRequest) -> Reply[AliasJudgement]:
-        """Judge which names mean the same thing."""
-        return await answer_request(
-            self._model, request, AliasJudgement, alias_messages(request), role="generator"
-        )
-
-    @in_worker
-    async def word(self, request: WordingRequest) -> Reply[Wording]:
-        """Write the words of a question."""
-        return await answer_request(
-            self._model, request, Wording, wording_messages(request), role="generator"
-        )
+    async def list_image_facts(self, request: ImageFactsRequest) -> Reply[ImageFacts]:
+        """List the facts that an image shows."""
+        images = await visible_images(self._model, [request.image], self._read_blob)
+        messages = image_fact_messages(request, images)
+        return await answer_request(self._model, request, ImageFacts, messages, role="generator")
 
     @in_worker
     async def look(self, request: LookRequest) -> Reply[Look]:
@@ -231,3 +211,8 @@ class Generator(Role):
         """Solve an instruction without the solution that it was written from."""
         messages = independent_messages(request)
         return await answer_request(self._model, request, IndependentSolution, messages, role="generator")
+
+    async def _images(self, documents: tuple[ShownDocument, ...]) -> Images:
+        return await visible_images(
+            self._model, (blob for each in documents for blob in each.images), self._read_blob
+        )

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from agentflow.facts import Extraction, Translation
+from agentflow.questions import QuestionProposal, Readings, Recalled
 from agentflow.sandbox import Backend, Tool, argument_of
 from agentflow.trajectory import (
     Command,
@@ -190,19 +190,6 @@ def _complete(schema: Schema) -> Schema:
     return {"type": "string", **schema} if words and all(isinstance(word, str) for word in words) else schema
 
 
-@lru_cache
-def extraction_schema(images: bool) -> Schema:
-    """Return the schema of an extraction; it may name regions only if images were shown."""
-    schema = answer_schema(Extraction)
-    if images:
-        return schema
-    schema = copy.deepcopy(schema)
-    fact = schema["properties"]["facts"]["items"]
-    del fact["properties"]["region"]
-    fact["required"].remove("region")
-    return schema
-
-
 def plan_schema(tools: tuple[ToolCard, ...], count: int) -> Schema:
     """Return the schema of a plan: `count` proposals, each a call of one tool with that tool's own arguments."""
     items = {"anyOf": list(_proposals(msgspec.json.encode(tools)))}
@@ -322,8 +309,9 @@ def role_schema(
 
 _GROWING: dict[str, type[msgspec.Struct]] = {
     "verifier": Judgement,
-    "generator": Extraction,
-    "reader": Translation,
+    "generator": QuestionProposal,
+    "reader": Readings,
+    "learner": Recalled,
 }
 _WORKING: dict[str, type[msgspec.Struct]] = {
     "analyst": QueryAnalysis,

@@ -24,6 +24,7 @@ class Team:
         planner: Model,
         generator: Model,
         reader: Model | None = None,
+        learner: Model | None = None,
         verifier: Model | None = None,
         analyst: Model | None = None,
         executor: Model | None = None,
@@ -37,6 +38,7 @@ class Team:
         """Create the roles; they work while their `specs` run under a supervisor.
 
         :param reader: model that checks questions; defaults to the generator's.
+        :param learner: model that answers from memory; defaults to the reader's.
         :param verifier: model that verifies episodes and, for `verify="model"`, judges observations; defaults to the
             planner's.
         :param analyst: model that analyses tasks; defaults to the planner's.
@@ -69,8 +71,8 @@ class Team:
         self.verifier = Verifier(verify, verifier or planner, blob, workers=workers, observations=room)
         """Judges results."""
         self.generator = Generator(generator, blob, workers=workers)
-        """Extracts facts, and writes questions, answers and summaries."""
-        self.reader = Reader(reader or generator, blob, workers=workers)
+        """Writes questions, answers and summaries."""
+        self.reader = Reader(reader or generator, blob, learner=learner, workers=workers)
         """Checks questions."""
 
     def specs(self) -> list[ChildSpec]:

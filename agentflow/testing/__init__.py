@@ -13,8 +13,6 @@ from agentflow.testing._actors import (
     VirtualTimeLoop,
     VirtualTimer,
 )
-from agentflow.testing._fact_oracle import oracle_answers, oracle_hops, plain_value
-from agentflow.testing._fact_worlds import FactWorld, WorldDocument, fact_world
 from agentflow.testing._scripted_roles import ScriptedRoles
 from agentflow.testing._tiny_model import tiny_tokenizer
 from agentflow.testing.endpoint import fake_endpoint
@@ -22,7 +20,6 @@ from agentflow.testing.endpoint import fake_endpoint
 __all__ = [
     "TINY_MODEL",
     "EventRecorder",
-    "FactWorld",
     "Fault",
     "FaultyActor",
     "FaultyChild",
@@ -32,12 +29,7 @@ __all__ = [
     "VirtualClock",
     "VirtualTimeLoop",
     "VirtualTimer",
-    "WorldDocument",
-    "fact_world",
     "fake_endpoint",
-    "oracle_answers",
-    "oracle_hops",
-    "plain_value",
     "tiny_tokenizer",
 ]
 

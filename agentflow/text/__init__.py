@@ -9,6 +9,7 @@ Numbers are compared by one implementation, so that scoring and grounding can't 
     assert distance and same_distance and same_quantity(distance, same_distance)
 """
 
+from agentflow.text._instructions import instructs
 from agentflow.text._markup import (
     SplitReply,
     escape_all_special_tokens,
@@ -67,6 +68,7 @@ __all__ = [
     "find_quantities",
     "find_quote",
     "find_windows",
+    "instructs",
     "is_content_word",
     "name_terms",
     "normalise",

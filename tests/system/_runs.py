@@ -44,15 +44,16 @@ DONE, STOPPED = 0, 3
 """Exit statuses: complete; ended early, resumable by the same command."""
 GONE_SECONDS = 60.0
 """Seconds; far more than the runtime needs to clean up after a killed program, also with little CPU."""
-_MODEL = ("plan/", "aliases", "facts/", "word/", "translate/", "read/", "recall/")
+_MODEL = ("plan/", "propose/", "repair/", "hidden/", "hidden2/", "evidence/", "others/", "recall/")
 _ROLE = {
     "plan": "plan",
-    "aliases": "aliasjudgement",
-    "facts": "extraction",
-    "word": "wording",
-    "translate": "translation",
-    "read": "evidenceanswer",
-    "recall": "evidenceanswer",
+    "propose": "questionproposal",
+    "repair": "repaireddrafts",
+    "hidden": "hiddenanswer",
+    "hidden2": "hiddenanswer",
+    "evidence": "readings",
+    "others": "otheranswers",
+    "recall": "recalled",
 }
 _SUBREAPER = 36
 _START_A_RUNTIME = """

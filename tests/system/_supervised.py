@@ -144,7 +144,7 @@ def settings(folder: Path, *, share: float = 0.0, seeds: int = 6, **changes: obj
         "depth_threshold": 2,
         "max_drafts": 1,
         "max_planner_calls": 2,
-        "check_answerability": False,
+        "closed_book_samples": 0,
         "control": False,
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(said | changes), encoding="utf-8")

@@ -39,12 +39,13 @@ CHILDREN = (2, 2, 1, 1)
 ROLES = {
     "plan": "planner",
     "node": "verifier",
-    "facts": "generator",
-    "aliases": "generator",
-    "word": "generator",
-    "translate": "reader",
-    "read": "reader",
-    "recall": "reader",
+    "propose": "generator",
+    "repair": "generator",
+    "hidden": "reader",
+    "hidden2": "reader",
+    "evidence": "reader",
+    "others": "reader",
+    "recall": "learner",
 }
 """Roles by the first part of the keys of their calls."""
 CALLS = tuple(ROLES)

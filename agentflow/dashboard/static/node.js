@@ -188,7 +188,7 @@
   };
 
   const purpose = ({ key, role }, spot) => {
-    if (spot === undefined || key.startsWith("facts/")) return `${role}, ${key.split("/")[0]}`;
+    if (spot === undefined) return `${role}, ${key.split("/")[0]}`;
     if (key.startsWith(`plan/${app.parentOf(spot) || "root"}/`) && spot !== "") return `${role} chose this action`;
     return key.startsWith(`plan/${spot || "root"}/`) ? `${role} chose the next actions` : key === `node/${spot}` ? `${role} judged this node` : role;
   };

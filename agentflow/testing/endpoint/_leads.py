@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from agentflow.testing.endpoint._facts import names_in
+from agentflow.testing.endpoint._documents import names_in
 from agentflow.testing.endpoint._prompt import Prompt
 from agentflow.testing.endpoint._tables import (
     SeenTable,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from agentflow.testing.endpoint import _facts
+from agentflow.testing.endpoint import _documents
 from agentflow.testing.endpoint._leads import NEED_LEADS, CallLeads, legal_actions
 from agentflow.testing.endpoint._prompt import Prompt
 from agentflow.testing.endpoint._tables import answer_about_tables
@@ -35,14 +35,18 @@ def play(prompt: Prompt) -> str:
             answer = {"verdict": "new", "reason": ""}
         case "answer":
             answer = {"answer": "unknown"}
-        case "extraction":
-            answer = _facts.extract(prompt)
-        case "wording":
-            answer = _facts.word(prompt)
-        case "translation":
-            answer = _facts.translate(prompt)
-        case "evidenceanswer":
-            answer = _facts.answer(prompt)
+        case "questionproposal":
+            answer = _documents.propose(prompt)
+        case "repaireddrafts":
+            answer = {"drafts": []}
+        case "hiddenanswer":
+            answer = _documents.read_hidden(prompt)
+        case "readings":
+            answer = _documents.read_all(prompt)
+        case "otheranswers":
+            answer = _documents.find_others(prompt)
+        case "recalled":
+            answer = {"answer": "", "is_certain": False}
         case "taskinstruction" if "<result>\n- " in prompt.text:
             answer = _instruction(prompt)
         case "proposedsolutions" | "taskinstruction" | "independentsolution":

@@ -198,5 +198,6 @@ def test_a_run_says_what_it_searches_and_what_it_ignores(
     assert main(["synth", "run.yaml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["notes"] == [
         "rag: 1 document of papers, 1 file skipped (.png)",
+        "the offline engine understands only the sentence patterns of the bundled corpus; set model_name to write questions about other documents",
         "kwargs that no tool takes, in 1 of 2: domain",
     ]

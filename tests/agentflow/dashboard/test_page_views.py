@@ -1,6 +1,7 @@
 """Views of the page in a real browser: tokens, two runs, curves, actors, exports, search, filters, keys, links."""
 
 import json
+import re
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from pathlib import Path
@@ -230,7 +231,7 @@ async def test_actors_and_calls_in_flight_of_a_run_are_shown_while_it_is_active(
                 await expect(actors.first).to_have_text("IdKindState")
                 await expect(actors.filter(has_text="running").first).to_be_visible()
                 calls = page.get_by_role("table", name="Model calls").get_by_role("row")
-                await expect(calls.nth(1).get_by_role("cell").nth(1)).to_have_text("1")
+                await expect(calls.nth(1).get_by_role("cell").nth(1)).to_have_text(re.compile(r"^[1-9]"))
                 process.kill()
                 await expect(page.get_by_text("can't be asked")).to_be_visible()
 
@@ -263,7 +264,7 @@ async def test_model_calls_of_nodes_and_of_results_show_their_prompts(
         seed = reader.seeds()[0].id
         of_seed = f"/r/{reader.id}/s/{quote(seed, safe='')}"
         at_node = reader.node(seed, "0").calls[0].key
-        of_question = next(call.key for call in reader.calls(seed) if call.key.startswith("word/"))
+        of_question = next(call.key for call in reader.calls(seed) if call.key.startswith("hidden/"))
         places = {f"{of_seed}?spot=0&call={quote(at_node)}": at_node}
         places[f"{of_seed}?tab=results&call={quote(of_question)}"] = of_question
         async with open_view(runs) as view:

@@ -28,7 +28,7 @@ def test_the_same_run_gives_the_same_bytes(synthesis: Path, tmp_path: Path, form
 
 
 @pytest.mark.promise("exports:manifest")
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [format for format in FORMATS if format != "long-context"])
 def test_manifest_and_card_name_every_file_and_reason(
     rollout: Path, tmp_path: Path, format: ExportFormat
 ) -> None:
@@ -159,3 +159,56 @@ def test_an_unfinished_run_gives_what_it_has(tmp_path: Path) -> None:
     assert main(["synth", *settings]) in (0, 3)
     manifest = export_run(run, "native", tmp_path / "data")
     assert manifest.rows["trees.jsonl"] == 3
+
+
+@pytest.mark.promise("exports:trimmed")
+def test_paths_are_trimmed_to_what_answers_need_unless_all_of_them_is_asked_for(
+    synthesis: Path, tmp_path: Path
+) -> None:
+    pairs = [json.loads(line) for line in (synthesis / "synthesized_qa.jsonl").read_text().splitlines()]
+    calls = {pair["qa_id"]: len(pair["metadata"]["path"]) - 1 for pair in pairs}
+    whole = {pair["qa_id"]: pair["metadata"]["trajectory_depth"] for pair in pairs}
+    for path, expected in (("trimmed", calls), ("full", whole)):
+        manifest = export_run(synthesis, "axolotl", tmp_path / path, path=path)
+        assert manifest.path == path
+        found = {
+            row["id"]: sum(message["role"] == "tool" for message in row["messages"])
+            for row in rows(tmp_path / path / "train.jsonl")
+        }
+        assert found == expected
+    assert sum(calls.values()) < sum(whole.values())
+    copy = tmp_path / "copy"
+    shutil.copytree(synthesis, copy, ignore=shutil.ignore_patterns("journal.db*"))
+    export_run(copy, "axolotl", tmp_path / "files")
+    texts = [
+        [row["messages"] for row in rows(tmp_path / folder / "train.jsonl")]
+        for folder in ("trimmed", "files")
+    ]
+    assert texts[0] == texts[1]
+    with pytest.raises(ConfigurationError, match="--path: short is unknown"):
+        export_run(synthesis, "axolotl", tmp_path / "bad", path="short")
+
+
+@pytest.mark.promise("exports:long-context")
+def test_a_question_over_long_context_stands_below_all_documents_of_its_tree(
+    synthesis: Path, tmp_path: Path
+) -> None:
+    pairs = {
+        pair["qa_id"]: pair
+        for pair in map(json.loads, (synthesis / "synthesized_qa.jsonl").read_text().splitlines())
+    }
+    export_run(synthesis, "long-context", tmp_path / "data")
+    found = rows(tmp_path / "data/train.jsonl")
+    assert {row["id"] for row in found} == set(pairs)
+    orders = {tuple(row["documents"]) for row in found}
+    assert len(orders) > 1
+    for row in found:
+        pair = pairs[row["id"]]
+        needed = [row["documents"][number - 1] for number in row["needed"]]
+        assert set(needed) == {document["id"] for document in pair["metadata"]["documents"]}
+        assert len(row["documents"]) > len(needed)
+        [message] = row["prompt"]
+        assert message["content"].endswith(pair["question"])
+        for step in pair["reasoning_steps"]:
+            assert all(cited["quote"] in message["content"] for cited in step["citations"])
+        assert row["completion"] == [{"role": "assistant", "content": pair["answer"]}]

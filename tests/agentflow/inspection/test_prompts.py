@@ -84,7 +84,7 @@ async def test_every_call_of_a_synthesis_has_the_prompt_that_its_model_read(
 ) -> None:
     config = syntheses.config_for(tmp_path / "out", number_of_seed=2, max_depth=3, verifier="model")
     await syntheses.run_to_the_end(config)
-    assert {role for role, _ in asked} == {"planner", "verifier", "generator", "reader"}
+    assert {role for role, _ in asked} == {"planner", "verifier", "generator", "reader", "learner"}
     assert shown(only_run(tmp_path / "out")) == asked
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec import Struct, structs
 
 from agentflow.errors import ModelFailure, ModelFailureKind
-from agentflow.facts import Extraction
 from agentflow.models import PROVIDERS, Accounts, Call, Message, ModelSettings, TextPart, make_model
 from agentflow.models._answer_format import bounded, decode_answer, extract_answer, is_strict, schema_of
 from agentflow.models._request_error import RequestError
+from agentflow.questions import Readings
 from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Judgement, Plan
 from tests.agentflow.models._serving import Body, Colour, call, painter, refuses, says, script
@@ -245,7 +245,7 @@ class Nested(Struct, forbid_unknown_fields=True):
 
 @pytest.mark.promise("models:schema")
 def test_a_schema_has_an_object_at_its_top() -> None:
-    for kind in (Colour, Plan, Extraction, Judgement, Nested):
+    for kind in (Colour, Plan, Readings, Judgement, Nested):
         assert schema_of(kind)["type"] == "object"
     assert schema_of(Nested)["$defs"].keys() == {"Colour"}
     assert "$defs" not in schema_of(Colour)

@@ -7,11 +7,11 @@ import pytest
 from pydantic import ValidationError
 
 from agentflow.errors import ConfigurationError
-from agentflow.facts import ClosedBookRequest, EvidenceAnswer
 from agentflow.models import Accounts, Call, ModelSettings, Prices, Sampling, make_model
 from agentflow.models._apis import PreparedCall
 from agentflow.models._providers import PROVIDERS, find_address
 from agentflow.models._settings import StructuredOutput
+from agentflow.questions import Recalled, RecallRequest
 from agentflow.settings import RenamedSettingWarning
 from tests.agentflow.models._serving import call, painter, says, script, settings
 
@@ -196,10 +196,10 @@ async def test_max_tokens_is_sent_under_the_providers_name() -> None:
 @pytest.mark.promise("models:offline")
 async def test_the_offline_engine_has_the_same_interface_and_needs_neither_key_nor_prices() -> None:
     accounts = Accounts(max_cost=1.0)
-    request = ClosedBookRequest(question="How tall is the lighthouse?")
-    asked = Call(role="generator", messages=(), reply=EvidenceAnswer, request=request)
+    request = RecallRequest(question="How tall is the lighthouse?")
+    asked = Call(role="generator", messages=(), reply=Recalled, request=request)
     async with make_model(ModelSettings(name="offline"), accounts, environment={}) as model:
-        assert (await model.complete(asked)).value == EvidenceAnswer((), "The question shows no text.", ())
+        assert (await model.complete(asked)).value == Recalled("", is_certain=False)
         assert (model.name, model.vision, model.statistics().calls) == ("offline", False, 1)
     assert accounts.by_role["generator"].calls == 1
 

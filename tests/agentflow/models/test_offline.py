@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from agentflow.errors import ModelFailure, RunStopped, StopCause
-from agentflow.facts import ClosedBookRequest, EvidenceAnswer, Extraction, ExtractionRequest
 from agentflow.models import Accounts, Call, Model
 from agentflow.models._make import OfflineModel
+from agentflow.questions import ProposalRequest, QuestionProposal, Recalled, RecallRequest, documents_from
 from agentflow.trajectory import (
     Judgement,
     JudgementRequest,
@@ -17,15 +17,16 @@ from agentflow.trajectory import (
     PlanRequest,
     Request,
 )
-from tests.agentflow.offline._walks import BATCH, SEARCH, walks
+from tests.agentflow.offline._walks import BATCH, SEARCH, documents, walks
 
 CONTENT = "Explore the Grey Petrel and her captain."
 PATH = next(walks(CONTENT, (SEARCH, BATCH)))
+SHOWN = documents_from((each.id, each.title, each.text) for each in documents()[:12])
 REQUESTS: dict[type[msgspec.Struct], Request[msgspec.Struct]] = {
     Plan: PlanRequest(seed=CONTENT, tools=(SEARCH, BATCH), path=PATH, count=2),
     Judgement: JudgementRequest(seed=CONTENT, path=PATH[:-1], step=PATH[-1]),
-    Extraction: ExtractionRequest(seed=CONTENT, action=PATH[-1].action, text=PATH[-1].observation),
-    EvidenceAnswer: ClosedBookRequest(question="In which year was Alba founded?"),
+    QuestionProposal: ProposalRequest(documents=SHOWN, count=3, keep=3, seed=CONTENT),
+    Recalled: RecallRequest(question="In which year was Alba founded?"),
 }
 
 
@@ -47,11 +48,11 @@ async def test_the_same_request_has_the_same_answer_and_its_text_decodes_into_it
 
 _PRINT = """
 from agentflow.offline._engine import plan
-from agentflow.offline._extraction import extract
+from agentflow.offline._questions import propose
 from tests.agentflow.models.test_offline import REQUESTS
-from agentflow.facts import Extraction
+from agentflow.questions import QuestionProposal
 from agentflow.trajectory import Plan
-print(plan(REQUESTS[Plan]), extract(REQUESTS[Extraction]))
+print(plan(REQUESTS[Plan]), propose(REQUESTS[QuestionProposal]))
 """
 
 
@@ -68,19 +69,19 @@ def test_answers_do_not_depend_on_the_hash_seed() -> None:
         for seed in ("1", "2")
     }
     assert len(said) == 1
-    assert "ExtractedFact" in said.pop()
+    assert "DraftStep" in said.pop()
 
 
 @pytest.mark.promise("offline:knows-nothing")
 async def test_a_question_without_text_is_not_answered() -> None:
-    completion = await OfflineModel(Accounts()).complete(call(EvidenceAnswer, REQUESTS[EvidenceAnswer]))
-    assert completion.value == EvidenceAnswer((), "The question shows no text.", ())
+    completion = await OfflineModel(Accounts()).complete(call(Recalled, REQUESTS[Recalled]))
+    assert completion.value == Recalled("", is_certain=False)
 
 
 @pytest.mark.promise("offline:accounts")
 async def test_the_usage_of_the_offline_engine_is_accounted() -> None:
     accounts = Accounts()
-    completion = await OfflineModel(accounts).complete(call(Extraction, REQUESTS[Extraction]))
+    completion = await OfflineModel(accounts).complete(call(QuestionProposal, REQUESTS[QuestionProposal]))
     assert accounts.by_role == {"planner": completion.usage}
     assert completion.usage.calls == 1
     assert completion.usage.prompt_tokens > 100
@@ -97,7 +98,7 @@ async def test_a_budget_ends_a_run_of_the_offline_engine() -> None:
 
 
 @pytest.mark.promise("offline:refuses")
-@pytest.mark.parametrize(("reply", "request_"), [(Plan, None), (Plan, REQUESTS[EvidenceAnswer])])
+@pytest.mark.parametrize(("reply", "request_"), [(Plan, None), (Plan, REQUESTS[Recalled])])
 async def test_an_unsupported_call_is_refused_in_one_line(
     reply: type[msgspec.Struct], request_: Request[msgspec.Struct] | None
 ) -> None:

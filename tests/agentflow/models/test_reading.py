@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentflow.facts import Extraction
 from agentflow.models import ToolSpec
 from agentflow.models._answer_format import schema_of
 from agentflow.models._apis import (
@@ -20,6 +19,7 @@ from agentflow.models._apis import (
     ProviderApi,
 )
 from agentflow.models._apis._schemas import is_closed, simplified, without_const
+from agentflow.questions import Readings
 from agentflow.trajectory import Judgement
 from tests.agentflow.models._providers import expect_grammar
 
@@ -78,7 +78,7 @@ def test_calls_without_ids_get_ids_derived_from_the_answer(api: ProviderApi, bod
 
 
 @pytest.mark.promise("models:schema")
-@pytest.mark.parametrize("kind", [Extraction, Judgement, ToolSpec])
+@pytest.mark.parametrize("kind", [Readings, Judgement, ToolSpec])
 def test_our_schemas_are_simplified_for_grammars(kind: type[object]) -> None:
     schema = schema_of(kind)
     if is_closed(schema):

@@ -1,8 +1,8 @@
 """Small release notes and calls that show them, for tests of questions."""
 
-from agentflow.facts import ValueKind
 from agentflow.questions import Draft, DraftStep, ShownDocument, documents_from
 from agentflow.trajectory import Action, Node, Observation, SourceSpan, Text, Verdict
+from agentflow.values import ValueKind
 
 FIRST = """\
 # Release 4.1

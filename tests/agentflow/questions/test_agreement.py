@@ -2,8 +2,8 @@
 
 import pytest
 
-from agentflow.facts import ValueKind
 from agentflow.questions import KnownNames, agrees
+from agentflow.values import ValueKind
 from tests.agentflow.questions._notes import draft, notes
 
 NAMES = KnownNames(
@@ -39,3 +39,18 @@ def test_an_answer_agrees_with_its_unit_and_precision_only(
 ) -> None:
     given = draft(notes(), question="Which is it?", answer=answer, answer_type=kind, unit=unit)
     assert agrees(given, said, NAMES) is expected
+
+
+@pytest.mark.promise("questions:agreement")
+def test_texts_with_other_numbers_do_not_agree() -> None:
+    known = draft(
+        notes(),
+        question="What are the top countries by GDP in 2024, and what is each one's GDP?",
+        answer="Chile ($29.17 trillion), Peru ($18.53 trillion)",
+        answer_type=ValueKind.TEXT,
+        unit="",
+    )
+    names = KnownNames([])
+    assert agrees(known, "In 2024 they are: 1. Chile ($29.17 trillion), 2. Peru ($18.53 trillion).", names)
+    assert not agrees(known, "Chile ($29.17 trillion), Peru ($17.53 trillion)", names)
+    assert not agrees(known, "Chile ($29.17 trillion)", names)

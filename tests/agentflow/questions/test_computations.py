@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.facts import show_value
 from agentflow.questions import ComputationError, DraftStep, compute, is_inexact
+from agentflow.values import show_value
 
 
 def steps(*values: str, computes: str, quote: str = "") -> list[DraftStep]:

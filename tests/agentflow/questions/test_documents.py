@@ -26,7 +26,7 @@ def test_windows_of_a_document_are_one_document_and_complete_once_all_of_it_was_
     [part] = documents_of([first])
     assert not part.complete
     found = next(each for each in whole.passages if "dump and restore" in each.text)
-    spans = found.spans("A dump and restore is not required. If you come from a release before 4.0")
+    spans = found.places_of("A dump and restore is not required. If you come from a release before 4.0")
     assert {node for node, _, _ in spans} == {first.id, second.id}
     nodes = {each.id: each.observation.text for each in (first, second)}
     said = "".join(nodes[node][start:end] for node, start, end in spans)
@@ -131,3 +131,18 @@ async def test_tools_that_search_and_read_name_their_documents() -> None:
     [document] = documents_of([node])
     assert isinstance(document, ShownDocument)
     assert document.complete
+
+
+@pytest.mark.promise("questions:documents")
+def test_a_document_that_is_the_only_one_may_be_shown_as_the_parts_that_were_read() -> None:
+    middle = FIRST.index("## Changes")
+    parts = [window(FIRST, 0, middle), window(FIRST, middle, len(FIRST))]
+    first, second = documents_of(parts, sections=True)
+    assert (first.id, second.id) == ("r41#0", f"r41#{middle}")
+    assert second.title == "Release 4.1: ## Changes"
+    assert first.complete and second.complete
+    [whole] = documents_of(parts)
+    assert "Remove the option" in second.text and "Remove the option" in whole.text
+    assert len(documents_of(parts[:1], sections=True)) == 1
+    other = window(SECOND, 0, len(SECOND), document="r40")
+    assert [each.id for each in documents_of([*parts, other], sections=True)] == ["r41", "r40"]

@@ -32,7 +32,7 @@ from agentflow.questions import (
     RepairRequest,
     ShownDocument,
 )
-from agentflow.trajectory import Failure, Reply
+from agentflow.trajectory import Failure, Look, LookRequest, Reply
 from tests.agentflow.questions._notes import draft, notes
 
 T = TypeVar("T")
@@ -65,6 +65,10 @@ class Roles:
     async def repair_questions(self, request: RepairRequest) -> Reply[RepairedDrafts]:
         self.asked.append(request)
         return Reply(RepairedDrafts(tuple(RepairedDraft(n, each) for n, each in enumerate(self.repaired, 1))))
+
+    async def look(self, request: LookRequest) -> Reply[Look]:
+        self.asked.append(request)
+        return Reply(Look(True))
 
     async def read_hidden(self, request: HiddenRequest) -> Reply[HiddenAnswer]:
         self.asked.append(request)

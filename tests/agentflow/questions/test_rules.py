@@ -3,8 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
-from agentflow.facts import ValueKind
-from agentflow.questions import DraftKind, DraftStep, GateCheck, RuleSettings, check_rules, documents_from
+from agentflow.questions import (
+    Draft,
+    DraftKind,
+    DraftStep,
+    GateCheck,
+    RuleSettings,
+    ShownDocument,
+    check_rules,
+    documents_from,
+)
+from agentflow.values import ValueKind
 from tests.agentflow.questions._notes import FIRST, SECOND, draft, notes, passage
 
 DOCUMENTS = notes()
@@ -138,6 +147,46 @@ def test_a_count_rests_on_whole_documents() -> None:
     assert GateCheck.COMPLETENESS not in [
         fault.check for fault in check_rules(counting, DOCUMENTS, SETTINGS).findings
     ]
+
+
+@pytest.mark.promise("questions:rules:completeness")
+def test_a_list_that_the_question_names_needs_no_whole_documents_if_each_member_is_quoted() -> None:
+    lights = documents_from(
+        (name, name, f"{name} has {steps} steps that lead to the lamp in the top of it.")
+        for name, steps in (("Fern Light", 212), ("Gull Light", 99), ("Tern Light", 180))
+    )
+    extracts = tuple(replace(each, complete=False) for each in lights)
+    steps = tuple(
+        DraftStep(statement=each.text, passage=each.passages[0].number, quote=each.text) for each in lights
+    )
+    counting = draft(
+        lights,
+        kind=DraftKind.COUNT,
+        question="How many of Fern Light, Gull Light and Tern Light have more than 150 steps?",
+        answer="2",
+        unit="",
+        steps=steps,
+    )
+    assert GateCheck.COMPLETENESS not in checks(counting, extracts)
+    assert GateCheck.COMPLETENESS in checks(replace(counting, steps=steps[:2]), extracts)
+    others = replace(counting, question="How many lights have more than 150 steps?")
+    assert GateCheck.COMPLETENESS in checks(others, extracts)
+    stated = replace(
+        others, kind=DraftKind.BRIDGE, question="How many steps has the northern light?", answer="212"
+    )
+    assert GateCheck.COMPLETENESS not in checks(stated, extracts)
+
+
+def checks(own: Draft, documents: tuple[ShownDocument, ...]) -> list[GateCheck]:
+    return [fault.check for fault in check_rules(own, documents, SETTINGS).findings]
+
+
+@pytest.mark.promise("questions:rules:form")
+def test_a_question_may_ask_for_a_thing_and_its_value_if_the_settings_say_so() -> None:
+    asking = draft(DOCUMENTS, question="How many days after 4.0 did 4.1 follow, and what was its date?")
+    assert GateCheck.FORM in checks(asking, DOCUMENTS)
+    with_values = replace(SETTINGS, with_values=True)
+    assert check_rules(asking, DOCUMENTS, with_values).findings == ()
 
 
 @pytest.mark.promise("questions:rules:steps")

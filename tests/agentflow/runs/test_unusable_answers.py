@@ -147,14 +147,24 @@ async def test_a_seed_without_a_usable_answer_of_one_role_stays_open_and_keeps_i
 ) -> None:
     async with moody_endpoint() as endpoint:
         undisturbed = await grow(tmp_path / "undisturbed", endpoint.url)
-        endpoint.choose = lambda name, body: ANSWERS["banana"] if name == "extraction" else None
+        endpoint.choose = lambda name, body: ANSWERS["banana"] if name == "questionproposal" else None
         with pytest.raises(RunStopped, match=r"1 of 1 seed is left: generator: no usable answer"):
             await grow(tmp_path / "run", endpoint.url)
         requested: list[str] = []
         endpoint.choose = lambda name, body: requested.append(name)
         assert await grow(tmp_path / "run", endpoint.url) == undisturbed
-        assert "extraction" in requested
+        assert "questionproposal" in requested
         assert "plan" not in requested, "the trees are kept"
+
+
+@pytest.mark.promise("supervisor:unusable")
+async def test_a_learner_without_usable_answers_costs_only_its_label(tmp_path: Path) -> None:
+    async with moody_endpoint() as endpoint:
+        endpoint.choose = lambda name, body: ANSWERS["banana"] if name == "recalled" else None
+        files = await grow(tmp_path / "run", endpoint.url)
+    pairs = [json.loads(line) for line in files["synthesized_qa.jsonl"].splitlines()]
+    assert pairs
+    assert not any("known" in pair["metadata"] for pair in pairs)
 
 
 @pytest.mark.promise("supervisor:unusable")
@@ -183,7 +193,7 @@ async def test_seeds_that_gave_nothing_because_of_unusable_answers_are_tried_aga
 ) -> None:
     async with moody_endpoint() as endpoint:
         undisturbed = await grow(tmp_path / "undisturbed", endpoint.url)
-        endpoint.choose = lambda name, body: ANSWERS["braces"] if name == "wording" else None
+        endpoint.choose = lambda name, body: ANSWERS["braces"] if name == "readings" else None
         failed = await grow(tmp_path / "run", endpoint.url)
         assert failed != undisturbed
         endpoint.choose = lambda name, body: None

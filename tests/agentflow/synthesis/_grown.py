@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentflow.facts import ExtractedFact, ValueKind
+from msgspec.structs import replace
+
 from agentflow.journal import Page
+from agentflow.questions import Draft, DraftKind, DraftStep, ShownDocument, quoted
 from agentflow.testing import ScriptedRoles
 from agentflow.trajectory import (
     Action,
@@ -19,6 +21,7 @@ from agentflow.trajectory import (
     node_id,
     tree_id,
 )
+from agentflow.values import ValueKind
 
 SEED = Seed(index=0, id="seed_001", content="Explore the harbour of Brenn")
 KEEPER = "The lighthouse of Brenn was built in 1874. Its first keeper was Ada Holm."
@@ -86,43 +89,79 @@ def chain(facts: Sequence[str] = FACTS, seed: Seed = SEED) -> Tree:
     return tree({(0,) * depth: fact for depth, fact in enumerate(facts, 1)}, seed)
 
 
-STATEMENTS = (
-    ExtractedFact(
-        "lighthouse of Brenn",
-        "kind",
-        "lighthouse",
-        ValueKind.TEXT,
-        "The lighthouse of Brenn was built in 1874.",
-    ),
-    ExtractedFact(
-        "lighthouse of Brenn",
-        "year of construction",
-        "1874",
-        ValueKind.DATE,
-        "The lighthouse of Brenn was built in 1874.",
-    ),
-    ExtractedFact(
-        "lighthouse of Brenn", "first keeper", "Ada Holm", ValueKind.ENTITY, "Its first keeper was Ada Holm."
-    ),
-    ExtractedFact("Ada Holm", "birthplace", "Vessel Bay", ValueKind.ENTITY, "She was born in Vessel Bay"),
-    ExtractedFact("Ada Holm", "year of birth", "1841", ValueKind.DATE, "in Vessel Bay in 1841."),
-    ExtractedFact(
-        "Vessel Bay",
-        "founder of the school",
+BUILT = DraftStep(
+    statement="The lighthouse of Brenn was built in 1874.",
+    quote="The lighthouse of Brenn was built in 1874.",
+    value="1874",
+)
+FIRST = DraftStep(
+    statement="The first keeper was Ada Holm.", quote="Its first keeper was Ada Holm.", value="Ada Holm"
+)
+BORN = DraftStep(
+    statement="She was born in Vessel Bay in 1841.", quote="She was born in Vessel Bay in 1841.", value="1841"
+)
+SCHOOL = DraftStep(
+    statement="Vessel Bay has a school of navigation, founded by Jorun Pike.",
+    quote="Vessel Bay has a school of navigation, founded by Jorun Pike.",
+)
+AWAY = DraftStep(statement="It stands 12 km from Brenn.", quote="It stands 12 km from Brenn.", value="12")
+AGE = DraftStep(statement="Between these years lie 33 years.", computes="years(s3, s1)")
+QUESTIONS = (
+    (
+        DraftKind.BRIDGE,
+        "Who founded the school of the birthplace of the first keeper of the lighthouse of Brenn?",
         "Jorun Pike",
         ValueKind.ENTITY,
-        "a school of navigation, founded by Jorun Pike.",
+        "",
+        (FIRST, BORN, SCHOOL),
     ),
-    ExtractedFact(
-        "Vessel Bay",
-        "distance from the port",
+    (
+        DraftKind.COMPUTATION,
+        "How many kilometres from Brenn does the birthplace of the first keeper of its lighthouse stand?",
         "12",
         ValueKind.NUMBER,
-        "It stands 12 km from Brenn.",
-        unit="km",
+        "kilometres",
+        (FIRST, BORN, AWAY),
+    ),
+    (
+        DraftKind.DURATION,
+        "How many years old was the lighthouse of Brenn's first keeper in the year in which the lighthouse was built?",
+        "33",
+        ValueKind.NUMBER,
+        "years",
+        (BUILT, FIRST, BORN, AGE),
     ),
 )
-"""Statements of `FACTS`."""
+"""Kind, question, answer with type and unit, and steps of questions over `FACTS`."""
+
+
+def drafts_of(documents: Sequence[ShownDocument]) -> list[Draft]:
+    """Return the drafts that these documents support, with the numbers of their passages."""
+    passages = [passage for document in documents for passage in document.passages]
+
+    def placed(step: DraftStep) -> DraftStep | None:
+        if not step.quote:
+            return step
+        found = next((each for each in passages if quoted(each.text, step.quote)), None)
+        return None if found is None else replace(step, passage=found.number)
+
+    drafts: list[Draft] = []
+    for kind, question, answer, answer_type, unit, steps in QUESTIONS:
+        own = [found for step in steps if (found := placed(step)) is not None]
+        if len(own) == len(steps):
+            drafts.append(
+                Draft(
+                    kind=kind,
+                    asker="A keeper who writes the history of the port.",
+                    question=question,
+                    answer=answer,
+                    answer_type=answer_type,
+                    unit=unit,
+                    documents=tuple(range(1, len(documents) + 1)),
+                    steps=tuple(own),
+                )
+            )
+    return drafts
 
 
 def failing_on(kind: str, failure: Failure) -> Callable[[object], Failure | None]:
@@ -131,8 +170,8 @@ def failing_on(kind: str, failure: Failure) -> Callable[[object], Failure | None
 
 
 def roles(**settings: Any) -> ScriptedRoles:  # noqa: ANN401 - those of `ScriptedRoles`
-    """Roles that know what `FACTS` state."""
-    return ScriptedRoles(STATEMENTS, **settings)
+    """Roles that ask about `FACTS`."""
+    return ScriptedRoles(drafts_of, **settings)
 
 
 def page(entries: Mapping[str, bytes] | None = None) -> Page:

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -15,26 +15,13 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from agentflow.errors import ModelFailureKind
-from agentflow.facts import (
-    EvidenceAnswer,
-    EvidenceRequest,
-    ExtractedFact,
-    Extraction,
-    ExtractionRequest,
-    FactSpan,
-    FactStore,
-    ValueKind,
-    new_fact,
-    parse_value,
-)
 from agentflow.journal import NewSeed
 from agentflow.learner.data import read_conversations
+from agentflow.questions import Draft, DraftKind, DraftStep, GateCheck, ShownDocument
 from agentflow.synthesis import SynthesisConfig
 from agentflow.synthesis._files import pair_record
-from agentflow.synthesis._question_draft import Check
 from agentflow.synthesis._questions import write_questions
 from agentflow.testing import ScriptedRoles
-from agentflow.testing.endpoint import _facts
 from agentflow.testing.endpoint._prompt import read_prompt
 from agentflow.trajectory import (
     Blob,
@@ -47,63 +34,61 @@ from agentflow.trajectory import (
     Text,
     Tree,
 )
+from agentflow.values import ValueKind
 from tests.agentflow.synthesis._grown import page, tree
 from tests.agentflow.synthesis._runs import config_for, run_to_the_end
 from tests.mcp_servers.document._made import pdf
 
 CHART = Blob("c4a7", "image/png")
+_SHIPS = 3
 UPPER = Region(1, 0.0, 0.0, 1.0, 0.5)
-BUILDER = ExtractedFact(
-    "harbour of Orm", "builder", "Ada Lind", ValueKind.ENTITY, "The harbour of Orm was built by Ada Lind."
-)
-SHIPS = ExtractedFact(
-    "harbour of Orm",
-    "number of ships",
-    "4711",
-    ValueKind.NUMBER,
-    "Total: 4,711 ships",
-    unit="ships",
-    region=UPPER,
-)
+BUILDER = "The harbour of Orm was built by Ada Lind."
+SHIPS = "Total: 4,711 ships"
+QUESTION = "How many ships use the harbour that Ada Lind built?"
 
 
 def grown() -> Tree:
-    """A tree of one path: a screenshot, then a document."""
-    plain = tree({(0,): "x", (0, 0): BUILDER.quote})
+    """Return a tree of one path: a screenshot, then a document."""
+    plain = tree({(0,): "x", (0, 0): BUILDER})
     nodes = list(plain.nodes)
     nodes[1] = replace(nodes[1], observation=Observation((CHART,)))
     return replace(plain, nodes=tuple(nodes))
 
 
 class Viewer(ScriptedRoles):
-    """Knows what the chart and the document state, and sees the chart where it is shown."""
+    """Asks about a chart and a document, and looks at the chart again where it is told to."""
 
-    def __init__(self, chart: ExtractedFact = SHIPS, *, confirms: bool | Failure = True) -> None:
-        super().__init__([BUILDER])
+    def __init__(self, region: Region | None = UPPER, *, confirms: bool | Failure = True) -> None:
+        super().__init__(self.about)
         self.looked: list[LookRequest] = []
-        self._chart = chart
+        self._region = region
         self._confirms = confirms
-        self._sees = False
 
-    async def extract(self, request: ExtractionRequest) -> Reply[Extraction]:
-        """Return the fact of the chart if it is shown."""
-        if request.images:
-            return self._reply(request, Extraction((self._chart,)))
-        return await super().extract(request)
-
-    async def read(self, request: EvidenceRequest) -> Reply[EvidenceAnswer]:
-        """Read the passages, and the chart among them."""
-        self._sees = any(CHART in passage.images for passage in request.passages)
-        return await super().read(request)
-
-    def store_of(self, text: str) -> FactStore:
-        """Return a store with the fact of the chart, if it is in view."""
-        store = super().store_of(text)
-        value = parse_value(SHIPS.value, SHIPS.kind, SHIPS.unit)
-        if not self._sees or value is None:
-            return store
-        fact = new_fact(SHIPS.subject, SHIPS.relation, value, (FactSpan("shown", 0, 0),))
-        return FactStore([*store.facts, fact])
+    def about(self, documents: Sequence[ShownDocument]) -> list[Draft]:
+        """Return the draft about the chart."""
+        [chart] = [each for document in documents for each in document.passages if each.image == CHART]
+        [text] = [each for document in documents for each in document.passages if each.text]
+        steps = (
+            DraftStep(statement=BUILDER, passage=text.number, quote=BUILDER),
+            DraftStep(
+                statement="4,711 ships use it.",
+                passage=chart.number,
+                quote=SHIPS,
+                value="4,711",
+                region=self._region,
+            ),
+        )
+        draft = Draft(
+            kind=DraftKind.BRIDGE,
+            asker="A harbour master.",
+            question=QUESTION,
+            answer="4,711",
+            answer_type=ValueKind.NUMBER,
+            unit="ships",
+            documents=(),
+            steps=steps,
+        )
+        return [draft]
 
     async def look(self, request: LookRequest) -> Reply[Look]:
         """Confirm it, or not."""
@@ -113,20 +98,20 @@ class Viewer(ScriptedRoles):
         return Reply(Look(self._confirms))
 
 
-CONFIG = SynthesisConfig(check_answerability=False, max_drafts=2)
+CONFIG = SynthesisConfig(closed_book_samples=0, repair=False, min_reasoning_steps=2)
 
 
 @pytest.mark.promise("synthesis:pictures:cited")
 @pytest.mark.promise("synthesis:pictures:looked")
-async def test_a_fact_in_a_region_of_a_picture_is_cited_once_a_model_has_confirmed_it() -> None:
+async def test_a_quote_from_a_region_of_a_picture_is_cited_once_a_model_has_confirmed_it() -> None:
     viewer = Viewer()
     result = await write_questions(grown(), CONFIG, viewer, page())
     [pair] = result.pairs
-    assert pair.answer == "4,711 ships"
+    assert (pair.answer, pair.unit) == ("4,711", "ships")
     assert {(one.picture, one.region) for one in viewer.looked} == {(CHART, UPPER)}
-    assert pair.votes[0].check is Check.PICTURES
+    assert pair.votes[0].check is GateCheck.IMAGES
     record = json.loads(msgspec.json.encode(pair_record(grown().seed.id, pair, result.trajectories[0])))
-    text, seen, *_ = (step["citations"][0] for step in record["reasoning_steps"])
+    text, seen = (step["citations"][0] for step in record["reasoning_steps"])
     assert text.keys() == {"node_id", "quote", "start", "end"}
     assert seen["file"] == f"images/{CHART.hash}.png"
     assert (seen["node_id"], seen["image"]) == (grown().nodes[1].id, CHART.hash)
@@ -135,38 +120,30 @@ async def test_a_fact_in_a_region_of_a_picture_is_cited_once_a_model_has_confirm
 
 @pytest.mark.promise("synthesis:pictures:looked")
 @pytest.mark.parametrize("seen", [False, Failure(ModelFailureKind.UNAVAILABLE, "down")])
-async def test_a_fact_that_no_model_confirms_in_the_picture_is_not_used(seen: bool | Failure) -> None:
+async def test_a_quote_that_no_model_confirms_in_the_picture_is_not_used(seen: bool | Failure) -> None:
     result = await write_questions(grown(), CONFIG, Viewer(confirms=seen), page())
     assert result.pairs == ()
-    assert {finding.check for draft in result.rejected for finding in draft.findings} == {Check.PICTURES}
+    assert {finding.check for draft in result.rejected for finding in draft.findings} == {GateCheck.IMAGES}
 
 
 @pytest.mark.promise("synthesis:pictures:refused")
 @pytest.mark.parametrize(
     "region",
-    [
-        Region(2, 0, 0, 1, 1),
-        Region(0, 0, 0, 1, 1),
-        Region(1, 0.5, 0, 0.5, 1),
-        Region(1, 0, 0, 1.2, 1),
-        Region(1, float("nan"), 0, 1, 1),
-        None,
-    ],
+    [Region(1, 0.5, 0, 0.5, 1), Region(1, 0, 0, 1.2, 1), Region(1, float("nan"), 0, 1, 1), None],
 )
-async def test_a_fact_from_an_invalid_region_is_refused(region: Region | None) -> None:
-    result = await write_questions(grown(), CONFIG, Viewer(replace(SHIPS, region=region)), page())
-    assert (result.facts, sum(result.extraction_faults.values())) == (1, 1)
+async def test_a_quote_from_an_invalid_region_is_refused(region: Region | None) -> None:
+    result = await write_questions(grown(), CONFIG, Viewer(region), page())
     assert result.pairs == ()
+    assert {finding.check for draft in result.rejected for finding in draft.findings} == {GateCheck.QUOTES}
 
 
 class Eyes:
-    """A model that sees: it keeps the pictures it was shown, plans to see more, and reads facts in them."""
+    """A model that sees: it keeps the pictures it was shown, plans to see more, and asks about them."""
 
     def __init__(self, visit: Callable[[int], dict[str, object]]) -> None:
         self.shown: set[str] = set()
         self.visits = 0
         self._visit_to = visit
-        self._numbers: dict[str, int] = {}
 
     async def answer(self, request: web.Request) -> web.Response:
         body = cast("dict[str, Any]", await request.json())
@@ -194,7 +171,7 @@ class Eyes:
         )
 
     def _say(self, raw: bytes, name: str, hashes: list[str]) -> object:
-        """Answer: picture number n shows the nth ship, and its predecessor."""
+        """Answer: picture number n shows the nth ship."""
         prompt = read_prompt(raw)
         match name:
             case "look":
@@ -202,41 +179,42 @@ class Eyes:
             case "plan":
                 wanted = prompt.schema["properties"]["proposals"]["minItems"]
                 return {"proposals": [self._visit() for _ in range(wanted)]}
-            case "extraction":
-                assert "region" in json.dumps(prompt.schema)
-                [number] = map(int, re.findall(r"^The call:\n.*?(\d+).*$", prompt.text, re.MULTILINE))
-                self._numbers[hashes[0]] = number
-                return {"facts": [self._fact(number)], "sets": []}
-            case "wording":
-                return _facts.word(prompt)
-            case "translation":
-                return _facts.translate(prompt)
+            case "questionproposal":
+                return {"people": [], "connections": [], "drafts": [self._draft(prompt.system)]}
+            case "hiddenanswer":
+                return {"answer": self._answer(len(hashes)), "basis": "stated", "documents": []}
+            case "readings":
+                answer = self._answer(len(hashes))
+                reading = {"number": 1, "documents": [], "derivation": "It is in the pictures.",
+                           "answers": [answer] if answer else [], "naturalness": 4}  # fmt: skip
+                return {"readings": [reading]}
+            case "recalled":
+                return {"answer": "", "is_certain": False}
             case _:
-                return self._answer(_facts.translate(prompt), {self._numbers[hash] for hash in hashes})
+                raise AssertionError(name)
 
-    def _fact(self, number: int) -> dict[str, object]:
-        before = f"Ship {number - 1}" if number > 1 else "Captain Orm"
-        return {
-            "subject": before,
-            "relation": "successor" if number > 1 else "ship",
-            "value": f"Ship {number}",
-            "kind": "entity",
-            "quote": f"Ship {number}",
-            "unit": "",
-            "time": "",
-            "aliases": [],
-            "region": {"picture": 1, "left": 0.0, "top": 0.0, "right": 1.0, "bottom": 1.0},
-        }
+    def _draft(self, documents: str) -> dict[str, object]:
+        """Ask for the third ship, by the three pictures."""
+        passages = [int(number) for number in re.findall(r"^\[(\d+)\] \(image", documents, re.MULTILINE)]
+        region = {"picture": 1, "left": 0.0, "top": 0.0, "right": 1.0, "bottom": 1.0}
+        steps = [
+            {
+                "statement": f"Ship {ship} came next.",
+                "passage": passage,
+                "quote": f"Ship {ship}",
+                "value": "",
+                "computes": "",
+                "region": region,
+            }
+            for ship, passage in enumerate(passages, 1)
+        ]
+        return {"kind": "bridge", "asker": "A historian.", "question": "Which was the next but one ship after the first of Captain Orm?",
+                "answer": f"Ship {len(passages)}", "answer_type": "entity", "unit": "", "precision": "", "documents": [],
+                "steps": steps, "reasoning": "", "rivals": []}  # fmt: skip
 
-    def _answer(self, program: dict[str, Any], seen: set[int]) -> dict[str, object]:
-        known = {(fact["subject"], fact["relation"]): fact["value"] for fact in map(self._fact, seen)}
-        results: list[object] = []
-        for step in program["steps"]:
-            [given] = step["inputs"]
-            start = results[int(given[1:]) - 1] if given.startswith("#") else given
-            results.append(known.get((start, step["relation"])))
-        answers = [results[-1]] if results and results[-1] else []
-        return {"quotes": [], "derivation": "It is in the pictures.", "answers": answers}
+    def _answer(self, pictures: int) -> str:
+        """Answer if all three pictures are shown."""
+        return "Ship 3" if pictures == _SHIPS else ""
 
     def _visit(self) -> dict[str, object]:
         self.visits += 1
@@ -322,7 +300,7 @@ async def test_pictures_of_tools_reach_a_vision_model_the_journal_the_files_and_
         _, report = await run_to_the_end(config, [NewSeed("The expeditions of Captain Orm")])
     assert report.pairs == 1
     [pair] = lines(tmp_path / "out" / "synthesized_qa.jsonl")
-    assert (pair["answer"], pair["metadata"]["hops"]) == ("Ship 3", 3)
+    assert (pair["answer"], pair["metadata"]["hops"]) == ("Ship 3", 2)
     cited = {one["image"] for step in pair["reasoning_steps"] for one in step["citations"]}
     [trajectory] = lines(tmp_path / "out" / "trajectories.jsonl")
     kept = {image["hash"] for node in trajectory["nodes"] for image in node.get("images", [])}

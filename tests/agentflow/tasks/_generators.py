@@ -1,6 +1,6 @@
 """Generators of tasks for tests: scripted ones, and one that others answer for."""
 
-from agentflow.facts import ClosedBookRequest, EvidenceAnswer
+from agentflow.questions import Recalled, RecallRequest
 from agentflow.trajectory import (
     Failure,
     IndependentSolution,
@@ -71,6 +71,6 @@ class Current(OfflineTasks):
         """Solve an instruction."""
         return await self.generator.solve_again(request)
 
-    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
+    async def recall(self, request: RecallRequest) -> Reply[Recalled]:
         """Answer without data."""
         return await self.generator.recall(request)

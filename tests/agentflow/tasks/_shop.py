@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from agentflow.facts import ClosedBookRequest, EvidenceAnswer
 from agentflow.offline import answer as offline_answer
+from agentflow.questions import Recalled, RecallRequest
 from agentflow.trajectory import (
     IndependentSolution,
     IndependentSolutionRequest,
@@ -129,10 +129,10 @@ class OfflineTasks:
         """Solve an instruction."""
         return self._reply(request, IndependentSolution)
 
-    async def recall(self, request: ClosedBookRequest) -> Reply[EvidenceAnswer]:
+    async def recall(self, request: RecallRequest) -> Reply[Recalled]:
         """Answer without data."""
         self.requests.append(request)
-        return Reply(EvidenceAnswer((), "", (self._knows,)), usage=Usage(1, 10, 1))
+        return Reply(Recalled(self._knows, is_certain=bool(self._knows)), usage=Usage(1, 10, 1))
 
     def _reply(self, request: Request[Any], kind: type[T]) -> Reply[T]:
         self.requests.append(request)

@@ -141,13 +141,16 @@ class Sight:
                     names = ("section_ids", "document", "start", "end", "goal", "max_images", "max_tokens")
                     tool, call = "document_read", {"pages": self._pages, **dict.fromkeys(names)}
                 return {"proposals": [{"intent": "Look.", "tool": tool, "arguments": call}]}
-            case "extraction":
-                return {"facts": [self._fact(*shown) for shown in decode(pictures[0])], "sets": []}
+            case "imagefacts":
+                return {"facts": [self._fact(*shown) for shown in decode(pictures[0])]}
             case "taskinstruction":
                 [words] = re.findall(r"<solution>\n(.*)\n</solution>", prompt.text)
                 return {"instruction": f"What is the {words}?", "ordered": False}
+            case "recalled":
+                known = self._from_memory(prompt.text)
+                return {"answer": known, "is_certain": bool(known)}
             case _:
-                return self._answer(prompt.text, pictures)
+                return self._readings(f"{prompt.system}\n{prompt.text}", pictures)
 
     def _fact(self, figure: Figure, edges: dict[str, float]) -> dict[str, object]:
         missed = figure.subject == self._missed
@@ -159,28 +162,37 @@ class Sight:
             "kind": "number",
             "quote": figure.words,
             "unit": figure.unit,
-            "time": "",
-            "aliases": [],
             "region": {"picture": 1, **moved},
         }
 
-    def _answer(self, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
+    def _from_memory(self, text: str) -> str:
+        asked = _QUESTION.search(text)
+        assert asked is not None, text
+        return self._known.get(asked[2], self._known.get("*", ""))
+
+    def _readings(self, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
         asked = _QUESTION.search(text)
         assert asked is not None, text
         shown = [figure for picture in pictures for figure, _ in decode(picture)]
         shown += [
             Figure(*line.split("|"))
-            for line in re.findall(r"^[^|\n]+\|[^|\n]+\|[^|\n]+\|[^|\n]*$", text, re.MULTILINE)
+            for line in re.findall(
+                r"^(?:\[\d+\] )?([^|\n\[]+\|[^|\n]+\|[^|\n]+\|[^|\n]*)$", text, re.MULTILINE
+            )
         ]
         answers = [
             f"{one.value} {one.unit}".strip()
             for one in shown
             if (one.relation, one.subject) == (asked[1], asked[2])
         ]
-        known = self._known.get(asked[2], self._known.get("*"))
-        if not pictures and "|" not in text and known is not None:
-            answers = [known]
-        return {"quotes": [], "derivation": "It is shown.", "answers": list(dict.fromkeys(answers))}
+        reading = {
+            "number": 1,
+            "documents": [],
+            "derivation": "It is shown.",
+            "answers": list(dict.fromkeys(answers)),
+            "naturalness": 4,
+        }
+        return {"readings": [reading]}
 
 
 @asynccontextmanager

@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from agentflow.facts import ExtractionRequest
 from agentflow.models import Message, TextPart, ToolCall, ToolReply
+from agentflow.questions import ProposalRequest, documents_from
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.team import EpisodeSettings, ObservationLimits, solve_alone
+from agentflow.team._document_messages import proposal_messages
 from agentflow.team._executor import call_tool
 from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages
-from agentflow.team._question_messages import extraction_messages
 from agentflow.trajectory import Action, MemoryBlobStore, PlanRequest, Step, Task, Verdict
 from mcp_servers.web._parsers import ParserPool
 from tests._pages import page_over
@@ -178,8 +178,9 @@ def test_the_planner_is_told_what_remains_what_failed_and_what_is_given() -> Non
     assert "The call failed: timeout: no answer\n</observation>" in text_of(messages)
     assert "- year: 1841" in said and "sk-secret" not in said and said.count("</seed>") == 1
     assert len(said) < MAX_SEED_VALUES_CHARS + 300
-    chunk = ExtractionRequest(seed="s", action=Action("rag_get", {}), text="a", kwargs=request.kwargs)
-    written = text_of(extraction_messages(chunk, {}))
-    assert "- year: 1841" in written and "sk-secret" not in written and written.count("</seed>") == 1
+    about = documents_from([("a", "", "One.")])
+    proposal = ProposalRequest(documents=about, count=1, keep=1, seed="s", kwargs=request.kwargs)
+    written = text_of(proposal_messages(proposal))
+    assert "- year: 1841" in written and "sk-secret" not in written and written.count("</seed>") == 0
     bare = text_of(plan_messages(PlanRequest(seed="s", tools=(SEARCH,), count=1), {}))
     assert "can still follow" not in bare and "Input data" not in bare and "Values given" not in bare

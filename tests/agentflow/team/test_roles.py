@@ -6,24 +6,26 @@ import pytest
 
 from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
-from agentflow.facts import (
-    ClosedBookRequest,
-    EvidenceAnswer,
-    EvidenceRequest,
-    ExtractedFact,
-    Extraction,
-    ExtractionRequest,
-    QuestionKind,
-    Translation,
-    TranslationRequest,
-    ValueKind,
-    Wording,
-    WordingRequest,
-)
 from agentflow.models import Call, ImagePart
+from agentflow.questions import (
+    AskedQuestion,
+    Basis,
+    HiddenAnswer,
+    HiddenRequest,
+    OtherAnswers,
+    OthersRequest,
+    ProposalRequest,
+    QuestionProposal,
+    ReadingRequest,
+    Readings,
+    Recalled,
+    RecallRequest,
+    RepairedDrafts,
+    RepairRequest,
+    documents_from,
+)
 from agentflow.team import Team
 from agentflow.trajectory import (
-    Action,
     AnalysisRequest,
     Assessment,
     Command,
@@ -53,23 +55,14 @@ from agentflow.trajectory import (
 )
 from tests.agentflow.team._model import SEARCH, FunctionModel, plan_request, step, team
 
-WORDING = Wording("Who?")
-FACTS = Extraction((ExtractedFact("Vell", "founder", "Mara", ValueKind.ENTITY, "Mara did."),))
-SAID = EvidenceAnswer(("Mara did.",), "She did.", ("Mara",))
+DOCUMENTS = documents_from([("a", "", "Mara founded Vell."), ("b", "", "Vell is old.")])
 JUDGED = JudgementRequest(seed="s", path=(), step=step("Mara did."))
-EXTRACT = ExtractionRequest(seed="s", action=Action("rag_get", {}), text="Mara did.")
-WORD = WordingRequest(
-    kind=QuestionKind.BRIDGE,
-    program=("(1) the founder of Vell",),
-    answer_kind=ValueKind.ENTITY,
-    facts=("[A] did.",),
-    given=("Vell",),
-    max_words=40,
-    seed="s",
-)
-TRANSLATE = TranslationRequest(question="Who?", relations=("founder",))
-READ = EvidenceRequest(question="Who?", passages=(), answer_kind=ValueKind.ENTITY)
-RECALL = ClosedBookRequest(question="Who?")
+PROPOSE = ProposalRequest(documents=DOCUMENTS, count=1, keep=1, seed="s")
+REPAIR = RepairRequest(documents=DOCUMENTS, fallen=())
+HIDDEN = HiddenRequest(documents=DOCUMENTS[1:], question="Who?")
+READ = ReadingRequest(documents=DOCUMENTS, questions=(AskedQuestion(1, "Who?"),))
+OTHERS = OthersRequest(question="Who?", answer="Mara", candidates=(), documents=DOCUMENTS)
+RECALL = RecallRequest(question="Who?")
 
 ANALYSE = AnalysisRequest(question="Who?", tools=(SEARCH,))
 ANALYSIS = QueryAnalysis("Who it was.", "", "", "")
@@ -83,10 +76,11 @@ SUMMARISE = SummaryRequest(question="Who?", summary="Nobody yet.", turns=())
 ASKED: dict[str, Callable[[Team], Awaitable[Reply[object]]]] = {
     "plan": lambda members: members.planner.plan(plan_request()),  # pyright: ignore[reportAssignmentType]
     "judge": lambda members: members.verifier.judge(JUDGED),
-    "extract": lambda members: members.generator.extract(EXTRACT),
-    "word": lambda members: members.generator.word(WORD),
-    "translate": lambda members: members.reader.translate(TRANSLATE),
-    "read": lambda members: members.reader.read(READ),
+    "propose": lambda members: members.generator.propose_questions(PROPOSE),
+    "repair": lambda members: members.generator.repair_questions(REPAIR),
+    "hidden": lambda members: members.reader.read_hidden(HIDDEN),
+    "read": lambda members: members.reader.read_all(READ),
+    "others": lambda members: members.reader.find_others(OTHERS),
     "recall": lambda members: members.reader.recall(RECALL),
 }
 SOLVING: dict[str, Callable[[Team], Awaitable[Reply[object]]]] = {
@@ -136,23 +130,27 @@ async def test_without_tools_or_count_no_model_is_asked(
         assert await members.planner.plan(request) == Reply(value=Plan(()))
 
 
-@pytest.mark.promise("team:generator:facts")
-@pytest.mark.promise("team:generator:word")
+@pytest.mark.promise("questions:prompts")
 @pytest.mark.promise("team:reader")
-async def test_the_generator_extracts_and_words_and_the_reader_checks() -> None:
-    answers = {Extraction: FACTS, Wording: WORDING, Translation: Translation(()), EvidenceAnswer: SAID}
+async def test_the_generator_writes_questions_and_the_reader_checks_them() -> None:
+    answers = {
+        QuestionProposal: QuestionProposal((), (), ()),
+        RepairedDrafts: RepairedDrafts(()),
+        HiddenAnswer: HiddenAnswer("Mara", Basis.GUESSED, ()),
+        Readings: Readings(()),
+        OtherAnswers: OtherAnswers((), "", 0),
+        Recalled: Recalled("Mara", is_certain=True),
+    }
     async with team(lambda call: answers[call.reply]) as (members, model):  # pyright: ignore[reportArgumentType]
-        assert (await members.generator.extract(EXTRACT)).value == FACTS
-        assert (await members.generator.word(WORD)).value == WORDING
-        assert (await members.reader.translate(TRANSLATE)).value == Translation(())
-        assert (await members.reader.read(READ)).value == SAID
-        assert (await members.reader.recall(RECALL)).value == SAID
+        replies = [await ask(members) for name, ask in ASKED.items() if name not in ("plan", "judge")]
+    assert [reply.value for reply in replies] == list(answers.values())
     assert [(call.role, call.request) for call in model.calls] == [
-        ("generator", EXTRACT),
-        ("generator", WORD),
-        ("reader", TRANSLATE),
+        ("generator", PROPOSE),
+        ("generator", REPAIR),
+        ("reader", HIDDEN),
         ("reader", READ),
-        ("reader", RECALL),
+        ("reader", OTHERS),
+        ("learner", RECALL),
     ]
 
 

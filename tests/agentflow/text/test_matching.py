@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.facts import texts_agree
 from agentflow.text import (
     contains_phrase,
     content_word_pairs,
@@ -14,6 +13,7 @@ from agentflow.text import (
     same_quantity,
     word_count,
 )
+from agentflow.values import texts_agree
 
 
 @pytest.mark.promise("synthesis:words:whole")

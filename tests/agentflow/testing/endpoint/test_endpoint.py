@@ -67,9 +67,13 @@ def plan_schema(count: int, *tools: str) -> dict[str, Any]:
     return {"properties": {"proposals": proposals}}
 
 
-def body(name: str, text: str = STORY, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+def body(
+    name: str, text: str = STORY, schema: dict[str, Any] | None = None, system: str = ""
+) -> dict[str, Any]:
     form = {"type": "json_schema", "json_schema": {"name": name, "schema": schema or {}}}
-    return {"model": "m", "messages": [{"role": "user", "content": text}], "response_format": form}
+    before = [{"role": "system", "content": system}] if system else []
+    messages = [*before, {"role": "user", "content": text}]
+    return {"model": "m", "messages": messages, "response_format": form}
 
 
 @asynccontextmanager
@@ -136,30 +140,30 @@ async def test_without_observations_it_searches_with_words_of_the_seed() -> None
 
 
 @pytest.mark.promise("endpoint:plays")
-async def test_its_facts_questions_programs_and_answers_agree() -> None:
-    text = "Brenn Light had keeper Ada Holm. Ada Holm reached Vessel Bay."
+async def test_its_questions_and_answers_agree() -> None:
+    texts = {1: "Brenn Light had keeper Ada Holm.", 2: "The school of Ada Holm reached Vessel Bay."}
+
+    def shown(*numbers: int) -> str:
+        documents = "\n\n".join(
+            f'<document number="{number}" title="a" extent="complete">\n[{number}] {texts[number]}\n</document>'
+            for number in numbers
+        )
+        return f"You work with the documents below.\n\n{documents}"
+
     async with fake_endpoint() as url, session() as http:
-        found = await ask(http, url, body("extraction", f"<observation>\n{text}\n</observation>"))
         assert await ask(http, url, body("judgement")) == {"verdict": "new", "reason": ""}
-        program = "The program:\n(1) the keeper of Brenn Light\n(2) the reached of (1)\n\nThe sentences"
-        question = (await ask(http, url, body("wording", program)))["question"]
-        asked = f"<question>\n{question}\n</question>"
-        steps = (await ask(http, url, body("translation", asked)))["steps"]
-        passages = f'<passage number="1">\n{text}\n</passage>'
-        nothing = await ask(http, url, body("evidenceanswer", asked))
-        answered = await ask(http, url, body("evidenceanswer", f"{passages}\n{asked}"))
-    assert [(fact["subject"], fact["relation"], fact["value"]) for fact in found["facts"]] == [
-        ("Brenn Light", "keeper", "Ada Holm"),
-        ("Ada Holm", "reached", "Vessel Bay"),
-    ]
-    assert question.endswith("?")
-    assert [(step["operator"], step["inputs"], step["relation"]) for step in steps] == [
-        ("follow", ["Brenn Light"], "keeper"),
-        ("follow", ["#1"], "reached"),
-    ]
-    assert nothing["answers"] == []
-    assert answered["answers"] == ["Vessel Bay"]
-    assert all(quote in text for quote in answered["quotes"])
+        [draft] = (await ask(http, url, body("questionproposal", system=shown(1, 2))))["drafts"]
+        asked = f"<question>\n{draft['question']}\n</question>"
+        alone = await ask(http, url, body("hiddenanswer", asked, system=shown(1)))
+        both = await ask(http, url, body("hiddenanswer", asked, system=shown(1, 2)))
+        listed = f"The questions:\n1. {draft['question']}"
+        [reading] = (await ask(http, url, body("readings", listed, system=shown(1, 2))))["readings"]
+    assert draft["documents"] == [1, 2]
+    assert draft["question"].endswith("?")
+    assert all(step["quote"] in texts[step["passage"]] for step in draft["steps"][:2])
+    assert alone["answer"] == ""
+    assert both["answer"] == draft["answer"]
+    assert reading["answers"] == [draft["answer"]]
 
 
 def offering(*said: Message, **more: Any) -> Call[str]:  # noqa: ANN401
