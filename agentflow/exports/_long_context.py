@@ -22,33 +22,32 @@ LONG_CONTEXT_COLUMNS: Final = {
 
 def long_context_rows(trees: Sequence[ExportTree], take: Take) -> Iterator[ExportRow | Dropped]:
     """Yield a question below all documents of its tree, in an order that does not depend on what it needs, and its answer."""
-    for tree in trees:
-        documents = documents_of(map(_node, tree.nodes))
-        for one in chosen_answers([tree], take):
-            if isinstance(one, Dropped):
-                yield one
-            elif row := _row(tree, one[1], documents):
-                yield row
-            else:
-                yield Dropped(tree.group, one[1].id, DropReason.NO_DOCUMENTS)
+    documents = {tree.id: documents_of(map(_node, tree.nodes)) for tree in trees}
+    for chosen in chosen_answers(trees, take):
+        if isinstance(chosen, Dropped):
+            yield chosen
+            continue
+        tree, answer = chosen
+        row = _row(tree, answer, documents[tree.id])
+        yield Dropped(tree.group, answer.id, DropReason.NO_DOCUMENTS) if row is None else row
 
 
 def _row(tree: ExportTree, answer: ExportAnswer, documents: Sequence[ShownDocument]) -> ExportRow | None:
     shuffled = list(documents)
     Random(answer.id).shuffle(shuffled)
-    needed = [number for number, each in enumerate(shuffled, 1) if each.id in answer.documents]
+    needed = [number for number, document in enumerate(shuffled, 1) if document.id in answer.documents]
     if not needed or len(needed) < len(answer.documents):
         return None
     texts = [
-        f"Document {number}: {each.title or each.id}\n\n{each.text}"
-        for number, each in enumerate(shuffled, 1)
+        f"Document {number}: {document.title or document.id}\n\n{document.text}"
+        for number, document in enumerate(shuffled, 1)
     ]
     question = "\n\n---\n\n".join([*texts, answer.question])
     values: dict[str, Any] = {
         "id": answer.id,
         "prompt": [{"role": "user", "content": question}],
         "completion": [{"role": "assistant", "content": answer.answer}],
-        "documents": [each.id for each in shuffled],
+        "documents": [document.id for document in shuffled],
         "needed": needed,
     }
     return ExportRow("train", tree.group, values)

@@ -199,13 +199,7 @@ def write_export(
     finally:
         writer.close()
     if not writer.rows:
-        why = ", ".join(f"{count} {reason}" for reason, count in sorted(writer.drops.items()))
-        hint = "" if take is Take.ALL else "; --take all takes more"
-        if DropReason.NO_TOKENS in writer.drops:
-            hint = "; the engine reported no tokens: set tokens=true for a model that vLLM serves"
-        elif has_tasks:
-            hint = "; the run has verified tasks, which verl-rl, trl-grpo, native and parquet contain"
-        raise ConfigurationError(f"no row is left with --take {take} ({why or 'the run is empty'}){hint}")
+        raise _nothing_left(writer, take, has_tasks=has_tasks)
     manifest = ExportManifest(
         format=kind.value,
         run={"kind": source.kind, "key": source.key},
@@ -225,6 +219,17 @@ def write_export(
     manifest = msgspec.structs.replace(manifest, files=writer.files())
     writer.add_text(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode() + "\n")
     return manifest
+
+
+def _nothing_left(writer: ExportWriter, take: Take, *, has_tasks: bool) -> ConfigurationError:
+    """Return the error for an export without rows."""
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(writer.drops.items()))
+    hint = "" if take is Take.ALL else "; --take all takes more"
+    if DropReason.NO_TOKENS in writer.drops:
+        hint = "; the engine reported no tokens: set tokens=true for a model that vLLM serves"
+    elif has_tasks:
+        hint = "; the run has verified tasks, which verl-rl, trl-grpo, native and parquet contain"
+    return ConfigurationError(f"no row is left with --take {take} ({why or 'the run is empty'}){hint}")
 
 
 @contextmanager

@@ -166,21 +166,5 @@ def year_of(verb: str) -> str:
 COUNTS = paired("two:2 three:3 four:4 five:5 six:6 seven:7 eight:8 nine:9 ten:10 eleven:11 twelve:12")
 """Numbers by their words."""
 
-PLURALS = frozenset(
-    listed("Alps Brothers Falls Gardens Hills Islands Isles Lakes Mountains Sisters States Works")
-)
-"""Last words of names that are plural."""
-
 DONE_BY = {participle: past for participle, past in _PASTS.items() if participle in AGENTS}
 """Simple past of the participles of agents, where it differs."""
-
-
-def plural_of(noun: str) -> str:
-    """Return the plural of a noun, `lighthouse` -> `lighthouses`."""
-    if not noun:
-        return "things"
-    if noun == "person":
-        return "people"
-    if noun.endswith("y") and noun[-2] not in "aeiou":
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "sh", "ch", "x")) else f"{noun}s"

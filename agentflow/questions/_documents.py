@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.text import find_quote, is_content_word, shingles, words
-from agentflow.trajectory import Blob, Node, Verdict, canonical
+from agentflow.trajectory import Blob, Node, Verdict, canonical, digest
 
 PASSAGE_CHARS: Final = 900
 """Length from which a passage takes no further paragraph."""
@@ -168,20 +168,21 @@ class _CollectedDocument:
         self.images: dict[str, tuple[Blob, str]] = {}
 
 
-def documents_of(nodes: Iterable[Node], *, sections: bool = False) -> tuple[ShownDocument, ...]:
+def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
     """Return the documents that the observations of new nodes show, in path order; copies of others are merged into them.
 
-    A hit of a search belongs to the document that it quotes. An observation that names no document is one of its own.
+    A hit of a search belongs to the document that it quotes. An observation that names no document is one of its own. Where the
+    tools for documents read a single one, each part that was read counts as a document.
 
     See docs/questions.md.
-
-    :param sections: a document that is the only one is shown as the parts of it that were read, each as a document of its own.
     """
     found: dict[str, _CollectedDocument] = {}
+    tools = set[str]()
     for node in nodes:
         text, images = node.observation.text, node.observation.blobs
         if node.action is None or node.verdict is not Verdict.NEW or not (text.strip() or images):
             continue
+        tools.add(node.action.tool)
         name = canonical(node.action)
         if not node.observation.sources:
             own = found.setdefault(name, _CollectedDocument(name, computed=True))
@@ -199,7 +200,7 @@ def documents_of(nodes: Iterable[Node], *, sections: bool = False) -> tuple[Show
             own.length = max(own.length, source.length)
             own.windows.append(_Window(source.offset, text[source.start : source.end], node.id, source.start))
     collected = list(found.values())
-    if sections and len(collected) == 1:
+    if len(collected) == 1 and all(tool.startswith("document_") for tool in tools):
         collected = _sections(collected[0])
     return numbered(without_copies([_shown(each) for each in collected]))
 
@@ -212,11 +213,12 @@ def _sections(document: _CollectedDocument) -> list[_CollectedDocument]:
         text = window.text.strip()
         if len(text) < _MIN_SECTION:
             continue
-        own = _CollectedDocument(f"{document.id}#{window.offset}", computed=False)
-        own.title = f"{document.title or document.id}: {text.splitlines()[0][:80]}"
-        own.length = len(window.text) if complete else 0
-        own.windows.append(window._replace(offset=0))
-        sections.append(own)
+        part = str(window.offset) if window.offset >= 0 else digest(text)
+        section = _CollectedDocument(f"{document.id}#{part}", computed=False)
+        section.title = f"{document.title or document.id}: {text.splitlines()[0][:80]}"
+        section.length = len(window.text) if complete else 0
+        section.windows.append(window._replace(offset=0))
+        sections.append(section)
     if len(sections) < 2:
         return [document]
     sections[0].images = document.images

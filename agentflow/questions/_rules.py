@@ -376,13 +376,15 @@ def _completeness(draft: Draft, documents: dict[int, ShownDocument]) -> Iterator
 
 def _lists_its_members(draft: Draft) -> bool:
     """Return whether a question names the things that it is about, and a quote says something of each."""
-    found = _MEMBERS.search(draft.question)
-    if found is None:
+    match = _MEMBERS.search(draft.question)
+    if match is None:
         return False
-    *items, _ = _BETWEEN_MEMBERS.split(found["members"])
-    stated = [normalise(step.statement) for step in draft.steps if step.quote]
-    return len(stated) > len(items) > 0 and all(
-        any(normalise(item.removeprefix("the ")) in each for each in stated) for item in items
+    # The words of the question go on after the last member.
+    *members, _ = _BETWEEN_MEMBERS.split(match["members"])
+    statements = [normalise(step.statement) for step in draft.steps if step.quote]
+    return len(statements) > len(members) > 0 and all(
+        any(normalise(member.removeprefix("the ")) in statement for statement in statements)
+        for member in members
     )
 
 

@@ -117,8 +117,7 @@ def _groups(
     tree: Tree, config: SynthesisConfig
 ) -> tuple[tuple[ShownDocument, ...], list[tuple[ShownDocument, ...]]]:
     """Return the documents of a tree, and the groups of them that have enough for a question."""
-    tools = {node.action.tool for node in tree.nodes if node.action is not None}
-    documents = documents_of(tree.nodes, sections=all(tool.startswith("document_") for tool in tools))
+    documents = documents_of(tree.nodes)
     groups = divided(documents, characters=config.max_evidence_chars, most=config.max_documents)
     wanted = [group for group in groups if len(group) >= config.min_documents]
     return documents, wanted[: config.max_groups]

@@ -17,16 +17,17 @@ def trimmed_path(tree: Tree, wanted: Collection[str]) -> tuple[str, ...]:
 
     :param wanted: ids of nodes.
     """
-    places = {node.id: place for place, node in enumerate(tree.nodes)}
+    positions = {node.id: position for position, node in enumerate(tree.nodes)}
     needed = set[str]()
-    left = [node for node in tree.nodes if node.id in wanted]
-    while left:
-        node = left.pop()
+    waiting = [node for node in tree.nodes if node.id in wanted]
+    while waiting:
+        node = waiting.pop()
         if node.id in needed or node.action is None:
             continue
         needed.add(node.id)
-        left += [each for each in _prerequisites(tree, node, {*wanted, *needed}) if each.id not in needed]
-    return (tree.nodes[0].id, *sorted(needed, key=places.__getitem__))
+        before = _prerequisites(tree, node, {*wanted, *needed})
+        waiting += [prerequisite for prerequisite in before if prerequisite.id not in needed]
+    return (tree.nodes[0].id, *sorted(needed, key=positions.__getitem__))
 
 
 def _prerequisites(tree: Tree, node: Node, taken: Collection[str]) -> Iterator[Node]:
@@ -41,9 +42,9 @@ def _prerequisites(tree: Tree, node: Node, taken: Collection[str]) -> Iterator[N
             if each.action is not None and each.action.tool.startswith(f"{family}_")
         )
     for name in _names(node):
-        showing = [each for each in ancestors if each.action is not None and _shows(each, name)]
+        showing = [other for other in ancestors if other.action is not None and _shows(other, name)]
         if showing:
-            yield next((each for each in showing if each.id in taken), showing[0])
+            yield next((other for other in showing if other.id in taken), showing[0])
 
 
 def _names(node: Node) -> Iterator[str]:

@@ -47,15 +47,6 @@ def path_texts(seed: str, path: Sequence[Step], limits: ObservationLimits, depth
     return shown
 
 
-def evidence_texts(seed: str, steps: Sequence[Step], limits: ObservationLimits) -> list[str]:
-    """Return observations that are shown together: short ones whole, the others with equal shares of what is left."""
-    limit = min(limits.each, fair_limit([len(step.observation) for step in steps], limits.total))
-    shown: list[str] = []
-    for number in range(len(steps)):
-        shown.append(_windows(seed, steps[: number + 1], shown, limit))
-    return shown
-
-
 def fair_limit(lengths: Iterable[int], total: int) -> int:
     """Return the largest limit of each text for which all of them fit into the total.
 

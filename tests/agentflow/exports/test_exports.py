@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.exports import ExportFormat, export_run
 from agentflow.exports._card import USAGE
-from tests.agentflow.exports._trees import files_of, program_of, rows
+from agentflow.exports._long_context import long_context_rows
+from agentflow.exports._records import ExportTree
+from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.trajectory import SourceSpan
+from tests.agentflow.exports._trees import answer, files_of, node, program_of, rows
 from tests.behaviour._markdown import snippets
 from tests.behaviour._tree import ROOT
 
@@ -212,3 +217,27 @@ def test_a_question_over_long_context_stands_below_all_documents_of_its_tree(
         for step in pair["reasoning_steps"]:
             assert all(cited["quote"] in message["content"] for cited in step["citations"])
         assert row["completion"] == [{"role": "assistant", "content": pair["answer"]}]
+
+
+@pytest.mark.promise("exports:long-context")
+def test_the_parts_of_a_single_document_are_the_documents_of_a_long_context() -> None:
+    texts = (
+        "Brenn Light was designed by Ada Holm, a painter.",
+        "Ada Holm was born in Vessel Bay in the year 1841.",
+    )
+    nodes = [node("n0", None, 0)]
+    for number, text in enumerate(texts, 1):
+        source = SourceSpan("light.pdf", 0, len(text), offset=100 * number)
+        read = node(f"n{number}", f"n{number - 1}", number, tool="document_read")
+        nodes.append(replace(read, observation=text, sources=(source,)))
+    own = replace(answer(tuple(nodes), "a", "n2"), documents=("light.pdf#100", "light.pdf#200"))
+    tree = ExportTree(
+        id="t", group="s", text="Read it.", nodes=tuple(nodes), is_episode=False, answers=(own,)
+    )
+    [row] = long_context_rows([tree], Take.CORRECT)
+    assert isinstance(row, ExportRow)
+    assert sorted(row.values["documents"]) == ["light.pdf#100", "light.pdf#200"]
+    assert row.values["needed"] == [1, 2]
+    unknown = replace(tree, answers=(replace(own, documents=("elsewhere.pdf",)),))
+    [dropped] = long_context_rows([unknown], Take.CORRECT)
+    assert dropped == Dropped("s", "a", DropReason.NO_DOCUMENTS)

@@ -134,15 +134,22 @@ async def test_tools_that_search_and_read_name_their_documents() -> None:
 
 
 @pytest.mark.promise("questions:documents")
-def test_a_document_that_is_the_only_one_may_be_shown_as_the_parts_that_were_read() -> None:
+def test_a_document_that_is_the_only_one_is_shown_as_the_parts_that_were_read() -> None:
     middle = FIRST.index("## Changes")
-    parts = [window(FIRST, 0, middle), window(FIRST, middle, len(FIRST))]
-    first, second = documents_of(parts, sections=True)
+    searched = [window(FIRST, 0, middle), window(FIRST, middle, len(FIRST))]
+    parts = [reading(each) for each in searched]
+    first, second = documents_of(parts)
     assert (first.id, second.id) == ("r41#0", f"r41#{middle}")
     assert second.title == "Release 4.1: ## Changes"
     assert first.complete and second.complete
-    [whole] = documents_of(parts)
+    [whole] = documents_of(searched)
     assert "Remove the option" in second.text and "Remove the option" in whole.text
-    assert len(documents_of(parts[:1], sections=True)) == 1
-    other = window(SECOND, 0, len(SECOND), document="r40")
-    assert [each.id for each in documents_of([*parts, other], sections=True)] == ["r41", "r40"]
+    assert len(documents_of(parts[:1])) == 1
+    other = reading(window(SECOND, 0, len(SECOND), document="r40"))
+    assert [each.id for each in documents_of([*parts, other])] == ["r41", "r40"]
+
+
+def reading(node: Node) -> Node:
+    """Return a node that reads with the tools for documents."""
+    assert node.action is not None
+    return replace(node, action=Action("document_read", node.action.arguments))
