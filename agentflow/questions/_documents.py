@@ -6,7 +6,7 @@ A passage is never cut inside an entry: headings, and the line that introduces a
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from math import log
+from math import fsum, log
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -512,7 +512,7 @@ def divided(
     """
     terms = {document.id: _terms(document.text) for document in documents}
     spread = Counter(term for own in terms.values() for term in own)
-    # A term in half of the documents connects none of them.
+    # A term in half of the documents connects none of them. Sums of weights are exact: sets have no order.
     weights = {
         term: log(len(documents) / count)
         for term, count in spread.items()
@@ -538,7 +538,7 @@ def _group(
     """Return the documents that have most in common, beginning with the one that has most in common with all."""
 
     def shared(one: frozenset[str], other: frozenset[str]) -> float:
-        return sum(weights.get(term, 0.0) for term in one & other)
+        return fsum(weights.get(term, 0.0) for term in one & other)
 
     everything = defaultdict[str, frozenset[str]](frozenset, terms)
     first = max(
@@ -569,7 +569,7 @@ def _extract(
     scored = sorted(
         document.passages,
         key=lambda passage: (
-            -sum(weights.get(term, 0.0) for term in _terms(passage.text) & known),
+            -fsum(weights.get(term, 0.0) for term in _terms(passage.text) & known),
             passage.number,
         ),
     )
@@ -592,7 +592,7 @@ def _connected_last(
 ) -> list[ShownDocument]:
     def connection(document: ShownDocument) -> float:
         own = terms[document.id]
-        return sum(
+        return fsum(
             weights.get(term, 0.0)
             for other in group
             if other is not document

@@ -252,13 +252,13 @@ def test_nothing_is_trained_that_rests_on_an_image_alone(
         ([{"node": "n", "region": [0, 0, 1, 1]}], False),
     ],
 )
-def test_the_answer_of_a_pair_is_trained_if_texts_state_its_facts(
+def test_the_answer_of_a_pair_is_trained_if_texts_state_its_steps(
     tmp_path: Path, spans: list[object], trained: bool
 ) -> None:
     write(
         tmp_path / "trajectories.jsonl", {"trajectory_id": "traj_1", "nodes": NODES, "score": {"total": 1.0}}
     )
-    write(tmp_path / "synthesized_qa.jsonl", {**PAIR, "metadata": {"facts": [{"spans": spans}]}})
+    write(tmp_path / "synthesized_qa.jsonl", {**PAIR, "reasoning_steps": [{"citations": spans}]})
     (conversation,) = read_conversations(tmp_path)
     assert [message.get("trainable", True) for message in conversation] == [True, True, True, trained]
 

@@ -1,5 +1,8 @@
 """Observations become documents: hits and windows are joined, headings travel, copies count once."""
 
+import subprocess
+import sys
+
 import pytest
 from msgspec.structs import replace
 
@@ -101,6 +104,33 @@ def test_a_large_tree_is_divided_by_what_connects_its_documents() -> None:
         assert [each.number for each in group] == list(range(1, len(group) + 1))
         numbers = [passage.number for each in group for passage in each.passages]
         assert numbers == list(range(1, len(numbers) + 1))
+
+
+# All documents have equally much in common, so that the smallest error of rounding decides.
+_DIVIDE = """
+from agentflow.questions import divided, documents_from
+texts = [
+    " ".join(f"quay{size}x{(place - back) % 30}" for size in range(2, 8) for back in range(size)) for place in range(30)
+]
+documents = documents_from([(f"d{number}", "", text) for number, text in enumerate(texts)])
+print([[each.id for each in group] for group in divided(documents, characters=2_000, most=10)])
+"""
+
+
+@pytest.mark.promise("questions:groups")
+def test_groups_do_not_depend_on_the_hash_seed() -> None:
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", _DIVIDE],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+    assert "d29" in found.pop()
 
 
 @pytest.mark.promise("questions:groups")
