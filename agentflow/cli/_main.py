@@ -52,6 +52,7 @@ def command_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, what, describe in (
         ("synth", "grow seeds into question-answer pairs", _describe_synth),
+        ("audit", "check questions that came from elsewhere over their documents", _describe_audit),
         ("rollout", "work on tasks with the team or a single agent and score the answers", _describe_rollout),
         ("eval", "compare models on benchmarks; by default on the bundled samples", _describe_eval),
         ("launch", "run a synthesis, rollout or evaluation on several workers or machines", describe_launch),
@@ -163,6 +164,25 @@ def _describe_synth(parser: argparse.ArgumentParser) -> None:
     describe_settings(parser)
     describe_run(parser, "report")
     describe_retry(parser)
+
+
+def _describe_audit(parser: argparse.ArgumentParser) -> None:
+    what = "JSONL file: question, answer, and optionally id, documents, steps with quotes"
+    parser.add_argument("questions", metavar="QUESTIONS", help=what)
+    describe_settings(parser)
+    what = "folder, JSONL file or single document over which they are checked"
+    parser.add_argument("--documents", required=True, metavar="FOLDER", help=what)
+    parser.add_argument("--model", default="", metavar="NAME", help="model; same as model_name=NAME")
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="audit_results",
+        metavar="DIR",
+        help="output directory (default: audit_results)",
+    )
+    describe_resume(parser)
+    describe_retry(parser)
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
 
 
 def _describe_rollout(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ from agentflow.questions._requests import (
     RepairRequest,
 )
 from agentflow.questions._rules import RuleSettings, check_rules
-from agentflow.text import normalise
+from agentflow.text import contains_phrase, normalise
 from agentflow.trajectory import Look, LookRequest, Reply
 
 T = TypeVar("T")
@@ -442,18 +442,40 @@ class QuestionGate:
                     GateCheck.NATURALNESS, f"readers find that nobody would ask it ({naturalness:.1f} of 5)"
                 )
             )
-        return replace(judged, votes=(*judged.votes, vote), findings=tuple(findings), naturalness=naturalness)
+        elif not draft.documents:
+            draft, found = self._located(draft, given)
+            findings += found
+        votes = (*judged.votes, vote)
+        return replace(judged, draft=draft, votes=votes, findings=tuple(findings), naturalness=naturalness)
+
+    def _located(
+        self, draft: Draft, readings: Sequence[ReadingAnswer]
+    ) -> tuple[Draft, tuple[DraftFault, ...]]:
+        """Return a draft that names no documents with those that all readers used; those with its answer stand last."""
+        used = {
+            number for number in readings[0].documents if all(number in each.documents for each in readings)
+        }
+        texts = {document.number: document.text for document in self._documents if document.number in used}
+        numbers = sorted(texts, key=lambda number: (contains_phrase(texts[number], draft.answer), number))
+        least = self._settings.rules.min_documents
+        faults: tuple[DraftFault, ...] = ()
+        if len(numbers) < least:
+            reason = f"readers need {len(numbers) or 'no'} document, not {least}"
+            faults = (DraftFault(GateCheck.ONE_DOCUMENT, reason),)
+        return replace(draft, documents=tuple(numbers)), faults
 
     async def _over_the_corpus(self, judged: JudgedDraft) -> JudgedDraft:
         """Look for other answers in the whole corpus; at the same time, hide the document that states the answer."""
-        second, unique = await together(
-            [
-                partial(self._read_without, judged, _answering(judged.draft), "hidden2"),
-                partial(self._look_for_others, judged),
-            ]
-        )
-        findings = (*second.findings, *unique.findings)
-        votes = (*judged.votes, *second.votes, *unique.votes)
+        checks = [
+            partial(self._read_without, judged, _answering(judged.draft), "hidden2"),
+            partial(self._look_for_others, judged),
+        ]
+        if not any(vote.check is GateCheck.ONE_DOCUMENT for vote in judged.votes):
+            # Readers found its documents only now.
+            checks.append(partial(self._read_without, judged, _others_of(judged.draft), "hidden"))
+        done = await together(checks)
+        findings = tuple(finding for each in done for finding in each.findings)
+        votes = (*judged.votes, *(vote for each in done for vote in each.votes))
         necessary = 0 if findings else 2 if len(judged.draft.documents) > 1 else 1
         return replace(judged, findings=findings, votes=votes, necessary=necessary)
 

@@ -79,7 +79,7 @@ class RuleSettings(Struct, frozen=True, kw_only=True):
     max_words: int = 85
     """Maximum number of words of a question."""
     min_steps: int = 3
-    """Minimum number of steps; fillers do not count."""
+    """Minimum number of steps; fillers do not count. 0: a draft may have none."""
     min_documents: int = 2
     """Minimum number of documents that a question needs; a result of a tool counts."""
     with_values: bool = False
@@ -102,7 +102,8 @@ def check_rules(draft: Draft, documents: Sequence[ShownDocument], settings: Rule
     """
     passages = {passage.number: passage for document in documents for passage in document.passages}
     by_number = {document.number: document for document in documents}
-    draft = _corrected(draft, by_number, passages)
+    named = draft.documents if settings.min_steps == 0 else ()
+    draft = _corrected(draft, by_number, passages, named)
     english = is_english(" ".join(passage.text for passage in passages.values()))
     findings = [
         *_form(draft, settings, english=english),
@@ -115,8 +116,13 @@ def check_rules(draft: Draft, documents: Sequence[ShownDocument], settings: Rule
     return CheckedDraft(draft, tuple(findings))
 
 
-def _corrected(draft: Draft, documents: dict[int, ShownDocument], passages: dict[int, Passage]) -> Draft:
-    """Return a draft without fillers, with each quote's passage, and with the documents that its steps cite."""
+def _corrected(
+    draft: Draft, documents: dict[int, ShownDocument], passages: dict[int, Passage], named: Sequence[int]
+) -> Draft:
+    """Return a draft without fillers, with each quote's passage, and with the documents that its steps cite.
+
+    :param named: documents that it needs in any case.
+    """
     steps: list[DraftStep] = []
     for step in draft.steps:
         if step.quote and (found := _passage_of(step, passages)) is not None:
@@ -129,6 +135,7 @@ def _corrected(draft: Draft, documents: dict[int, ShownDocument], passages: dict
     quoted_in = [passages[step.passage].document for step in kept if step.quote and step.passage in passages]
     # The one that states the answer, or the last figure that it is computed from, stands last.
     cited = [*dict.fromkeys(each for each in quoted_in if each != quoted_in[-1]), *quoted_in[-1:]]
+    cited = [*(number for number in named if number not in cited), *cited]
     documents_of_draft = tuple(number for number in cited if number in documents)
     return replace(
         draft,
@@ -178,7 +185,7 @@ def asks_twice(question: str) -> str:
 
 def _form(draft: Draft, settings: RuleSettings, *, english: bool) -> Iterator[DraftFault]:
     question, answer = draft.question, draft.answer
-    if not question or not answer or not draft.steps:
+    if not question or not answer or not (draft.steps or settings.min_steps == 0):
         yield DraftFault(GateCheck.FORM, "it has no question, no answer or no steps", repairable=False)
         return
     if word_count(question) > settings.max_words:
@@ -392,7 +399,8 @@ def _size(draft: Draft, settings: RuleSettings) -> Iterator[DraftFault]:
     conclusions = {normalise(step.statement) for step in draft.steps if step.quote or step.computes}
     if len(conclusions) < settings.min_steps:
         yield DraftFault(GateCheck.STEPS, f"it has {len(conclusions)} steps, not {settings.min_steps}")
-    if len(draft.documents) < settings.min_documents:
+    # Without steps, readers find the documents of a draft that names none.
+    if (draft.documents or draft.steps) and len(draft.documents) < settings.min_documents:
         yield DraftFault(
             GateCheck.STEPS,
             f"its quotes are from {len(draft.documents)} document, not {settings.min_documents}",

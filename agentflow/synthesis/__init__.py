@@ -17,17 +17,31 @@ from agentflow.synthesis._trajectory_node import TrajectoryNode
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from agentflow.synthesis._audit import (
+        AUDIT,
+        AuditedQuestion,
+        AuditedStep,
+        AuditRun,
+        AuditVerdict,
+        audit_settings,
+        load_questions,
+    )
     from agentflow.synthesis._projection import QuestionIndex
     from agentflow.synthesis.api import asynthesize, synthesize
     from agentflow.synthesis.pipeline import SynthesisPipeline
 
 __all__ = [
+    "AUDIT",
     "PAIRS",
     "REPORT",
     "SURPLUS",
     "TASKS",
     "TRAJECTORIES",
     "TREES",
+    "AuditRun",
+    "AuditVerdict",
+    "AuditedQuestion",
+    "AuditedStep",
     "QuestionIndex",
     "Report",
     "SeedResult",
@@ -36,7 +50,9 @@ __all__ = [
     "TaskPair",
     "TrajectoryNode",
     "asynthesize",
+    "audit_settings",
     "load_config",
+    "load_questions",
     "load_seeds",
     "load_synthesis_config",
     "pair_of_task",
@@ -49,6 +65,15 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
+        "._audit": [
+            "AUDIT",
+            "AuditRun",
+            "AuditVerdict",
+            "AuditedQuestion",
+            "AuditedStep",
+            "audit_settings",
+            "load_questions",
+        ],
         "._projection": ["QuestionIndex"],
         ".pipeline": ["SynthesisPipeline"],
         ".api": ["asynthesize", "synthesize"],

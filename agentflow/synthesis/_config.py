@@ -130,7 +130,7 @@ class SynthesisConfig(RunConfig):
     """Guidance for writing questions."""
     qa_examples: list[dict[str, str]] = Field(default_factory=list[dict[str, str]])
     """Examples of the wanted style, each with `question` and `answer`."""
-    min_reasoning_steps: int = Field(default=3, ge=1)
+    min_reasoning_steps: int = Field(default=3, ge=0)
     """Minimum number of steps that a question needs; restating the answer is none."""
     max_questions: int = Field(default=12, ge=0)
     """Maximum number of questions per seed."""

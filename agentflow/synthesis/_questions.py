@@ -1,8 +1,9 @@
 """Writing questions about a tree: its documents, a gate for each group of them, and the pairs on their paths."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -10,6 +11,7 @@ from agentflow.actors import together
 from agentflow.journal import Page
 from agentflow.questions import (
     CorpusSearch,
+    Draft,
     GateRoles,
     GateSettings,
     JudgedDraft,
@@ -42,6 +44,9 @@ from agentflow.synthesis._trimming import trimmed_path
 from agentflow.synthesis._worker_thread import in_worker_thread
 from agentflow.trajectory import Tree
 
+DraftSource: TypeAlias = Callable[[Sequence[ShownDocument]], Sequence[Draft]]
+"""Returns drafts about documents."""
+
 
 async def write_questions(
     tree: Tree,
@@ -51,6 +56,7 @@ async def write_questions(
     *,
     search: CorpusSearch | None = None,
     agent: AttemptPort | None = None,
+    drafts: DraftSource | None = None,
 ) -> SeedResult:
     """Select paths of a tree and write questions over its documents; calls recorded on the page are not repeated.
 
@@ -58,6 +64,7 @@ async def write_questions(
 
     :param search: finds documents with other answers.
     :param agent: tries the questions, if the settings ask for attempts.
+    :param drafts: returns the drafts about documents to check, instead of having some written.
     :raises RunStopped: if the run can't continue; the page has the results so far.
     :raises ConfigurationError: if a user's strategy can't be used.
     """
@@ -67,7 +74,7 @@ async def write_questions(
         return SeedResult(tree=tree, left_out=selection.left_out, model_failures=calls.failures())
     documents, groups = await in_worker_thread(partial(_groups, tree, config))
     found = await together(
-        partial(_write, tree, config, roles, calls, group, number, search)
+        partial(_write, tree, config, roles, calls, group, number, search, drafts)
         for number, group in enumerate(groups, 1)
     )
     passed = [(groups[place], each) for place, judged in enumerate(found) for each in judged if each.passed]
@@ -131,10 +138,15 @@ async def _write(
     group: tuple[ShownDocument, ...],
     number: int,
     search: CorpusSearch | None,
+    drafts: DraftSource | None,
 ) -> list[JudgedDraft]:
-    """Write the questions over a group of documents; return all drafts."""
+    """Write the questions over a group of documents, or check given ones; return all drafts."""
     settings = gate_settings(config)
     gate = QuestionGate(group, roles, calls, settings, search=search, group=number)
+    if drafts is not None:
+        return await gate.judge(
+            [JudgedDraft(draft=draft, number=place) for place, draft in enumerate(drafts(group), 1)]
+        )
     request = ProposalRequest(
         documents=group,
         count=settings.drafts,
@@ -228,6 +240,7 @@ def _pair(
         known=judged.known,
         disputed=judged.disputed,
         engine=config.model_for("generator").name,
+        proposal=judged.number,
         tries=judged.attempt,
     )
 

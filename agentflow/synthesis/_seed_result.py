@@ -112,6 +112,8 @@ class Pair(Struct, frozen=True, kw_only=True):
     """A model is certain of another answer."""
     engine: str
     """Name of the model that wrote it, or `offline`."""
+    proposal: int = 0
+    """Number of the proposal among those of its group of documents, from 1."""
     tries: int
     """1: as it was proposed; 2: repaired."""
     difficulty: Difficulty | None = None

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agentflow.actors import ChildSpec, Restart
 from agentflow.errors import ConfigurationError, ErrorKind, error_line
-from agentflow.growth import BranchSandboxes, Grower, with_observations, without_observations
+from agentflow.growth import BranchSandboxes, Grower, PlannerPort, with_observations, without_observations
 from agentflow.journal import NewSeed, Page, Run
 from agentflow.models import Model, ModelSettings
 from agentflow.runs import (
@@ -41,7 +41,7 @@ from agentflow.synthesis._display import render_report, render_result, show_whil
 from agentflow.synthesis._files import write_files
 from agentflow.synthesis._journalled_calls import AlternativeSearch, keys_to_keep, replies_on
 from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
-from agentflow.synthesis._questions import write_questions
+from agentflow.synthesis._questions import DraftSource, write_questions
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
@@ -192,13 +192,20 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         if self._shutdown.immediate.is_set():
             return
         self._progress.phase = Phase.WRITING
+        await self._write_files(run)
+
+    async def _write_files(self, run: Run) -> None:
         folder, dropped = self.directory.folder, self.chosen.dropped
         self.report = await write_files(
-            _results(run), folder, self.config, dropped_tools=dropped, read_blob=run.blob
+            results_of(run), folder, self.config, dropped_tools=dropped, read_blob=run.blob
         )
 
+    def _planner(self, team: Team) -> PlannerPort:
+        """Return the planner of the trees."""
+        return team.planner
+
     async def _failed_seeds(self, run: Run) -> AsyncGenerator[tuple[Seed, Sequence[str]]]:
-        async for seed, result in _results(run):
+        async for seed, result in results_of(run):
             if result.failure:
                 yield seed, ()
             elif not (result.pairs or result.triaged or result.tasks or result.triaged_tasks):
@@ -274,11 +281,11 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
 
     async def _seed_worker(
         self, run: Run, sandbox: Sandbox, team: Team, agent: SingleAgent | None
-    ) -> "_TreeWorker":
+    ) -> "TreeWorker":
         sandboxes = BranchSandboxes(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)
         roles = GatedRoles(
             gate=self._gate,
-            planner=team.planner,
+            planner=self._planner(team),
             executor=team.executor,
             verifier=team.verifier,
             writer=team.generator,
@@ -303,13 +310,13 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         else:
             kind = await open_supervised(self._supervisor, "tasks", opens)
         guard = self._answer_guard()
-        return _TreeWorker(
+        return TreeWorker(
             run, grower, roles, self.config, self._progress, sandboxes.stateful, kind, search, agent, guard
         )
 
 
 @dataclass(frozen=True)
-class _TreeWorker:
+class TreeWorker:
     """Grows the tree of a seed and writes questions about it."""
 
     run: Run
@@ -335,7 +342,7 @@ class _TreeWorker:
 
         async def work(page: Page) -> tuple[SeedResult, RoleReplies]:
             tree = await self.grower.grow(seed, page)
-            write = self._write if self.kind is None else partial(self._derive, self.kind)
+            write = self.write if self.kind is None else partial(self._derive, self.kind)
             result = await write(tree, page)
             return replace(result, tree=without_observations(tree)), replies_on(page)
 
@@ -353,11 +360,17 @@ class _TreeWorker:
         derived = await derive_tasks(tree, kind, page, self.config.difficulty, tries)
         return with_paths(derived, tree, self.config)
 
-    async def _write(self, tree: Tree, page: Page) -> SeedResult:
+    async def write(self, tree: Tree, page: Page) -> SeedResult:
         """Write questions about a tree."""
+        return await self.check(tree, page, None)
+
+    async def check(self, tree: Tree, page: Page, drafts: DraftSource | None) -> SeedResult:
+        """Check drafts about a tree; `None`: have some written."""
         search = None if self.search is None else self.search.on(page)
         agent = None if self.agent is None else replace_fields(self.agent, kwargs=tree.seed.kwargs)
-        return await write_questions(tree, self.config, self.roles, page, search=search, agent=agent)
+        return await write_questions(
+            tree, self.config, self.roles, page, search=search, agent=agent, drafts=drafts
+        )
 
     def _count(self, result: SeedResult) -> None:
         """Count what was derived from a tree, and show it."""
@@ -389,7 +402,7 @@ def _record_verdicts(name: str, accepted: int, rejected: int) -> None:
         record_score(name, 0.0, "rejected")
 
 
-async def _results(run: Run) -> AsyncGenerator[tuple[Seed, SeedResult]]:
+async def results_of(run: Run) -> AsyncGenerator[tuple[Seed, SeedResult]]:
     """Yield the results of finished seeds, their trees with the observations of the journal.
 
     Earlier versions stored whole trees; those are read the same way.

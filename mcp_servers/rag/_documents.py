@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
 
+import anyio.from_thread
+import anyio.to_thread
 import msgspec
 
 from agentflow.errors import ConfigurationError, IsolationUnavailable, ToolFailure
@@ -179,6 +181,35 @@ def documents_of(name: str, path: Path, read: ReadFormatted) -> Iterator[CorpusD
             yield from _lines(path)
     except OSError as error:
         raise ConfigurationError(f"rag: {path} can't be read: {error.strerror}") from None
+
+
+async def read_documents(source: Path) -> list[CorpusDocument]:
+    """Return all documents of a directory or file, as the backend reads them.
+
+    See docs/synthesis.md.
+
+    :raises ConfigurationError: one line, if it can't be read or has no document.
+    """
+    if not await anyio.to_thread.run_sync(source.exists):
+        raise ConfigurationError(f"{source}: there is no such file or directory")
+    async with FormattedReader() as reader:
+
+        def read(name: str, path: Path) -> CorpusDocument | None:
+            return anyio.from_thread.run(reader.read, name, path)
+
+        def read_all() -> list[CorpusDocument]:
+            return [
+                document
+                for name, path in files_of(source).readable.items()
+                for document in documents_of(name, path, read)
+            ]
+
+        documents = await anyio.to_thread.run_sync(read_all)
+    if not documents:
+        raise ConfigurationError(
+            f"{source}: it has no documents; supported are text, Markdown, JSONL and those of `document`"
+        )
+    return documents
 
 
 def _prose(name: str, path: Path) -> CorpusDocument:

@@ -1,0 +1,455 @@
+"""Audit of questions from anywhere: they pass the checks of a synthesis over given documents.
+
+Questions that need the same documents are checked together. Each group of them is a seed, whose tree reads these documents with real tool
+calls; its pairs are the questions that pass.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+from math import log
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from agentflow.errors import ConfigurationError
+from agentflow.journal import NewSeed, Page, Run
+from agentflow.questions import (
+    Draft,
+    DraftFault,
+    DraftKind,
+    DraftStep,
+    GateVote,
+    ShownDocument,
+    documents_from,
+    quoted,
+)
+from agentflow.runs import AtomicFiles, Resume
+from agentflow.sandbox import Sandbox
+from agentflow.synthesis._attempts import SingleAgent
+from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._seed_result import Pair, RejectedDraft, SeedResult
+from agentflow.synthesis.pipeline import SynthesisRun, TreeWorker, results_of
+from agentflow.team import Team
+from agentflow.text import contains_phrase, is_content_word, words
+from agentflow.trajectory import Plan, PlanRequest, Proposal, Reply, Tree
+from agentflow.values import ValueKind, infer_value, kind_of
+from mcp_servers.rag import CorpusDocument
+
+AUDIT: Final = "audit.jsonl"
+"""File of the verdicts."""
+_TOGETHER: Final = 12
+"""Maximum number of questions that are checked together."""
+_FOUND: Final = 4
+"""Number of documents that are looked up for a question that names none."""
+_AROUND: Final = 2
+"""Number of further documents that are shown with those of a question."""
+_WINDOW: Final = 4_000
+"""Characters of a document that are shown, if it is longer than a prompt allows."""
+
+
+class AuditedStep(Struct, frozen=True):
+    """Step from the documents to the answer."""
+
+    statement: str = ""
+    """Conclusion of the step."""
+    document: str = ""
+    """Document that states it."""
+    quote: str = ""
+    """Verbatim part of that document."""
+    value: str = ""
+    """Value with which later steps compute."""
+    computes: str = ""
+    """Expression over the values of other steps."""
+
+
+class AuditedQuestion(Struct, frozen=True, kw_only=True):
+    """Line of the file of questions; only `question` and `answer` are needed."""
+
+    question: str
+    """The question."""
+    answer: str
+    """The answer."""
+    id: str = ""
+    """Id; by default `question_` and the number of the line."""
+    documents: tuple[str, ...] = ()
+    """Ids or titles of the documents that it needs; none: readers find them."""
+    steps: tuple[AuditedStep, ...] = ()
+    """Reasoning, with quotes."""
+    unit: str = ""
+    """Unit of a number."""
+    kind: DraftKind = DraftKind.BRIDGE
+    """Kind of the question."""
+    answer_type: ValueKind | None = None
+    """Type of the answer; by default, what it looks like."""
+
+
+class AuditVerdict(Struct, frozen=True, kw_only=True):
+    """Line of `audit.jsonl`."""
+
+    id: str
+    """Id of the question."""
+    question: str
+    """The question."""
+    answer: str
+    """The given answer."""
+    passed: bool
+    """No check found a fault."""
+    check: str = ""
+    """First check that found one."""
+    findings: tuple[DraftFault, ...] = ()
+    """All faults, with the evidence."""
+    documents: tuple[str, ...] = ()
+    """Documents that it needs."""
+    votes: tuple[GateVote, ...] = ()
+    """Samples of models."""
+    naturalness: float = 0.0
+    """Likelihood that an expert would ask it, from 1 to 5; 0: not asked."""
+    known: float | None = None
+    """Share of answers from memory that are right; `None`: not asked."""
+    disputed: bool = False
+    """A model is certain of another answer."""
+
+
+class _AuditGroup(Struct, frozen=True):
+    """Questions that are checked together, and the calls that read their documents."""
+
+    questions: list[AuditedQuestion]
+    reads: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+def load_questions(file: Path) -> list[AuditedQuestion]:
+    """Return the questions of a JSONL file.
+
+    See docs/synthesis.md.
+
+    :raises ConfigurationError: one line with file and line, if one can't be used.
+    """
+    decoder = msgspec.json.Decoder(AuditedQuestion)
+    questions: dict[str, AuditedQuestion] = {}
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            one = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f'{file}:{number}: {error}. A line is a JSON object: {{"question": …, "answer": …}}'
+            ) from None
+        if not one.question.strip() or not one.answer.strip():
+            raise ConfigurationError(f"{file}:{number}: it has no question or no answer")
+        one = replace(one, id=one.id or f"question_{number}")
+        if one.id in questions:
+            raise ConfigurationError(f"{file}:{number}: the id {one.id} is taken")
+        questions[one.id] = one
+    if not questions:
+        raise ConfigurationError(f"{file}: it has no questions")
+    return list(questions.values())
+
+
+def audit_settings(documents: Path, output: str = "audit_results") -> dict[str, str]:
+    """Return settings of a synthesis that reads documents and writes no questions, as texts.
+
+    See docs/synthesis.md.
+    """
+    return {
+        "output_dir": output,
+        "resource_types": "[rag]",
+        "resource_init_configs": msgspec.json.encode({"rag": {"index_path": str(documents)}}).decode(),
+        "available_tools": "[rag_search, rag_get]",
+        "tasks": "questions",
+        "verifier": "off",
+        "max_depth": "200",
+        "branching_factor": "1",
+        "depth_threshold": "0",
+        "action_similarity": "2",
+        "max_planner_calls": "1",
+        "recovery_share": "0",
+        "min_depth": "1",
+        "max_selected_traj": "1",
+        "max_questions": "10000",
+        "max_groups": "1",
+        "max_documents": "200",
+        "min_reasoning_steps": "0",
+        "repair": "false",
+        "quotas": "{kind: 1, answer: 1}",
+        "run_name": "audit",
+    }
+
+
+class AuditRun(SynthesisRun):
+    """Audit of questions over documents. The files of its output directory are those of a synthesis, and `audit.jsonl`."""
+
+    unit = "group"
+
+    def __init__(
+        self,
+        config: SynthesisConfig,
+        questions: Sequence[AuditedQuestion],
+        documents: Sequence[CorpusDocument],
+        *,
+        resume: Resume = "auto",
+        retry_failed: bool = False,
+    ) -> None:
+        """Describe it.
+
+        :param config: settings, from `audit_settings`.
+        :raises ConfigurationError: one line, if a question names an unknown document.
+        """
+        super().__init__(config, resume=resume, retry_failed=retry_failed)
+        self.verdicts: list[AuditVerdict] = []
+        """The verdicts in the order of the questions, once the run has ended."""
+        self._groups = group_questions(questions, documents, characters=config.max_evidence_chars, most=14)
+
+    async def audit(self) -> list[AuditVerdict]:
+        """Check all questions, write the files, and return the verdicts.
+
+        :raises ConfigurationError: if something can't be used; nothing was begun.
+        :raises RunStopped: if it ended early; running it again resumes.
+        """
+        seeds = [
+            NewSeed(
+                f"Audit of {len(group.questions)} questions",
+                {"reads": group.reads, "questions": msgspec.to_builtins(group.questions)},
+            )
+            for group in self._groups
+        ]
+        await self.run(seeds)
+        return self.verdicts
+
+    def _note(self, line: str) -> None:
+        # The values of a seed are for the audit itself, not for tools.
+        if "reads" not in line:
+            super()._note(line)
+
+    async def _write_files(self, run: Run) -> None:
+        await super()._write_files(run)
+        self.verdicts = [
+            verdict async for seed, result in results_of(run) for verdict in _verdicts(seed.kwargs, result)
+        ]
+        async with AtomicFiles.replace(self.directory.folder, [AUDIT]) as files:
+            await files.write({AUDIT: [msgspec.json.encode(verdict) for verdict in self.verdicts]})
+
+    async def _seed_worker(
+        self, run: Run, sandbox: Sandbox, team: Team, agent: SingleAgent | None
+    ) -> TreeWorker:
+        worker = await super()._seed_worker(run, sandbox, team, agent)
+        return _AuditWorker(**{name: getattr(worker, name) for name in worker.__dataclass_fields__})
+
+    def _planner(self, team: Team) -> "_ReadingPlanner":
+        return _ReadingPlanner()
+
+
+class _ReadingPlanner:
+    """Planner that makes the calls that its seed lists, one after the other."""
+
+    async def plan(self, request: PlanRequest) -> Reply[Plan]:
+        reads = request.kwargs["reads"]
+        place = len(request.path)
+        if place >= len(reads):
+            return Reply(Plan(()))
+        return Reply(Plan((Proposal("Read the document.", "rag_get", reads[place]),)))
+
+
+class _AuditWorker(TreeWorker):
+    """Reads the documents of a group, and checks its questions."""
+
+    async def write(self, tree: Tree, page: Page) -> SeedResult:  # pyright: ignore[reportIncompatibleMethodOverride]
+        questions = msgspec.convert(tree.seed.kwargs["questions"], list[AuditedQuestion])
+        return await self.check(tree, page, partial(_drafts, questions))
+
+
+def group_questions(
+    questions: Sequence[AuditedQuestion],
+    documents: Sequence[CorpusDocument],
+    *,
+    characters: int,
+    most: int,
+) -> list[_AuditGroup]:
+    """Return groups of questions whose documents fit into a prompt, each with the calls that read these.
+
+    :param characters: length of the documents of a group.
+    :param most: number of documents of a group.
+    :raises ConfigurationError: one line, if a question names an unknown document.
+    """
+    corpus = _Corpus(documents)
+    groups: list[tuple[list[AuditedQuestion], dict[str, None]]] = []
+    for question in questions:
+        own = corpus.named(question) or corpus.similar(question, _FOUND)
+        around = [name for name in corpus.similar(question, len(own) + _AROUND) if name not in own]
+        wanted = [*own, *around[:_AROUND]]
+        fitting = next(
+            (
+                group
+                for group in groups
+                if len(group[0]) < _TOGETHER
+                and len(joined := {*group[1], *wanted}) <= most
+                and corpus.size(joined) <= characters
+            ),
+            None,
+        )
+        if fitting is None:
+            groups.append(([question], dict.fromkeys(wanted)))
+        else:
+            fitting[0].append(question)
+            fitting[1].update(dict.fromkeys(wanted))
+    return [
+        _AuditGroup(
+            asked, [read for name in sorted(names) for read in corpus.reads(name, asked, names, characters)]
+        )
+        for asked, names in groups
+    ]
+
+
+class _Corpus:
+    """Documents by their names, and by the words that they share with a question."""
+
+    def __init__(self, documents: Sequence[CorpusDocument]) -> None:
+        self._documents = {document.id: document for document in documents}
+        self._names = {document.title: document.id for document in documents} | {
+            Path(document.id).stem: document.id for document in documents
+        }
+        self._terms = {document.id: _terms(f"{document.title} {document.text}") for document in documents}
+        spread = Counter(term for terms in self._terms.values() for term in terms)
+        self._weights = {term: log(1 + len(documents) / count) for term, count in spread.items()}
+
+    def named(self, question: AuditedQuestion) -> list[str]:
+        """Return the documents that a question names."""
+        names = dict.fromkeys(
+            [*question.documents, *(step.document for step in question.steps if step.document)]
+        )
+        return list(dict.fromkeys(self._id(name, question) for name in names))
+
+    def similar(self, question: AuditedQuestion, count: int) -> list[str]:
+        """Return the documents that share most with a question and its answer."""
+        wanted = _terms(f"{question.question} {question.answer}")
+        scores = {
+            name: sum(self._weights[term] for term in terms & wanted) for name, terms in self._terms.items()
+        }
+        return sorted(scores, key=lambda name: (-scores[name], name))[:count]
+
+    def size(self, names: Sequence[str] | set[str]) -> int:
+        """Return the length of documents, as they are shown."""
+        return sum(min(len(self._documents[name].text), _WINDOW) for name in names)
+
+    def reads(
+        self, name: str, asked: Sequence[AuditedQuestion], names: Mapping[str, None], characters: int
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the calls that read a document: as a whole, or the passages that questions need."""
+        text = self._documents[name].text
+        whole = sum(len(self._documents[each].text) for each in names) <= characters
+        if whole or len(text) <= _WINDOW:
+            yield {"id": name, "length": max(len(text), 1)}
+            return
+        [document] = documents_from([(name, "", text)])
+        spans = [
+            (piece.source, piece.source + piece.end - piece.start, passage)
+            for passage in document.passages
+            for piece in passage.pieces
+        ]
+        ranked = sorted(
+            spans, key=lambda span: -sum(_relevance(span[2].text, question) for question in asked)
+        )
+        chosen: list[tuple[int, int]] = []
+        room = _WINDOW
+        for start, end, _ in ranked:
+            if end - start <= room:
+                chosen.append((start, end))
+                room -= end - start
+        for start, end in sorted(chosen):
+            yield {"id": name, "start": start, "length": end - start}
+
+    def _id(self, name: str, question: AuditedQuestion) -> str:
+        if name in self._documents:
+            return name
+        if name in self._names:
+            return self._names[name]
+        near = get_close_matches(name, [*self._documents, *self._names], 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigurationError(f"{question.id}: the document {name} is unknown{hint}")
+
+
+def _terms(text: str) -> frozenset[str]:
+    return frozenset(filter(is_content_word, words(text)))
+
+
+def _relevance(text: str, question: AuditedQuestion) -> float:
+    """Return the relevance of a passage: its quotes first, then the answer, then common words."""
+    quotes = sum(bool(step.quote and quoted(text, step.quote)) for step in question.steps)
+    common = _terms(text) & _terms(question.question)
+    return 100 * quotes + 5 * contains_phrase(text, question.answer) + len(common)
+
+
+def _drafts(questions: Sequence[AuditedQuestion], documents: Sequence[ShownDocument]) -> list[Draft]:
+    """Return questions as drafts about documents."""
+    numbers = {document.id: document.number for document in documents}
+    numbers |= {copy: document.number for document in documents for copy in document.copies}
+    numbers |= {document.title: document.number for document in documents if document.title}
+    numbers |= {Path(document.id).stem: document.number for document in documents}
+    texts = {document.number: document.text for document in documents}
+    drafts: list[Draft] = []
+    for question in questions:
+        named = [*question.documents, *(step.document for step in question.steps if step.document)]
+        needed = dict.fromkeys(numbers[name] for name in named if name in numbers)
+        # Those that state the answer stand last.
+        ordered = sorted(needed, key=lambda number: contains_phrase(texts[number], question.answer))
+        value = infer_value(question.answer)
+        drafts.append(
+            Draft(
+                kind=question.kind,
+                asker="",
+                question=question.question,
+                answer=question.answer,
+                answer_type=question.answer_type or kind_of(value),
+                unit=question.unit,
+                documents=tuple(ordered),
+                steps=tuple(
+                    DraftStep(
+                        statement=step.statement or step.quote,
+                        quote=step.quote,
+                        value=step.value,
+                        computes=step.computes,
+                    )
+                    for step in question.steps
+                ),
+            )
+        )
+    return drafts
+
+
+def _verdicts(kwargs: Mapping[str, Any], result: SeedResult) -> Iterator[AuditVerdict]:
+    """Yield the verdicts on the questions of a group."""
+    questions = msgspec.convert(kwargs["questions"], list[AuditedQuestion])
+    passed = {pair.proposal: pair for pair in (*result.pairs, *(each.pair for each in result.triaged))}
+    fallen = {draft.number: draft for draft in result.rejected}
+    for number, question in enumerate(questions, 1):
+        pair, draft = passed.get(number), fallen.get(number)
+        yield _verdict(question, pair, draft, result.failure)
+
+
+def _verdict(
+    question: AuditedQuestion, pair: Pair | None, draft: RejectedDraft | None, failure: str
+) -> AuditVerdict:
+    verdict = AuditVerdict(
+        id=question.id, question=question.question, answer=question.answer, passed=pair is not None
+    )
+    if pair is not None:
+        return replace(
+            verdict,
+            documents=tuple(document.id for document in pair.documents),
+            votes=pair.votes,
+            naturalness=pair.naturalness,
+            known=pair.known,
+            disputed=pair.disputed,
+        )
+    if draft is None:
+        return replace(verdict, check="unfinished", findings=())
+    return replace(verdict, check=draft.findings[0].check, findings=draft.findings, votes=draft.votes)
