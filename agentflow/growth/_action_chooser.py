@@ -167,6 +167,7 @@ class ActionChooser:
             seed=self._seed.content,
             seed_description=self._settings.seed_description,
             tips=self._settings.tips,
+            aims=self._settings.aims_of(self._seed.index),
             tools=self._cards,
             path=node.path,
             count=node.wanted - len(node.choices),

@@ -75,6 +75,8 @@ class GrowthSettings(Struct, frozen=True, kw_only=True):
     the failure and continues from the state after it. 0 disables them."""
     tips: str = ""
     """The user's guidance for exploration."""
+    aims: tuple[tuple[str, ...], ...] = ()
+    """Kinds of questions that the planner reads for, by turns of seeds; empty: none in particular."""
     seed_description: str = ""
     """Description of the seeds of this run."""
     inputs: tuple[str, ...] = ()
@@ -85,6 +87,10 @@ class GrowthSettings(Struct, frozen=True, kw_only=True):
         if depth >= self.max_depth:
             return 0
         return self.branching_factor if depth < self.depth_threshold else 1
+
+    def aims_of(self, seed: int) -> tuple[str, ...]:
+        """Return the kinds of questions that the planner of a seed reads for, by the seed's index."""
+        return self.aims[seed % len(self.aims)] if self.aims else ()
 
     @property
     def recoveries(self) -> int:

@@ -16,7 +16,17 @@ from agentflow.questions._documents import (
     numbered,
     quoted,
 )
-from agentflow.questions._drafts import Draft, DraftFault, DraftKind, DraftStep, GateCheck, GateVote, Rival
+from agentflow.questions._drafts import (
+    KIND_AIMS,
+    KIND_TURNS,
+    Draft,
+    DraftFault,
+    DraftKind,
+    DraftStep,
+    GateCheck,
+    GateVote,
+    Rival,
+)
 from agentflow.questions._gate import (
     CorpusSearch,
     GateRoles,
@@ -53,6 +63,8 @@ from agentflow.questions._rules import CheckedDraft, RuleSettings, asks_twice, c
 
 __all__ = [
     "FUNCTIONS",
+    "KIND_AIMS",
+    "KIND_TURNS",
     "AskedQuestion",
     "Basis",
     "CheckedDraft",

@@ -1,7 +1,8 @@
 """Drafts of questions, as a model proposes them, and what checks say about them."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -40,6 +41,31 @@ class DraftKind(StrEnum):
     """Things that one document refers to in another."""
     COMPUTATION = "computation"
     """A figure that is computed from several."""
+
+
+KIND_TURNS: Final = (
+    (DraftKind.WHICH, DraftKind.REFERENCE, DraftKind.DURATION),
+    (DraftKind.STEP, DraftKind.BRIDGE, DraftKind.SET),
+    (DraftKind.FOLLOW_UP, DraftKind.COMPARISON, DraftKind.COMPUTATION),
+    (DraftKind.ORDER, DraftKind.INTERSECTION, DraftKind.COUNT),
+)
+"""Kinds that trees prefer, by turns of their seeds: what a tree lacks must not depend on the time at which others end."""
+
+KIND_AIMS: Final[Mapping[DraftKind, str]] = {
+    DraftKind.WHICH: "which of several things or versions: read about four to six of one sort",
+    DraftKind.STEP: "what breaks or changes at which step: read all steps from one state to another",
+    DraftKind.FOLLOW_UP: "what was repaired, reverted or missed later: read the later documents, too",
+    DraftKind.BRIDGE: "something found through a thing in between: read about the thing that two documents share",
+    DraftKind.COMPARISON: "which has more, came earlier or lasts longer: find the same figure for several things",
+    DraftKind.ORDER: "the order of events: find their dates in different documents",
+    DraftKind.DURATION: "time between two related events: find the dates of both",
+    DraftKind.SET: "all members of a bounded set: read a whole list, and what else is said of its members",
+    DraftKind.COUNT: "how many of a bounded set: read a whole list, and what else is said of its members",
+    DraftKind.INTERSECTION: "what meets two conditions: read two lists that overlap",
+    DraftKind.REFERENCE: "where references lead: follow them from document to document",
+    DraftKind.COMPUTATION: "a figure from several: find amounts of one unit in different documents or tables",
+}
+"""Reading that each kind of question needs, in words for a planner."""
 
 
 class DraftStep(Struct, frozen=True, omit_defaults=True):

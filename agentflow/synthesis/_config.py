@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from agentflow.questions import KIND_AIMS, KIND_TURNS
 from agentflow.runs import Prose, RoleModel, RunConfig
 from agentflow.settings import Section, load_settings
 from agentflow.synthesis._selection import find_strategy
@@ -254,6 +255,7 @@ class SynthesisConfig(RunConfig):
         """Settings of growing."""
         from agentflow.growth import GrowthSettings, Unforkable  # loads the sandbox
 
+        aims = tuple(tuple(KIND_AIMS[kind] for kind in turn) for turn in KIND_TURNS)
         return GrowthSettings(
             max_depth=self.max_depth,
             branching_factor=self.branching_factor,
@@ -263,6 +265,7 @@ class SynthesisConfig(RunConfig):
             on_unforkable=Unforkable(self.on_unforkable),
             recovery_share=self.recovery_share,
             tips=self.sampling_tips,
+            aims=aims if self.task_kind is None else (),
             seed_description=self.seed_description,
         )
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from agentflow.actors import together
 from agentflow.journal import Page
 from agentflow.questions import (
+    KIND_TURNS,
     CorpusSearch,
     Draft,
     GateRoles,
@@ -151,6 +152,7 @@ async def _write(
         documents=group,
         count=settings.drafts,
         keep=settings.keep,
+        kinds=KIND_TURNS[tree.seed.index % len(KIND_TURNS)],
         min_documents=settings.rules.min_documents,
         min_steps=settings.rules.min_steps,
         max_words=settings.rules.max_words,

@@ -65,6 +65,7 @@ def plan_messages(
         "system",
         seed_description=request.seed_description,
         tips=request.tips,
+        aims=bullets(request.aims),
         inputs=bullets(map(escape_marks, request.inputs)),
         tools=describe_tools(request.tools),
     )

@@ -119,6 +119,8 @@ class PlanRequest(Request[Plan], frozen=True, kw_only=True):
     """Description of the seeds of this run."""
     tips: str = ""
     """The user's guidance for exploration."""
+    aims: tuple[str, ...] = ()
+    """Kinds of questions that will be written about what is found; empty: none in particular."""
     tools: tuple[ToolCard, ...]
     """The available tools."""
     path: tuple[Step, ...] = ()

@@ -354,6 +354,11 @@ def test_settings_of_growth_and_questions_take_effect() -> None:
     assert (growth.action_similarity, growth.max_asks, growth.on_unforkable) == (0.5, 1, Unforkable.REFUSE)
     assert (growth.tips, growth.seed_description) == ("dig", "ports")
     assert config.examples == (Example("Who?", "Ada"),)
+    assert growth.aims_of(0) == ()  # tasks have no kinds of questions
+    questions = SynthesisConfig().growth
+    turns = [questions.aims_of(seed) for seed in range(5)]
+    assert turns[4] == turns[0]
+    assert len({aim for turn in turns for aim in turn}) == 12
 
 
 @pytest.mark.promise("synthesis:config:identity")

@@ -9,6 +9,7 @@ import pytest
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause
 from agentflow.journal import Page, Writing
 from agentflow.questions import (
+    KIND_TURNS,
     Basis,
     GateCheck,
     HiddenAnswer,
@@ -81,6 +82,7 @@ async def test_the_generator_gets_the_texts_of_the_settings() -> None:
     assert (request.seed, request.seed_description, request.tips) == (SEED.content, "ports", "ask why")
     assert request.examples == (Example("Who?", "Ada"),)
     assert (request.count, request.keep) == (5, 1)
+    assert request.kinds == KIND_TURNS[0]
     assert len(result.pairs) == 1
 
 

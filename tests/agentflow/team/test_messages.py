@@ -198,7 +198,7 @@ def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
         "generator_task_attempt": "v2",
         "generator_task_instruction": "v3",
         "generator_task_solutions": "v2",
-        "planner_actions": "v3",
+        "planner_actions": "v4",
         "planner_analysis": "v2",
         "planner_next_step": "v3",
         "planner_next_step_short": "v2",
