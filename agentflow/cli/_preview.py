@@ -17,7 +17,7 @@ from agentflow.cli._rollout import assign_tasks, rollout_view
 from agentflow.cli._synth import synth_view
 from agentflow.errors import ConfigurationError
 from agentflow.rollout import RESULTS, RolloutRun, load_rollout_config
-from agentflow.synthesis import PAIRS, TREES, load_synthesis_config
+from agentflow.synthesis import PAIRS, TREES, Report, load_synthesis_config
 from agentflow.synthesis.pipeline import SynthesisRun, seeds_for
 
 _OBSERVATION_CHARS = 160
@@ -39,12 +39,14 @@ def run_preview(given: argparse.Namespace) -> int:
 
 def _preview_synthesis(given: argparse.Namespace, folder: Path) -> int:
     config = load_synthesis_config(given.config, given.settings)
-    seeds = seeds_for(config)[: given.number]
+    every = seeds_for(config)
+    seeds = every[: given.number]
     config = config.model_copy(update={"journal": None, "control": False, "learner": None})
     run = SynthesisRun(config, folder)
 
     def fields() -> dict[str, object]:
-        return {"notes": run.notes, "trees": _records(folder / TREES), "pairs": _records(folder / PAIRS)}
+        shown = {"notes": run.notes, "trees": _records(folder / TREES), "pairs": _records(folder / PAIRS)}
+        return {**shown, "estimate": None if run.report is None else _estimate(run.report, len(every))}
 
     def show() -> None:
         pairs = _records(folder / PAIRS)
@@ -60,9 +62,35 @@ def _preview_synthesis(given: argparse.Namespace, folder: Path) -> int:
                     console.print(f"Q: {pair['question']}\nA: {pair['answer']}")
                 if not own:
                     console.print("no question was written")
+            if run.report is not None and run.report.seeds:
+                console.print(f"\n{_cost_line(run.report, len(every))}")
 
     view = synth_view(run)
     return watch_run(run, partial(run.run, seeds), view, as_json=given.json, fields=fields, show=show)
+
+
+def _estimate(report: Report, seeds: int) -> dict[str, float]:
+    """Return pairs, calls, tokens and cost of a run over all seeds, if they are like those of a report."""
+    factor = seeds / report.seeds if report.seeds else 0.0
+    used = report.usage.values()
+    return {
+        "seeds": seeds,
+        "pairs": round(factor * (report.pairs or report.tasks)),
+        "calls": round(factor * sum(usage.calls for usage in used)),
+        "tokens": round(factor * sum(usage.prompt_tokens + usage.completion_tokens for usage in used)),
+        "cost": round(factor * sum(report.cost.values()), 4),
+    }
+
+
+def _cost_line(report: Report, seeds: int) -> str:
+    """Return one line about the cost of a pair, and that of the whole run."""
+    whole = _estimate(report, seeds)
+    each = "no pair was kept"
+    if report.pairs or report.tasks:
+        each = f"{report.calls_per_pair:g} calls and {report.tokens_per_pair:,.0f} tokens per kept pair"
+        each += f" ({report.check_calls_per_pair:g} and {report.check_tokens_per_pair:,.0f} of them to write and check it)"
+    cost = f", cost {whole['cost']:,.2f}" if whole["cost"] else ""
+    return f"{each}; all {seeds} seeds: about {whole['pairs']:,} pairs, {whole['calls']:,} calls, {whole['tokens']:,} tokens{cost}"
 
 
 def _preview_rollout(given: argparse.Namespace, folder: Path) -> int:

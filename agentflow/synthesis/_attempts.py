@@ -18,8 +18,9 @@ from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import confidence_interval
 from agentflow.tasks import TaskVerifiers, VerifiableTask, rollout_task
 from agentflow.team import EffectGate, EpisodeSettings, Prepare, PutBlob, ReadBlob, fixed_names, solve_alone
+from agentflow.text import contains_phrase
 from agentflow.trajectory import ChatBuilder, ChatMessage, Episode, Task, Usage
-from agentflow.values import Value, answer_agrees
+from agentflow.values import Value, answer_agrees, show_value
 
 
 class Triage(StrEnum):
@@ -28,7 +29,7 @@ class Triage(StrEnum):
     NEVER_SOLVED = "never_solved"
     """No attempt was right: it may be broken."""
     ALWAYS_SOLVED = "always_solved"
-    """All attempts were right, also one level up."""
+    """All attempts were right."""
     OUTSIDE = "outside"
     """The share of right attempts is outside the window."""
 
@@ -43,7 +44,9 @@ class Attempt(Struct, frozen=True, kw_only=True):
     answer: str
     """Answer; empty if there is none."""
     turns: int
-    """Number of tool calls."""
+    """Number of tool calls: the cost of solving it."""
+    hit: int = 0
+    """Number of the call whose result first shows the answer, from 1; 0: none does."""
     messages: tuple[ChatMessage, ...] = ()
     """The conversation of a right attempt, as chat messages."""
 
@@ -60,12 +63,15 @@ class Difficulty(Struct, frozen=True, kw_only=True):
     interval: tuple[float, float]
     """Wilson interval of the share, at 95 %."""
     turns: float
-    """Average number of tool calls of the right attempts; 0 without any."""
+    """Average number of tool calls of the right attempts, the cost of solving it; 0 without any."""
+    hit: float = 0.0
+    """Average number of the call whose result first shows the answer, in right attempts; 0: none does."""
 
     @classmethod
     def of(cls, attempts: Sequence[Attempt]) -> "Difficulty":
         """Return the difficulty that attempts show."""
         right = [attempt for attempt in attempts if attempt.correct]
+        hits = [attempt.hit for attempt in right if attempt.hit]
         interval = confidence_interval([float(attempt.correct) for attempt in attempts])
         return cls(
             attempts=len(attempts),
@@ -73,6 +79,7 @@ class Difficulty(Struct, frozen=True, kw_only=True):
             rate=round(len(right) / len(attempts), 4),
             interval=(round(interval.low, 4), round(interval.high, 4)),
             turns=round(sum(attempt.turns for attempt in right) / len(right), 2) if right else 0.0,
+            hit=round(sum(hits) / len(hits), 2) if hits else 0.0,
         )
 
     def triage(self, window: tuple[float, float]) -> Triage | None:
@@ -111,7 +118,7 @@ async def attempt_question(
     def is_right(episode: Episode) -> bool:
         return answer_agrees(answer, episode.answer, question=question)
 
-    return await _attempt_all(partial(agent.attempt, question), is_right, page, count)
+    return await _attempt_all(partial(agent.attempt, question), is_right, page, count, show_value(answer))
 
 
 async def attempt_task(
@@ -130,6 +137,7 @@ async def _attempt_all(
     is_right: Callable[[Episode], bool],
     page: Page,
     count: int,
+    answer: str = "",
 ) -> tuple[tuple[Attempt, ...], Usage]:
     """Make attempts. One that an outage of the model, the tools or the verifier ended says nothing and is left out."""
 
@@ -147,6 +155,7 @@ async def _attempt_all(
             correct=correct,
             answer=episode.answer,
             turns=len(episode.turns),
+            hit=_hit(episode, answer),
             messages=chat_of(episode) if correct else (),
         )
         return made, usage
@@ -154,6 +163,12 @@ async def _attempt_all(
     made = await together(partial(one, number) for number in range(count))
     attempts = tuple(attempt for attempt, _ in made if attempt is not None)
     return attempts, sum((usage for _, usage in made), Usage())
+
+
+def _hit(episode: Episode, answer: str) -> int:
+    """Return the number of the call whose result first shows an answer; 0: none does."""
+    shown = (turn.number for turn in episode.turns if answer and contains_phrase(turn.result, answer))
+    return next(shown, 0)
 
 
 def _says_nothing(episode: Episode) -> bool:

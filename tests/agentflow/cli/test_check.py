@@ -96,6 +96,7 @@ def test_a_new_folder_can_be_checked_previewed_and_run(capsys: pytest.CaptureFix
     assert "Starting point: Explore the Grey Petrel" in shown
     assert "  rag_search {" in shown
     assert "\nQ: " in shown
+    assert "tokens per kept pair" in shown
     assert sorted(Path.cwd().rglob("*")) == before
     assert main(["synth", "new/config.yaml", "max_depth=2", "number_of_seed=1"]) == 0
 

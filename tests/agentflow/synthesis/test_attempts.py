@@ -48,7 +48,7 @@ class Solver:
             number=1,
             step=NextStep(justification="look", context="", sub_goal="", tool_name="rag_search"),
             action=Action("rag_search", {"query": "Brenn"}),
-            result="Brenn is a port.",
+            result=f"Brenn is a port. {self._answers.get(question, '')}",
         )
         answer = self._answers.get(question, "") if right else "somewhere else"
         return Episode(
@@ -87,6 +87,7 @@ async def test_a_question_that_some_attempts_solve_is_kept_with_its_pass_rate() 
         low, high = pair.difficulty.interval
         assert 0.1 < low < 0.5 < high < 0.9
         assert pair.difficulty.turns == 1
+        assert pair.difficulty.hit == 1
     assert result.usage["agent"].calls == 4 * (len(result.pairs) + len(result.triaged))
     [chat, *_] = [one for own in result.attempts for one in own.attempts if one.correct]
     assert [message["role"] for message in chat.messages] == ["user", "assistant", "tool", "assistant"]
@@ -162,6 +163,6 @@ async def test_the_chat_of_an_attempt_names_the_files_of_its_images() -> None:
     chat = chat_of(replace(episode, turns=turns))
     part = {"type": "image", "path": "images/c4a7.png"}
     assert [message["content"] for message in chat if message["role"] == "tool"] == [
-        [{"type": "text", "text": "Brenn is a port."}, part],
+        [{"type": "text", "text": "Brenn is a port. here"}, part],
         [part],
     ]
