@@ -224,10 +224,13 @@ def _insert(rows: int) -> str:
 
 
 def _make_private(file: str, *_connection: object) -> None:
-    """Create the file for this user alone; SQLite gives the files beside it the same rights."""
+    """Create the file for this user alone; SQLite gives the files beside it the same rights.
+
+    An existing file is not opened: to close it would end the locks of this process on it, and another program could remove the log.
+    """
     # What prevents it is SQLite's to report.
     with suppress(OSError):
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _prepare(connection: DBAPIConnection, _record: object) -> None:

@@ -1,6 +1,7 @@
 """Behaviour specific to SQLite."""
 
 import sqlite3
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from sqlalchemy import URL, Connection
 
@@ -42,6 +44,32 @@ async def test_only_a_durable_transaction_waits_for_the_disk(tmp_path: Path) -> 
     assert await database.insert([EntryRow(1, 0, "key", 1, b"no such seed", 0)]) == 0
     assert await backend._writer.do(level) == NORMAL  # pyright: ignore[reportPrivateUsage]
     await database.close()
+
+
+@pytest.mark.promise("journal:other-programs")
+async def test_a_program_that_opens_a_journal_in_use_does_not_remove_its_log(tmp_path: Path) -> None:
+    file = tmp_path / "journal.db"
+    # It writes as the last user of a database does when it closes it: what the log holds goes into the file, and the log away.
+    program = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('PRAGMA user_version'); c.close()"
+    )
+
+    def read() -> int:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as other:
+            return int(other.execute("SELECT count(*) FROM agentflow_entries").fetchone()[0])
+
+    async with open_journal(f"sqlite:///{file}") as journal:
+        run = await journal.open_run("run", {})
+        await run.add_seeds([NewSeed("one", {})], origin="a")
+        [seed] = await run.claim("me", 1)
+        page = await run.open_page(seed)
+        await page.record("first", 1)
+        # A query while a write is in progress opens a second connection.
+        await run.counts()
+        await anyio.run_process([sys.executable, "-c", program, str(file)])
+        assert file.with_name("journal.db-wal").exists()
+        await page.record("second", 2)
+        assert await anyio.to_thread.run_sync(read) >= 2
 
 
 @contextmanager
