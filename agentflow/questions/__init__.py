@@ -36,6 +36,7 @@ from agentflow.questions._gate import (
     QuestionReader,
     QuestionWriter,
     RecordedCalls,
+    RepeatedCalls,
 )
 from agentflow.questions._image_requests import ImageFact, ImageFacts, ImageFactsRequest
 from agentflow.questions._requests import (
@@ -105,6 +106,7 @@ __all__ = [
     "RepairRequest",
     "RepairedDraft",
     "RepairedDrafts",
+    "RepeatedCalls",
     "Rival",
     "RuleSettings",
     "ShownDocument",

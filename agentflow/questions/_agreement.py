@@ -1,6 +1,7 @@
 """Agreement of answers under types, units, precision and aliases."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -31,6 +32,13 @@ _NAME: Final = re.compile(
 _BARE_NAME: Final = re.compile(r"(?:[Tt]he )?[A-Z\d][^\s,;:.!?]*(?: [^\s,;:!?]+){0,5}\.?")
 """An answer that consists of a name."""
 _TITLES: Final = frozenset({"the", "mr", "mrs", "ms", "dr", "prof", "sir", "st"})
+
+
+_ASKED_UNIT: Final = re.compile(
+    r"\bhow many (?:full |whole |more )?(days|weeks|months|years)\b", re.IGNORECASE
+)
+_WORD: Final = re.compile(r"[^\W_]+(?:[._-][^\W_]+)*")
+_BETWEEN_PARTS: Final = re.compile(r"[,;]\s|\band\b|\n", re.IGNORECASE)
 
 
 class KnownNames:
@@ -88,9 +96,11 @@ def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
     See docs/questions.md.
     """
     said = said.strip()
-    if not said:
+    if not said or _swapped(draft, said):
         return False
-    answer = f"{draft.answer} {draft.unit}" if draft.answer.strip().isdecimal() else draft.answer
+    asked = _ASKED_UNIT.search(draft.question)
+    unit = draft.unit or ("" if asked is None else asked[1])
+    answer = f"{draft.answer} {unit}" if draft.answer.strip().isdecimal() else draft.answer
     expected, other = _duration(answer), _duration(said)
     if expected and other:
         return expected == other
@@ -99,13 +109,17 @@ def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
         case EntityValue(name):
             if _BARE_NAME.fullmatch(said):
                 return names.same(name, said)
-            return answer_agrees(value, said, question=draft.question)
+            return answer_agrees(value, said, question=draft.question) or _same_parts(draft, said)
         case TextValue():
-            same_numbers = _numbers(draft.answer, draft.question) == _numbers(said, draft.question)
-            return same_numbers and (texts_agree(draft.answer, said) or names.same(draft.answer, said))
+            same_numbers = {*_numbers(draft.answer, draft.question)} == {*_numbers(said, draft.question)}
+            return (
+                same_numbers and (texts_agree(draft.answer, said) or names.same(draft.answer, said))
+            ) or _same_parts(draft, said)
         case ListValue(items, ordered):
-            return answer_agrees(value, said, question=draft.question) or _same_items(
-                items, said, names, ordered=ordered
+            return (
+                answer_agrees(value, said, question=draft.question)
+                or _same_items(items, said, names, ordered=ordered)
+                or _same_parts(draft, said)
             )
         case _:
             return answer_agrees(value, said, question=draft.question)
@@ -123,10 +137,45 @@ def _same_items(items: Iterable[object], said: str, names: KnownNames, *, ordere
     return all(any(names.same(one, other) for other in theirs) for one in mine)
 
 
-def _numbers(text: str, question: str) -> frozenset[str]:
+def _swapped(draft: Draft, said: str) -> bool:
+    """Return whether an answer gives the numbers of another one in another order, to other things."""
+    mine, theirs = _numbers(draft.answer, draft.question), _numbers(said, draft.question)
+    same_parts = Counter(_parts(draft.answer)) == Counter(_parts(said))
+    return mine != theirs and Counter(mine) == Counter(theirs) and not same_parts
+
+
+def _same_parts(draft: Draft, said: str) -> bool:
+    """Return whether answers have the same parts, of which one may repeat words of the question: `15.4` and `row policies: 15.4`.
+
+    Parts that repeat words stand in the same order.
+    """
+    mine, theirs = _parts(draft.answer), _parts(said)
+    if not mine or len(mine) != len(theirs):
+        return False
+    asked = frozenset(_WORD.findall(draft.question.lower()))
+
+    def same(one: frozenset[str], other: frozenset[str]) -> bool:
+        more = one ^ other
+        return one == other or (
+            (one < other or other < one) and more <= asked and not any(map(_NUMBER.search, more))
+        )
+
+    return all(map(same, mine, theirs)) or Counter(mine) == Counter(theirs)
+
+
+def _parts(text: str) -> list[frozenset[str]]:
+    """Return the words of each item of a list."""
+    items = (
+        frozenset(word for word in _WORD.findall(item.lower()) if _tells(word))
+        for item in _BETWEEN_PARTS.split(text)
+    )
+    return [item for item in items if item]
+
+
+def _numbers(text: str, question: str) -> list[str]:
     """Return the numbers of a text, without those of the question and those that number its items."""
     numbers = (found.replace(",", "").rstrip(".") for found in _NUMBER.findall(_ITEM_NUMBER.sub(" ", text)))
-    return frozenset(number for number in numbers if number not in question)
+    return [number for number in numbers if number not in question]
 
 
 def _duration(text: str) -> tuple[tuple[str, str], ...]:

@@ -26,7 +26,10 @@ from agentflow.values import (
     show_value,
 )
 
-FUNCTIONS: Final = "days(a, b) months(a, b) years(a, b) sum(...) count(...) min(...) max(...) earliest(...) latest(...) order(...) argmin(name, value, ...) argmax(name, value, ...)"
+FUNCTIONS: Final = (
+    "days(s1, s2) months(s1, s2) years(s1, s2) sum(s1, ...) count(s1, ...) min(s1, ...) max(s1, ...) earliest(s1, ...) latest(s1, ...) "
+    "order('name', s1, 'name', s2, ...) argmin(the same) argmax(the same) s1 - s2, s1 / s2, s1 < s2, where s1 is the value of step 1"
+)
 """Functions of an expression, for prompts."""
 MAX_LENGTH: Final = 200
 _INEXACT: Final = re.compile(
@@ -38,6 +41,7 @@ _INEXACT: Final = re.compile(
 _INEXACT_AFTER: Final = re.compile(r"^\s*(?:\+|or (?:more|less|so)\b|plus\b)", re.IGNORECASE)
 _BEFORE: Final = 24
 """Characters before a value in which a word bounds it."""
+_ISO_DATE: Final = re.compile(r"(?<![\w'\"-])\d{4}-\d{2}-\d{2}(?![\w'\"-])")
 _VERSION: Final = re.compile(r"(.*?)v?(\d+(?:\.\d+)+)")
 """A name that ends with a version."""
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]]] = {
@@ -46,6 +50,8 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decim
     ast.Mult: Decimal.__mul__,
     ast.Div: Decimal.__truediv__,
 }
+_LABELLED: Final = ("argmin", "argmax", "order")
+"""Functions whose arguments are labels and values by turns."""
 _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -73,34 +79,38 @@ def is_inexact(quote: str, value: str) -> bool:
     )
 
 
-def compute(steps: Sequence[DraftStep]) -> dict[int, Value]:
+def compute(steps: Sequence[DraftStep], *, full: bool = False) -> dict[int, Value]:
     """Return the values of all computed steps, by their numbers from 1.
 
     See docs/questions.md.
 
+    :param full: only full months and years are asked for; a rest of days is left out.
     :raises ComputationError: one line, if one can't be computed.
     """
     results: dict[int, Value] = {}
     for number, step in enumerate(steps, 1):
         if step.computes:
-            results[number] = _Evaluation(steps, results, number).value(step.computes)
+            results[number] = _Evaluation(steps, results, number, full=full).value(step.computes)
     return results
 
 
 class _Evaluation:
     """Evaluates the expression of one step."""
 
-    def __init__(self, steps: Sequence[DraftStep], results: Mapping[int, Value], number: int) -> None:
+    def __init__(
+        self, steps: Sequence[DraftStep], results: Mapping[int, Value], number: int, *, full: bool
+    ) -> None:
         self._steps = steps
         self._results = results
         self._number = number
+        self._full = full
 
     def value(self, expression: str) -> Value:
         """Return the value of an expression."""
         if len(expression) > MAX_LENGTH:
             raise ComputationError(f"the expression is longer than {MAX_LENGTH} characters")
         try:
-            tree = ast.parse(expression.strip(), mode="eval").body
+            tree = ast.parse(_ISO_DATE.sub(r"'\g<0>'", expression.strip()), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise ComputationError(f"{expression!r} is no expression") from None
         try:
@@ -115,7 +125,7 @@ class _Evaluation:
             case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
                 return NumberValue(Decimal(str(number)))
             case ast.Constant(value=str() as text):
-                return _stated(text)
+                return self._literal(text)
             case ast.Name(id=name):
                 return self._step(name)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -128,12 +138,22 @@ class _Evaluation:
                     _COMPARISONS[type(sign)](_key(self._evaluate(left)), _key(self._evaluate(right)))
                 )
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-                return self._call(name, [self._evaluate(each) for each in arguments])
+                value_of = self._labelled if name in _LABELLED else self._evaluate
+                values = [value_of(each) for each in arguments]
+                if name == "order" and arguments and all(map(_is_label, arguments[::2])):
+                    return _ordered(values)
+                return self._call(name, values)
             case _:
                 raise ComputationError(f"{ast.unparse(node)} is not allowed; use {FUNCTIONS}")
 
+    def _labelled(self, node: ast.expr) -> Value:
+        """Return the value of an argument that may be a label."""
+        return (
+            EntityValue(node.id) if isinstance(node, ast.Name) and _is_label(node) else self._evaluate(node)
+        )
+
     def _step(self, name: str) -> Value:
-        number = int(name[1:]) if re.fullmatch(r"s\d{1,3}", name) else 0
+        number = int(name[1:]) if re.fullmatch(r"s\d{1,3}", name) else self._named(name)
         if not 0 < number < self._number:
             raise ComputationError(f"{name} is not an earlier step")
         if number in self._results:
@@ -146,6 +166,19 @@ class _Evaluation:
                 f"step {number} computes with {step.value}, which its quote bounds or rounds"
             )
         return _stated(step.value)
+
+    def _named(self, name: str) -> int:
+        """Return the number of the earlier step whose value is a name; 0: none."""
+        earlier = enumerate(self._steps[: self._number - 1], 1)
+        return next((number for number, step in earlier if step.value == name), 0)
+
+    def _literal(self, text: str) -> Value:
+        """Return the value of a text: a label, or a date that an earlier step has given."""
+        value = _stated(text)
+        known = [_stated(step.value) for step in self._steps[: self._number - 1] if step.value]
+        if isinstance(value, DateValue) and value not in known:
+            raise ComputationError(f"{text} is the value of no earlier step")
+        return value
 
     def _number_of(self, node: ast.expr) -> NumberValue:
         value = self._evaluate(node)
@@ -171,7 +204,7 @@ class _Evaluation:
             raise ComputationError(f"{name}() has no arguments")
         match name:
             case "days" | "months" | "years" if len(values) == 2:
-                return _duration(name, _date(values[0]), _date(values[1]))
+                return _duration(name, _date(values[0]), _date(values[1]), full=self._full)
             case "count":
                 return NumberValue(Decimal(len({show_value(value) for value in values})))
             case "sum":
@@ -189,6 +222,23 @@ class _Evaluation:
                 raise ComputationError(f"{name} with {len(values)} arguments is unknown; use {FUNCTIONS}")
 
 
+def _is_label(node: ast.expr) -> bool:
+    """Return whether an argument names something, and is no step."""
+    if isinstance(node, ast.Name):
+        return not re.fullmatch(r"s\d{1,3}", node.id)
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and isinstance(_stated(node.value), EntityValue)
+    )
+
+
+def _ordered(values: Sequence[Value]) -> ListValue:
+    """Return labels in the order of their values, which follow them by turns."""
+    pairs = sorted(zip(values[::2], values[1::2], strict=True), key=lambda pair: _key(pair[1]))
+    return ListValue(tuple(_scalar(label) for label, _ in pairs), ordered=True)
+
+
 def _stated(text: str) -> Value:
     """Return the number, date or name that a text is."""
     values = (parse_value(text, kind) for kind in (ValueKind.NUMBER, ValueKind.DATE))
@@ -203,9 +253,10 @@ def _arg(name: str, values: Sequence[Value]) -> Value:
     return best[0]
 
 
-def _duration(unit: str, begin: DateValue, end: DateValue) -> NumberValue:
+def _duration(unit: str, begin: DateValue, end: DateValue, *, full: bool) -> NumberValue:
     """Return the time between two dates in whole units; both must be stated as finely as the unit, and leave no rest.
 
+    :param full: leave a rest out, if both are stated to the day.
     :raises ComputationError: if they do not.
     """
     if _key(begin) > _key(end):
@@ -219,6 +270,9 @@ def _duration(unit: str, begin: DateValue, end: DateValue) -> NumberValue:
         first, last = date(begin.year, begin.month, begin.day), date(end.year, end.month, end.day)
         return NumberValue(Decimal((last - first).days), "days")
     months = 12 * (end.year - begin.year) + end.month - begin.month
+    if full and begin.day and end.day:
+        months -= end.day < begin.day
+        return NumberValue(Decimal(months if unit == "months" else months // 12), unit)
     if (begin.day and end.day and begin.day != end.day) or bool(begin.day) != bool(end.day):
         raise ComputationError(f"a rest of days is left between the dates; ask for days, or for whole {unit}")
     if unit == "months":

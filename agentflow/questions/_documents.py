@@ -19,6 +19,10 @@ PASSAGE_CHARS: Final = 900
 """Length from which a passage takes no further paragraph."""
 _MAX_ENTRY: Final = 4_000
 """Length of the longest paragraph that is not cut."""
+_MARKED: Final = (".md", ".markdown", ".htm", ".html", ".xhtml")
+"""Ends of the names of documents whose headings are marked, so that no other line is one."""
+_MIN_EXTRACT: Final = 1_000
+"""Characters of an extract that are worth their room."""
 _COPY: Final = 0.8
 """Share of a document's shingles in another one from which it is a copy."""
 _TRANSLATION: Final = 0.6
@@ -261,7 +265,9 @@ def _shown(found: _CollectedDocument) -> ShownDocument:
     stretches = _stretches(found.windows)
     ends = [(stretch[0].offset, stretch[-1].offset + len(stretch[-1].text)) for stretch in stretches]
     complete = len(ends) == 1 and ends[0][0] <= _GAP and 0 < found.length <= ends[0][1] + _GAP
-    passages = tuple(passage for stretch in stretches for passage in _split(stretch))
+    lines = (line for window in found.windows for line in window.text.splitlines())
+    marked = found.id.lower().endswith(_MARKED) or any(map(_MARKDOWN.match, lines))
+    passages = tuple(passage for stretch in stretches for passage in _split(stretch, marked=marked))
     passages += tuple(
         Passage(number=0, document=0, heading="", text="", image=blob, node=node)
         for blob, node in found.images.values()
@@ -313,7 +319,7 @@ class _Block(NamedTuple):
     bullet: bool
 
 
-def _split(stretch: Sequence[_Window]) -> Iterator[Passage]:
+def _split(stretch: Sequence[_Window], *, marked: bool) -> Iterator[Passage]:
     """Yield the passages of a run of windows."""
     text = "".join(window.text for window in stretch)
     pieces, position = list[VerbatimPart](), 0
@@ -340,7 +346,7 @@ def _split(stretch: Sequence[_Window]) -> Iterator[Passage]:
             pieces=own,
         )
 
-    for block in _blocks(text):
+    for block in _blocks(text, marked=marked):
         said = text[block.start : block.end]
         size = run[-1].end - run[0].start if run else 0
         if run and (block.level or size + len(said) > PASSAGE_CHARS) and not _introduces(text, run, block):
@@ -354,19 +360,21 @@ def _split(stretch: Sequence[_Window]) -> Iterator[Passage]:
         if not block.bullet:
             introduction = " ".join(said.split())[-200:] if said.rstrip().endswith(":") else ""
         run.append(block)
-    if run:
+    if run and any(map(str.isalnum, text[run[0].start : run[-1].end])):
         yield passage()
 
 
 def _introduces(text: str, run: Sequence[_Block], block: _Block) -> bool:
-    """Return whether a run consists of the line that introduces a list, and this is its first entry."""
+    """Return whether a run is a bullet without text, or the line that introduces a list whose first entry follows."""
+    if not any(map(str.isalnum, text[run[0].start : run[-1].end])):
+        return not block.level
     return block.bullet and len(run) == 1 and text[run[0].start : run[0].end].rstrip().endswith(":")
 
 
-def _blocks(text: str) -> Iterator[_Block]:
+def _blocks(text: str, *, marked: bool) -> Iterator[_Block]:
     """Yield the paragraphs of a text; an entry of a list is one of its own."""
     for start, end in _between(_BLANK, text, 0, len(text)):
-        yield from _entries(text, start, end)
+        yield from _entries(text, start, end, marked=marked)
 
 
 def _between(pattern: re.Pattern[str], text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -380,7 +388,7 @@ def _between(pattern: re.Pattern[str], text: str, start: int, end: int) -> Itera
         begin = end if match is None else match.end()
 
 
-def _entries(text: str, start: int, end: int) -> Iterator[_Block]:
+def _entries(text: str, start: int, end: int, *, marked: bool) -> Iterator[_Block]:
     """Yield the headings, bullets and other parts of a paragraph."""
     lines: list[tuple[int, int]] = []
     place = start
@@ -391,7 +399,9 @@ def _entries(text: str, start: int, end: int) -> Iterator[_Block]:
     for index, (first, last) in enumerate(lines):
         line = text[first:last]
         level = _level(
-            line, text[slice(*lines[index + 1])] if index + 1 < len(lines) else "", alone=len(lines) == 1
+            line,
+            text[slice(*lines[index + 1])] if index + 1 < len(lines) else "",
+            alone=len(lines) == 1 and not marked,
         )
         bullet = bool(_BULLET.match(line))
         if not (level or bullet):
@@ -502,7 +512,7 @@ def divided(
 ) -> tuple[tuple[ShownDocument, ...], ...]:
     """Return groups of documents that are about the same things, none larger than a prompt may be; numbers start in each anew.
 
-    A document that does not fit as a whole is an extract of the passages that have most in common with the group. Within a
+    A document larger than half of a prompt is an extract of the passages that have most in common with the group. Within a
     group, those with most in common stand last: they are the ones that checks leave out, and prompts share what comes before.
 
     See docs/questions.md.
@@ -518,7 +528,7 @@ def divided(
         for term, count in spread.items()
         if 1 < count <= max(2, len(documents) // 2)
     }
-    left = list(documents)
+    left = [document for document in documents if document.passages]
     groups: list[tuple[ShownDocument, ...]] = []
     while left:
         group = _group(left, terms, weights, characters, most)
@@ -550,9 +560,13 @@ def _group(
     group: list[ShownDocument] = []
     known: frozenset[str] = everything[first.id]
     left, room, following = list(documents), characters, first
+    # A larger one would leave no room for others.
+    largest = characters // 2 if len(documents) > 1 else characters
     while left and len(group) < most:
         left.remove(following)
-        fitting = following if following.size <= room else _extract(following, known, weights, room)
+        fitting = following if following.size <= min(room, largest) else None
+        if following.size > largest and room >= min(_MIN_EXTRACT, characters):
+            fitting = _extract(following, known, weights, min(room, largest))
         if fitting is not None:
             group.append(fitting)
             room -= fitting.size

@@ -148,6 +148,8 @@ class GateCheck(StrEnum):
     """Readers of all documents give the answer, with its unit and precision."""
     NATURALNESS = "naturalness"
     """Somebody would ask it."""
+    REPEATED = "repeated"
+    """Calls whose results it rests on give them again."""
     UNIQUE = "unique"
     """Nothing in the corpus gives another answer."""
 

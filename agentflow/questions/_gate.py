@@ -45,6 +45,10 @@ MIN_NATURALNESS = 3
 """Naturalness below which a question falls."""
 MAX_CANDIDATES = 6
 """Maximum number of answers that are tried as other answers."""
+_DESCRIBE = (
+    "Its names and figures lead a search straight to the documents: describe them by what they are or did, so that an expert "
+    "still finds exactly one answer, which stays the same."
+)
 
 
 class QuestionWriter(Protocol):
@@ -105,6 +109,14 @@ class CorpusSearch(Protocol):
         ...
 
 
+class RepeatedCalls(Protocol):
+    """Makes calls of a tree again."""
+
+    async def fault(self, node: str) -> str:
+        """Return why the call of a node does not give its result again; empty if it does."""
+        ...
+
+
 class GateSettings(Struct, frozen=True, kw_only=True):
     """Settings of the gate."""
 
@@ -122,6 +134,8 @@ class GateSettings(Struct, frozen=True, kw_only=True):
     """Times that readers answer from all documents; 0 skips all checks by readers."""
     repairs: bool = True
     """Have a fallen draft written anew once."""
+    fuzz: bool = False
+    """Have the names and figures of accepted questions described instead of quoted, where all checks still pass."""
     batch: int = 12
     """Maximum number of questions in one call."""
 
@@ -134,7 +148,7 @@ class JudgedDraft(Struct, frozen=True, kw_only=True):
     number: int
     """Number of the proposal, from 1."""
     attempt: int = 1
-    """1: as it was proposed; 2: repaired."""
+    """1: as it was proposed; 2: repaired; 3: described instead of quoted."""
     findings: tuple[DraftFault, ...] = ()
     """Faults; none: it passed."""
     votes: tuple[GateVote, ...] = ()
@@ -167,19 +181,24 @@ class QuestionGate:
         settings: GateSettings,
         *,
         search: CorpusSearch | None = None,
-        group: int = 1,
+        repeated: RepeatedCalls | None = None,
+        group: str = "1",
     ) -> None:
         """Describe it.
 
         :param search: finds documents with other answers; without it, only the group is read.
-        :param group: number of the group in its tree, for the keys of the calls.
+        :param repeated: makes calls again whose results a question needs; without it, they are trusted.
+        :param group: name of the group in its tree, for the keys of the calls.
         """
         self._documents = tuple(documents)
         self._roles = roles
         self._calls = calls
         self._settings = settings
         self._search = search
+        self._repeated = repeated
         self._group = group
+        self.too_long = False
+        """The documents do not fit into the context of the model that writes."""
         self._names = KnownNames(document.text for document in documents)
 
     async def write(self, request: ProposalRequest) -> list[JudgedDraft]:
@@ -188,9 +207,9 @@ class QuestionGate:
         judged = await self.judge(
             [JudgedDraft(draft=draft, number=number) for number, draft in enumerate(drafts, 1)]
         )
-        if not self._settings.repairs:
-            return judged
-        return [*judged, *await self._repair(judged)]
+        if self._settings.repairs:
+            judged = [*judged, *await self._repair(judged)]
+        return await self._described(judged) if self._settings.fuzz else judged
 
     async def judge(self, drafts: Sequence[JudgedDraft]) -> list[JudgedDraft]:
         """Check drafts; the cheapest checks come first, and a fallen draft is checked no further."""
@@ -200,6 +219,7 @@ class QuestionGate:
         judged = await self._each(judged, self._see)
         judged = await self._each(judged, self._without_others)
         judged = await self._read(judged)
+        judged = await self._again(judged)
         return await self._each(judged, self._over_the_corpus)
 
     async def _each(
@@ -210,13 +230,19 @@ class QuestionGate:
         return [next(done) if each.passed else each for each in judged]
 
     async def _propose(self, request: ProposalRequest) -> list[Draft]:
-        """Return proposed drafts. An answer that was cut at its limit is asked for again in two halves."""
+        """Return proposed drafts. An answer that was cut at its limit is asked for again in two halves.
+
+        A prompt that is too long is answered by nothing at all.
+        """
         reply = await self._ask(
             "propose", Reply[QuestionProposal], "generator", partial(self._roles.propose_questions, request)
         )
         if reply.value is not None:
             return list(reply.value.drafts)
-        if reply.failure is None or reply.failure.kind != ModelFailureKind.TOO_LONG or request.count < 2:
+        if reply.failure is None or reply.failure.kind != ModelFailureKind.TOO_LONG:
+            return []
+        self.too_long = not (reply.usage and reply.usage.completion_tokens)
+        if self.too_long or request.count < 2:
             return []
         drafts: list[Draft] = []
         for half in (1, 2):
@@ -295,7 +321,7 @@ class QuestionGate:
         )
 
     async def _read_without(self, judged: JudgedDraft, hidden: Sequence[int], name: str) -> JudgedDraft:
-        """Require that the answer is not found, inferred or guessed without some documents."""
+        """Require that the answer is not found in one document or guessed without some documents."""
         draft = judged.draft
         if not hidden:
             return replace(judged, votes=())
@@ -315,7 +341,11 @@ class QuestionGate:
         answer = reply.value
         found = agrees(draft, answer.answer, self._names)
         votes = (GateVote(GateCheck.ONE_DOCUMENT, 1, int(not found), (answer.answer,)),)
-        if not found:
+        # What a reader knows by heart says nothing about the documents; others may tell the same together.
+        several = answer.basis in (Basis.STATED, Basis.INFERRED) and len({*answer.documents}) >= max(
+            2, self._settings.rules.min_documents
+        )
+        if not found or several or answer.basis is Basis.REMEMBERED:
             return replace(judged, votes=votes)
         used = ", ".join(map(str, answer.documents)) or "no document"
         how = "guesses" if answer.basis is Basis.GUESSED else f"{answer.basis} from {used}"
@@ -464,6 +494,30 @@ class QuestionGate:
             faults = (DraftFault(GateCheck.ONE_DOCUMENT, reason),)
         return replace(draft, documents=tuple(numbers)), faults
 
+    async def _again(self, judged: Sequence[JudgedDraft]) -> list[JudgedDraft]:
+        """Make the calls again whose results drafts need."""
+        repeated = self._repeated
+        if repeated is None:
+            return list(judged)
+        results = {document.number: document.nodes for document in self._documents if document.computed}
+        wanted = dict.fromkeys(
+            node
+            for each in judged
+            if each.passed
+            for number in each.draft.documents
+            for node in results.get(number, ())
+        )
+        found = await together(partial(repeated.fault, node) for node in wanted)
+        faults = {node: fault for node, fault in zip(wanted, found, strict=True) if fault}
+
+        def checked(judged: JudgedDraft) -> JudgedDraft:
+            nodes = (node for number in judged.draft.documents for node in results.get(number, ()))
+            fault = next((faults[node] for node in nodes if node in faults), "")
+            findings = (DraftFault(GateCheck.REPEATED, fault, repairable=False),) if fault else ()
+            return replace(judged, findings=findings)
+
+        return [checked(each) if each.passed else each for each in judged]
+
     async def _over_the_corpus(self, judged: JudgedDraft) -> JudgedDraft:
         """Look for other answers in the whole corpus; at the same time, hide the document that states the answer."""
         checks = [
@@ -476,7 +530,8 @@ class QuestionGate:
         done = await together(checks)
         findings = tuple(finding for each in done for finding in each.findings)
         votes = (*judged.votes, *(vote for each in done for vote in each.votes))
-        necessary = 0 if findings else 2 if len(judged.draft.documents) > 1 else 1
+        failed = [vote.agreed for vote in votes if vote.check is GateCheck.ONE_DOCUMENT]
+        necessary = 0 if findings else min(len(judged.draft.documents), 1 + (bool(failed) and all(failed)))
         return replace(judged, findings=findings, votes=votes, necessary=necessary)
 
     async def _look_for_others(self, judged: JudgedDraft) -> JudgedDraft:
@@ -523,37 +578,52 @@ class QuestionGate:
         fallen = [
             each for each in judged if not each.passed and all(fault.repairable for fault in each.findings)
         ]
-        if not fallen:
+        passed = [each for each in judged if each.passed]
+        again = await self._rewritten(
+            "repair", fallen, [tuple(fault.reason for fault in each.findings) for each in fallen], attempt=2
+        )
+        return self._without_duplicates([*passed, *again])[len(passed) :]
+
+    async def _described(self, judged: Sequence[JudgedDraft]) -> list[JudgedDraft]:
+        """Have accepted questions describe what they name; one whose description fails a check stays as it was."""
+        passed = [each for each in judged if each.passed]
+        again = await self._rewritten("fuzz", passed, [(_DESCRIBE,)] * len(passed), attempt=3)
+        described = {each.number: each for each in again if each.passed}
+        return [described.get(each.number, each) if each.passed else each for each in judged]
+
+    async def _rewritten(
+        self, key: str, drafts: Sequence[JudgedDraft], reasons: Sequence[tuple[str, ...]], *, attempt: int
+    ) -> list[JudgedDraft]:
+        """Have drafts written anew, each for some reasons, and check them."""
+        if not drafts:
             return []
         rules = self._settings.rules
         request = RepairRequest(
             documents=self._documents,
             fallen=tuple(
-                FallenDraft(number, each.draft, tuple(fault.reason for fault in each.findings))
-                for number, each in enumerate(fallen, 1)
+                FallenDraft(number, each.draft, reason)
+                for number, (each, reason) in enumerate(zip(drafts, reasons, strict=True), 1)
             ),
             max_words=rules.max_words,
             min_steps=rules.min_steps,
         )
         reply = await self._ask(
-            "repair", Reply[RepairedDrafts], "generator", partial(self._roles.repair_questions, request)
+            key, Reply[RepairedDrafts], "generator", partial(self._roles.repair_questions, request)
         )
-        if reply.value is None:
-            return []
-        passed = [each for each in judged if each.passed]
-        repaired = [
-            JudgedDraft(draft=each.draft, number=fallen[each.number - 1].number, attempt=2)
-            for each in reply.value.drafts
-            if 0 < each.number <= len(fallen)
-        ]
-        again = await self.judge(_once_each(repaired))
-        return self._without_duplicates([*passed, *again])[len(passed) :]
+        rewritten = {
+            drafts[each.number - 1].number: each.draft
+            for each in (reply.value.drafts if reply.value is not None else ())
+            if 0 < each.number <= len(drafts)
+        }
+        return await self.judge(
+            [JudgedDraft(draft=draft, number=number, attempt=attempt) for number, draft in rewritten.items()]
+        )
 
     async def _ask(
         self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
     ) -> Reply[T]:
         name, _, rest = key.partition("/")
-        path = f"{self._group}/{rest}" if rest else str(self._group)
+        path = f"{self._group}/{rest}" if rest else self._group
         return await self._calls.reply(f"{name}/{path}", kind, role, call)
 
 
@@ -570,10 +640,6 @@ def _answering(draft: Draft) -> tuple[int, ...]:
 
 def _unanswered(check: GateCheck) -> DraftFault:
     return DraftFault(check, "no reader answered", repairable=False)
-
-
-def _once_each(drafts: Iterable[JudgedDraft]) -> list[JudgedDraft]:
-    return list({each.number: each for each in drafts}.values())
 
 
 def _distinct(answers: Iterable[str]) -> list[str]:

@@ -110,6 +110,8 @@ class Basis(StrEnum):
     """A document says it."""
     INFERRED = "inferred"
     """It follows from what documents say."""
+    REMEMBERED = "remembered"
+    """The reader knows it from elsewhere."""
     GUESSED = "guessed"
     """It is the most likely answer."""
 

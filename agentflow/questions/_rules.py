@@ -19,6 +19,7 @@ from agentflow.trajectory import Region
 from agentflow.values import (
     BoolValue,
     EntityValue,
+    ListValue,
     NumberValue,
     Value,
     ValueKind,
@@ -26,7 +27,10 @@ from agentflow.values import (
     values_agree,
 )
 
-_DIGITS: Final = re.compile(r"(?:(?<![\w)-])-)?\d+(?:[.,:/-]\d+)*")
+_DIGITS: Final = re.compile(r"(?:(?<![\w)-])-)?(?<!\w)(?<!\w[.,:/-])\d+(?:[.,:/-]\d+)*")
+"""Numbers; digits within a word belong to a name."""
+_ORDINAL: Final = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
+_POSSESSIVE: Final = re.compile(r"['’]s$")
 _MONTH: Final = re.compile(
     r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December)\b"
 )
@@ -36,17 +40,25 @@ _NEGATION: Final = re.compile(
     r"\b(?:not|no|never|neither|nor|without|cannot|none|except|unless)\b|n['’]t\b", re.IGNORECASE
 )
 _BOUND: Final = re.compile(
-    r"\b(?:more than|less than|fewer than|at least|at most|up to|about|around|roughly|nearly|almost|approximately|over|under)\b",
+    r"\b(?:(?:more|less|fewer) than|at least|at most|(?:up to|about|around|roughly|nearly|almost|approximately|over|under)"
+    r"(?=\s+(?:[$€£]?\d|one|two|three|four|five|six|seven|eight|nine|ten|half|hundred)))\b",
     re.IGNORECASE,
 )
 _ABSOLUTE: Final = re.compile(
     r"\b(?:only|ever|first|last|most|least|never|always|sole|earliest|latest|newest|oldest)\b", re.IGNORECASE
 )
-_MEMBERS: Final = re.compile(r"\b(?:of|among):? (?P<members>[^?.;:]+(?:,| and| or) [^?.;:,]+)")
-"""Things that a question names: `Which of A, B and C`."""
+_SUPERLATIVE_ORDER: Final = re.compile(
+    r"\b\w+est first\b|\bfrom (?:the )?\w+est to (?:the )?\w+est\b|\bonly once\b|\b(?:did|does|do)\b[^,;?]*\blast\b|\bat (?:least|most|first|last)\b",
+    re.IGNORECASE,
+)
+"""Absolute words that tell an order or a bound."""
+_MEMBERS: Final = re.compile(
+    r"(?:\b(?:of|among):? |: )(?P<members>(?:[^?.;:]|\.\d)+(?:,| and| or) (?:[^?.;:,]|\.\d)+)"
+)
+"""Things that a question names: `Which of A, B and C`, `which of these fell: A, B or C`."""
 _BETWEEN_MEMBERS: Final = re.compile(r",? (?:and|or) |, ")
 _CURRENT: Final = re.compile(
-    r"\b(?:current(?:ly)?|now(?:adays)?|today|at present|present-day|recent(?:ly)?|so far|to date|still|latest|this (?:year|month|week))\b",
+    r"\b(?:current(?:ly)?|now(?:adays)?|today|at present|present-day|recent(?:ly)?|so far|to date|(?:is|are|does|do) still|latest|this (?:year|month|week))\b",
     re.IGNORECASE,
 )
 _TEXTUAL: Final = re.compile(
@@ -57,7 +69,11 @@ _TEXTUAL: Final = re.compile(
 _SECOND: Final = re.compile(
     r"\?\s+\S|\band (?:what|when|where|who|why|how (?:many|much|long))\b", re.IGNORECASE
 )
-_HOW_MANY: Final = re.compile(r"\b(?:how many|number of|count of|all of)\b", re.IGNORECASE)
+_FULL: Final = re.compile(r"\b(?:full|whole|complete|completed) (?:months|years)\b", re.IGNORECASE)
+_HOW_MANY: Final = re.compile(
+    r"\b(?:how many(?! (?:more |fewer |other )?(?:seconds|minutes|hours|days|weeks|months|years)\b)|number of|count of|all of)\b",
+    re.IGNORECASE,
+)
 _ABSENT: Final = re.compile(r"\b(?:none of|which .{0,40}\bdo(?:es)? not|never)\b", re.IGNORECASE)
 _FILLER: Final = re.compile(
     r"^(?:so|thus|hence|therefore|finally)?,?\s*the (?:final )?answer (?:is|to)\b", re.IGNORECASE
@@ -68,6 +84,7 @@ _UNITS: Final = re.compile(
     re.IGNORECASE,
 )
 _MAX_ANSWER_WORDS: Final = 16
+_MAX_LIST_WORDS: Final = 32
 _MAX_ITEMS: Final = 8
 _NEAR: Final = 600
 """Characters around a quote in which instructions to a model make it useless."""
@@ -192,7 +209,7 @@ def _form(draft: Draft, settings: RuleSettings, *, english: bool) -> Iterator[Dr
         yield DraftFault(GateCheck.FORM, f"the question has more than {settings.max_words} words")
     if not question.rstrip().endswith(("?", "？", ".")):
         yield DraftFault(GateCheck.FORM, "the question does not end as a question")
-    if word_count(answer) > _MAX_ANSWER_WORDS:
+    if word_count(answer) > (_MAX_LIST_WORDS if re.search(r"[,;] ", answer) else _MAX_ANSWER_WORDS):
         yield DraftFault(GateCheck.FORM, "the answer is not short")
     value = value_of(draft)
     if len(getattr(value, "items", ())) > _MAX_ITEMS:
@@ -236,8 +253,11 @@ def _leaks(draft: Draft, value: Value) -> bool:
 def _quotes(
     draft: Draft, documents: dict[int, ShownDocument], passages: dict[int, Passage], *, english: bool
 ) -> Iterator[DraftFault]:
+    # What names a document, and what earlier steps have shown, need not be quoted once more.
+    shown = [document.title for document in documents.values()]
     for number, step in enumerate(draft.steps, 1):
         if not step.quote:
+            shown.append(step.value)
             if not step.computes and not _is_filler(step, draft):
                 yield DraftFault(GateCheck.QUOTES, f"step {number} has neither a quote nor an expression")
             continue
@@ -261,9 +281,11 @@ def _quotes(
                 repairable=False,
             )
         document = documents[passage.document]
-        above = f"{passage.heading} {document.title} {document.id}"
+        above = f"{passage.heading} {document.title} {document.id} {_around(passage)}"
         quote = " … ".join(passage.text[slice(*place)] for place in places)
-        if missing := _unstated(step, quote, above, english=english):
+        known = f"{above} {' '.join(shown)}"
+        shown += [quote, step.value, passage.heading]
+        if missing := _unstated(step, quote, known, draft.question, english=english):
             yield DraftFault(
                 GateCheck.QUOTES,
                 f"the quote of step {number} does not say {missing!r}, which its statement does",
@@ -274,18 +296,37 @@ def _quotes(
             )
 
 
-def _unstated(step: DraftStep, quote: str, above: str, *, english: bool) -> str:
-    """Return a number, month, name, negation or bound of a statement that its quote lacks; headings may give the first three."""
-    both = plain_quantities(f"{quote} {above}", numerals=english)
-    both = f"{quote} {above} {both}"
-    whole = normalise(both)
+def _around(passage: Passage) -> str:
+    """Return what names and numbers of a statement may come from besides the quote: its entry, or the columns of its table."""
+    lines = passage.text.splitlines()
+    if not any(_CELLS in line for line in lines):
+        return passage.text
+    return next(line for line in lines if _CELLS in line).replace("_", " ")
+
+
+_CELLS: Final = " | "
+"""Separator of the cells of a row."""
+
+
+def _unstated(step: DraftStep, quote: str, known: str, question: str, *, english: bool) -> str:
+    """Return a number, month, name, negation or bound of a statement that its quote lacks.
+
+    :param known: text that may give the first three, too.
+    :param question: text that may give names.
+    """
+    both = _ORDINAL.sub("", f"{quote} {known}")
+    both = f"{both} {plain_quantities(both, numerals=english)}"
+    whole = normalise(f"{both} {question}")
     patterns = [_DIGITS, _NAME, *([_MONTH] if english else [])]
     for pattern in patterns:
         for found in pattern.finditer(step.statement):
-            word = found[0].rstrip(".")
-            if not (contains_phrase(both, word) or (pattern is _NAME and normalise(word) in whole)):
+            word = _POSSESSIVE.sub("", found[0].rstrip("."))
+            is_name = pattern is _NAME and any(
+                normalise(form) in whole for form in (word, word.removesuffix("s"))
+            )
+            if not (is_name or contains_phrase(both, word)):
                 return word
-    if english:
+    if english and _CELLS not in quote:
         for pattern in (_NEGATION, _BOUND):
             wanted, had = pattern.search(step.statement), pattern.search(quote)
             if wanted and not had and not (pattern is _NEGATION and _CONTRARY.search(quote)):
@@ -302,7 +343,7 @@ def _unstated(step: DraftStep, quote: str, above: str, *, english: bool) -> str:
 
 
 _CONTRARY: Final = re.compile(
-    r"\b(?:remov|drop|fail|lack|refus|discontinu|disabl|prevent|unable|un\w+ed\b|in\w+able\b|miss|exclud|omit|forbid|deprecat)\w*",
+    r"\b(?:remov|drop|fail|lack|refus|discontinu|disabl|prevent|repair|fix|clos|correct|wrong|incorrect|unable|un\w+ed\b|in\w+able\b|miss|exclud|omit|forbid|deprecat)\w*",
     re.IGNORECASE,
 )
 """Words that deny without a negation."""
@@ -311,7 +352,7 @@ _CONTRARY: Final = re.compile(
 def _computations(draft: Draft) -> Iterator[DraftFault]:
     """Yield computed steps that give something else than they state."""
     try:
-        results = compute(draft.steps)
+        results = compute(draft.steps, full=bool(_FULL.search(draft.question)))
     except ComputationError as error:
         yield DraftFault(GateCheck.COMPUTATION, str(error))
         return
@@ -335,6 +376,13 @@ def _same(value: Value, draft: Draft) -> bool:
     answer = value_of(draft)
     if values_agree(value, answer):
         return True
+    if isinstance(value, ListValue) and value.ordered:
+        # `order` rises; a question may ask for the largest first.
+        backwards = ListValue(value.items[::-1], ordered=True)
+        return any(
+            values_agree(each, answer) or contains_phrase(draft.answer, show_value(each))
+            for each in (value, backwards)
+        )
     if isinstance(value, NumberValue) and isinstance(answer, NumberValue):
         return value.amount == answer.amount and (
             not value.unit or not answer.unit or value.unit.rstrip("s") == answer.unit.rstrip("s")
@@ -347,11 +395,17 @@ def _states(text: str, value: Value) -> bool:
     return contains_phrase(text, shown)
 
 
+_RANKING: Final = re.compile(r"\s*(?:arg)?(?:min|max|earliest|latest|order)\b")
+"""Expression that finds what is first, last, most or least."""
+
+
 def _time(draft: Draft) -> Iterator[DraftFault]:
     if found := _CURRENT.search(draft.question):
         yield DraftFault(GateCheck.TIME, f"the answer changes with time: {found[0]}")
+    if any(_RANKING.match(step.computes) for step in draft.steps):
+        return
     quotes = " ".join(step.quote for step in draft.steps)
-    for found in _ABSOLUTE.finditer(draft.question):
+    for found in _ABSOLUTE.finditer(_SUPERLATIVE_ORDER.sub("", draft.question)):
         if not contains_phrase(quotes, found[0]) and not _LISTED.search(draft.question):
             yield DraftFault(GateCheck.TIME, f"no quote says {found[0]!r}")
             return
@@ -388,11 +442,7 @@ def _lists_its_members(draft: Draft) -> bool:
         return False
     # The words of the question go on after the last member.
     *members, _ = _BETWEEN_MEMBERS.split(match["members"])
-    statements = [normalise(step.statement) for step in draft.steps if step.quote]
-    return len(statements) > len(members) > 0 and all(
-        any(normalise(member.removeprefix("the ")) in statement for statement in statements)
-        for member in members
-    )
+    return sum(bool(step.quote) for step in draft.steps) > len(members) > 0
 
 
 def _size(draft: Draft, settings: RuleSettings) -> Iterator[DraftFault]:

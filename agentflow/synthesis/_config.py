@@ -31,7 +31,14 @@ _TABLES: Final = ("*.csv", "*.tsv", "*.parquet")
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-_ADDED: Final = ("recovery_share", "max_observation_chars", "max_evidence_chars", "quotas")
+_ADDED: Final = (
+    "recovery_share",
+    "max_observation_chars",
+    "max_evidence_chars",
+    "quotas",
+    "fuzz",
+    "licences",
+)
 """Settings that runs of earlier versions do not have; they resume with the defaults."""
 
 
@@ -145,6 +152,11 @@ class SynthesisConfig(RunConfig):
     """Minimum number of documents that a question needs; the result of a tool counts as one."""
     repair: bool = True
     """Have a draft that failed a check written anew once."""
+    fuzz: bool = False
+    """Have the names and figures of accepted questions described instead of quoted; where a check then fails, the question stays
+    as it was. Harder questions, for about half as many calls more."""
+    licences: dict[str, str] = Field(default_factory=dict[str, str])
+    """Licences of documents by patterns of their ids, as `{"release-*": "PostgreSQL"}`; each pair names those of its documents."""
     known: Literal["label", "drop"] = "label"
     """Handling of questions that the learner's model always answers without documents."""
     closed_book_samples: int = Field(default=3, ge=0)
@@ -201,7 +213,7 @@ class SynthesisConfig(RunConfig):
         """Return what affects the content of the files."""
         own = super().identity() | {"tasks": self.task_kind}
         for name in _ADDED:
-            if getattr(self, name) == type(self).model_fields[name].default:
+            if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
                 del own[name]
         return own
 

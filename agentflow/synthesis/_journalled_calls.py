@@ -90,7 +90,7 @@ GROWTH_KEYS = ("plan/", "act/", "node/", "level/", "diverged/")
 _ROLES = {
     "plan": "planner", "node": "verifier", "recall": "learner",
     **dict.fromkeys(("hidden", "hidden2", "evidence", "others"), "reader"),
-    **dict.fromkeys(("propose", "repair", "look", "instruct", "task"), "generator"),
+    **dict.fromkeys(("propose", "repair", "fuzz", "look", "instruct", "task"), "generator"),
 }  # fmt: skip
 """Roles by the first part of the keys of their model calls."""
 _AGENT_CALLS = ("/agent", "/solution")

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -18,6 +19,7 @@ from agentflow.questions import (
     JudgedDraft,
     ProposalRequest,
     QuestionGate,
+    RepeatedCalls,
     RuleSettings,
     ShownDocument,
     asks_twice,
@@ -45,6 +47,8 @@ from agentflow.synthesis._trimming import trimmed_path
 from agentflow.synthesis._worker_thread import in_worker_thread
 from agentflow.trajectory import Tree
 
+MIN_CHARACTERS: Final = 1_000
+"""Characters of documents below which they are not divided further for a small model."""
 DraftSource: TypeAlias = Callable[[Sequence[ShownDocument]], Sequence[Draft]]
 """Returns drafts about documents."""
 
@@ -56,6 +60,7 @@ async def write_questions(
     page: Page,
     *,
     search: CorpusSearch | None = None,
+    repeated: RepeatedCalls | None = None,
     agent: AttemptPort | None = None,
     drafts: DraftSource | None = None,
 ) -> SeedResult:
@@ -64,6 +69,7 @@ async def write_questions(
     See docs/synthesis.md for an example.
 
     :param search: finds documents with other answers.
+    :param repeated: makes calls again whose results a question needs.
     :param agent: tries the questions, if the settings ask for attempts.
     :param drafts: returns the drafts about documents to check, instead of having some written.
     :raises RunStopped: if the run can't continue; the page has the results so far.
@@ -74,11 +80,20 @@ async def write_questions(
     if not selection.chosen:
         return SeedResult(tree=tree, left_out=selection.left_out, model_failures=calls.failures())
     documents, groups = await in_worker_thread(partial(_groups, tree, config))
-    found = await together(
-        partial(_write, tree, config, roles, calls, group, number, search, drafts)
-        for number, group in enumerate(groups, 1)
-    )
-    passed = [(groups[place], each) for place, judged in enumerate(found) for each in judged if each.passed]
+    settings = gate_settings(config)
+
+    def gate_of(group: Sequence[ShownDocument], name: str) -> QuestionGate:
+        return QuestionGate(group, roles, calls, settings, search=search, repeated=repeated, group=name)
+
+    if drafts is None:
+        writing = [
+            partial(_write, tree, config, gate_of, group, str(number), settings.drafts)
+            for number, group in enumerate(groups, 1)
+        ]
+    else:
+        writing = [partial(_check, gate_of, group, drafts) for group in groups[:1]]
+    found = [each for written in await together(writing) for each in written]
+    passed = [(group, each) for group, each in found if each.passed]
     passed = passed[: config.max_questions]
     measured = await together(
         partial(_measure, calls, agent, config, each, key) for key, (_, each) in enumerate(passed, 1)
@@ -97,7 +112,7 @@ async def write_questions(
         pairs=tuple(pair for pair, _, triage in kept if triage is None),
         triaged=tuple(TriagedPair(pair, triage) for pair, _, triage in kept if triage is not None),
         attempts=tuple(PairAttempts(pair.id, own) for pair, own, triage in kept if triage is None and own),
-        rejected=tuple(_rejection(each) for judged in found for each in judged if not each.passed),
+        rejected=tuple(_rejection(each) for _, each in found if not each.passed),
         usage=calls.usage,
         model_failures=calls.failures(),
     )
@@ -118,6 +133,7 @@ def gate_settings(config: SynthesisConfig) -> GateSettings:
         drop_known=config.known == "drop",
         evidence_samples=config.evidence_samples,
         repairs=config.repair,
+        fuzz=config.fuzz,
     )
 
 
@@ -134,24 +150,21 @@ def _groups(
 async def _write(
     tree: Tree,
     config: SynthesisConfig,
-    roles: GateRoles,
-    calls: JournalledCalls,
+    gate_of: Callable[[Sequence[ShownDocument], str], QuestionGate],
     group: tuple[ShownDocument, ...],
-    number: int,
-    search: CorpusSearch | None,
-    drafts: DraftSource | None,
-) -> list[JudgedDraft]:
-    """Write the questions over a group of documents, or check given ones; return all drafts."""
+    name: str,
+    count: int,
+) -> list[tuple[Sequence[ShownDocument], JudgedDraft]]:
+    """Write questions over a group of documents; return all drafts with what their writer was shown.
+
+    If the documents do not fit into the context of the model, fewer questions are written over each half of them.
+    """
+    gate = gate_of(group, name)
     settings = gate_settings(config)
-    gate = QuestionGate(group, roles, calls, settings, search=search, group=number)
-    if drafts is not None:
-        return await gate.judge(
-            [JudgedDraft(draft=draft, number=place) for place, draft in enumerate(drafts(group), 1)]
-        )
     request = ProposalRequest(
         documents=group,
-        count=settings.drafts,
-        keep=settings.keep,
+        count=count,
+        keep=min(count, settings.keep),
         kinds=KIND_TURNS[tree.seed.index % len(KIND_TURNS)],
         min_documents=settings.rules.min_documents,
         min_steps=settings.rules.min_steps,
@@ -162,7 +175,27 @@ async def _write(
         tips=config.synthesis_tips,
         examples=config.examples,
     )
-    return await gate.write(request)
+    judged = await gate.write(request)
+    half = sum(document.size for document in group) // 2
+    if not gate.too_long or half < MIN_CHARACTERS:
+        return [(group, each) for each in judged]
+    halves = divided(group, characters=half, most=config.max_documents)
+    wanted = [each for each in halves if len(each) >= config.min_documents][:2]
+    written = await together(
+        partial(_write, tree, config, gate_of, each, f"{name}.{number}", max(1, count // 2))
+        for number, each in enumerate(wanted, 1)
+    )
+    return [each for part in written for each in part]
+
+
+async def _check(
+    gate_of: Callable[[Sequence[ShownDocument], str], QuestionGate],
+    group: tuple[ShownDocument, ...],
+    drafts: DraftSource,
+) -> list[tuple[Sequence[ShownDocument], JudgedDraft]]:
+    """Check given drafts over a group of documents."""
+    given = [JudgedDraft(draft=draft, number=number) for number, draft in enumerate(drafts(group), 1)]
+    return [(group, each) for each in await gate_of(group, "1").judge(given)]
 
 
 async def _measure(
@@ -189,7 +222,7 @@ async def _measure(
 def _on_paths(
     tree: Tree,
     selection: Selection,
-    passed: Sequence[tuple[tuple[ShownDocument, ...], JudgedDraft]],
+    passed: Sequence[tuple[Sequence[ShownDocument], JudgedDraft]],
     config: SynthesisConfig,
 ) -> tuple[list[Pair], list[Trajectory]]:
     """Return the pairs, each on the first selected path with its nodes, and the paths of those that span branches."""
@@ -229,7 +262,7 @@ def _pair(
         unit=draft.unit,
         kind=draft.kind,
         asker=draft.asker,
-        documents=tuple(UsedDocument.of(document) for document in used),
+        documents=tuple(UsedDocument.of(document, licence_of(document, config)) for document in used),
         rivals=tuple(rival.answer for rival in draft.rivals),
         support=support,
         path=trimmed_path(tree, support),
@@ -245,6 +278,11 @@ def _pair(
         proposal=judged.number,
         tries=judged.attempt,
     )
+
+
+def licence_of(document: ShownDocument, config: SynthesisConfig) -> str:
+    """Return the licence of a document by the settings; empty if it is not known."""
+    return next((licence for name, licence in config.licences.items() if fnmatchcase(document.id, name)), "")
 
 
 def _steps(tree: Tree, documents: Sequence[ShownDocument], judged: JudgedDraft) -> Iterator[ReasoningStep]:

@@ -57,9 +57,11 @@ class UsedDocument(Struct, frozen=True, omit_defaults=True):
     """SHA-256 of the text that was seen."""
     copies: tuple[str, ...] = ()
     """Other documents with the same text."""
+    licence: str = ""
+    """Licence of the document, if the settings tell it."""
 
     @classmethod
-    def of(cls, document: ShownDocument) -> "UsedDocument":
+    def of(cls, document: ShownDocument, licence: str = "") -> "UsedDocument":
         """Return the record of a document."""
         return cls(
             document.id,
@@ -68,6 +70,7 @@ class UsedDocument(Struct, frozen=True, omit_defaults=True):
             document.computed,
             sha256(document.text.encode()).hexdigest(),
             document.copies,
+            licence,
         )
 
 

@@ -1,5 +1,6 @@
 """Paths without wandering: the shortest sequence of a tree's actions that yields some observations."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from agentflow._typeguards import is_list
@@ -20,31 +21,42 @@ def trimmed_path(tree: Tree, wanted: Collection[str]) -> tuple[str, ...]:
     positions = {node.id: position for position, node in enumerate(tree.nodes)}
     needed = set[str]()
     waiting = [node for node in tree.nodes if node.id in wanted]
-    while waiting:
-        node = waiting.pop()
-        if node.id in needed or node.action is None:
-            continue
-        needed.add(node.id)
-        before = _prerequisites(tree, node, {*wanted, *needed})
-        waiting += [prerequisite for prerequisite in before if prerequisite.id not in needed]
+    unnamed: list[list[Node]] = []
+    while waiting or unnamed:
+        while waiting:
+            node = waiting.pop()
+            if node.id in needed or node.action is None:
+                continue
+            needed.add(node.id)
+            waiting += _earlier_calls(tree, node)
+            unnamed += _showing(tree, node)
+        unnamed = [showing for showing in unnamed if not any(each.id in needed for each in showing)]
+        if unnamed:
+            # One call may show several names; of equal ones, the first of the own branch.
+            counts = Counter(each.id for showing in unnamed for each in showing)
+            waiting.append(max(unnamed[0], key=lambda each: counts[each.id]))
     return (tree.nodes[0].id, *sorted(needed, key=positions.__getitem__))
 
 
-def _prerequisites(tree: Tree, node: Node, taken: Collection[str]) -> Iterator[Node]:
-    """Yield what a call rests on; one of several that show the same name, if possible one that is needed anyway."""
-    ancestors = tree.path(node.id)[:-1]
-    if not node.observation.sources and node.action is not None:
-        # Without sources, the call may depend on files, variables or pages of earlier calls.
-        family = node.action.tool.partition("_")[0]
-        yield from (
-            each
-            for each in ancestors
-            if each.action is not None and each.action.tool.startswith(f"{family}_")
-        )
+def _earlier_calls(tree: Tree, node: Node) -> Iterator[Node]:
+    """Yield the calls on whose files, variables or pages a call without sources may depend."""
+    if node.observation.sources or node.action is None:
+        return
+    family = node.action.tool.partition("_")[0]
+    for each in tree.path(node.id)[:-1]:
+        if each.action is not None and each.action.tool.startswith(f"{family}_"):
+            yield each
+
+
+def _showing(tree: Tree, node: Node) -> Iterator[list[Node]]:
+    """Yield, for each name in the arguments of a call, the earlier calls that show it; those of its branch come first."""
+    branch = tree.path(node.id)[:-1]
+    others = tree.nodes[: tree.nodes.index(node)] if node.observation.sources else ()
+    elsewhere = [each for each in others if each.observation.sources and each not in branch]
     for name in _names(node):
-        showing = [other for other in ancestors if other.action is not None and _shows(other, name)]
+        showing = [each for each in (*branch, *elsewhere) if each.action is not None and _shows(each, name)]
         if showing:
-            yield next((other for other in showing if other.id in taken), showing[0])
+            yield showing
 
 
 def _names(node: Node) -> Iterator[str]:

@@ -42,6 +42,7 @@ from agentflow.synthesis._files import write_files
 from agentflow.synthesis._journalled_calls import AlternativeSearch, keys_to_keep, replies_on
 from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
 from agentflow.synthesis._questions import DraftSource, write_questions
+from agentflow.synthesis._repeated_calls import CallRepeater
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
@@ -311,7 +312,17 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             kind = await open_supervised(self._supervisor, "tasks", opens)
         guard = self._answer_guard()
         return TreeWorker(
-            run, grower, roles, self.config, self._progress, sandboxes.stateful, kind, search, agent, guard
+            run,
+            grower,
+            roles,
+            self.config,
+            self._progress,
+            sandboxes.stateful,
+            kind,
+            search,
+            CallRepeater(sandboxes, roles),
+            agent,
+            guard,
         )
 
 
@@ -327,6 +338,7 @@ class TreeWorker:
     stateful: bool
     kind: TaskKind | None
     search: AlternativeSearch | None
+    repeater: CallRepeater
     agent: SingleAgent | None
     guard: AnswerGuard
 
@@ -369,7 +381,14 @@ class TreeWorker:
         search = None if self.search is None else self.search.on(page)
         agent = None if self.agent is None else replace_fields(self.agent, kwargs=tree.seed.kwargs)
         return await write_questions(
-            tree, self.config, self.roles, page, search=search, agent=agent, drafts=drafts
+            tree,
+            self.config,
+            self.roles,
+            page,
+            search=search,
+            repeated=self.repeater.on(tree, page),
+            agent=agent,
+            drafts=drafts,
         )
 
     def _count(self, result: SeedResult) -> None:

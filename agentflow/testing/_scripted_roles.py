@@ -130,4 +130,5 @@ class ScriptedRoles:
     def _reply(self, request: object, answer: T) -> Reply[T]:
         self.asked.append(request)
         failure = self._fails(request)
-        return Reply(failure=failure) if failure is not None else Reply(answer, usage=Usage(1, 100, 10))
+        usage = Usage(1, 100, 10)
+        return Reply(answer if failure is None else None, failure, usage)

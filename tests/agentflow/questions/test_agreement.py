@@ -41,6 +41,32 @@ def test_an_answer_agrees_with_its_unit_and_precision_only(
     assert agrees(given, said, NAMES) is expected
 
 
+STEPS = "At which release do row policies, triggers and the index check change?"
+
+
+@pytest.mark.promise("questions:agreement")
+@pytest.mark.parametrize(
+    ("question", "answer", "said", "expected"),
+    [
+        (STEPS, "row policies: 15.4; triggers: 15.6; index check: 15.14", "15.4, 15.6, 15.14", True),
+        (STEPS, "row policies: 15.4; triggers: 15.6; index check: 15.14", "15.6, 15.4, 15.14", False),
+        (STEPS, "row policies: 15.4; triggers: 15.6", "row policies: 15.6, triggers: 15.4", False),
+        (STEPS, "triggers at 15.1", "triggers: 15.14", False),
+        ("Which of Potato, Woody and Etch?", "Potato (2.2), Woody (3.0)", "3.0 Woody, 2.2 Potato", True),
+        ("Which of Potato, Woody and Etch?", "Potato", "Woody", False),
+        ("Which was first, with KDE or AppArmor?", "The first with KDE (Debian 3.0)", "the first Debian with KDE (3.0)", True),
+        ("How many months after Potato did he leave?", "7", "7 months", True),
+        ("How many months after Potato did he leave?", "7", "7 years", False),
+    ],
+)  # fmt: skip
+def test_the_parts_of_a_list_agree_if_one_only_repeats_words_of_the_question(
+    question: str, answer: str, said: str, expected: bool
+) -> None:
+    kind = N if answer.isdecimal() else ValueKind.TEXT
+    given = draft(notes(), question=question, answer=answer, answer_type=kind, unit="")
+    assert agrees(given, said, NAMES) is expected
+
+
 @pytest.mark.promise("questions:agreement")
 def test_texts_with_other_numbers_do_not_agree() -> None:
     known = draft(

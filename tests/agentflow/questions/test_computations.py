@@ -32,12 +32,23 @@ def result(*values: str, computes: str) -> str:
         (["3 May 2001", "2 May 2001"], "earliest(s1, s2)", "2 May 2001"),
         (["3", "4"], "s1 < s2", "yes"),
         (["64", "32"], "argmin('hppa', s1, 'ia64', s2)", "ia64"),
+        (["64", "32"], "argmin(hppa, s1, ia64, s2)", "ia64"),
+        (["64", "32"], "order('hppa', s1, 'ia64', s2)", "ia64, then hppa"),
+        (["2023-05-11", "2023-11-09"], "days(2023-05-11, 2023-11-09)", "182 days"),
+        (["Hamm", "Slink"], "count(Hamm, Slink)", "2"),
     ],
 )
 def test_an_expression_over_stated_values_has_an_exact_result(
     values: list[str], expression: str, expected: str
 ) -> None:
     assert result(*values, computes=expression) == expected
+
+
+@pytest.mark.promise("questions:computations")
+def test_full_months_and_years_leave_a_rest_of_days_out() -> None:
+    for unit, expected in (("months", "14 months"), ("years", "1 year")):
+        made = steps("16 August 2017", "2 November 2018", computes=f"{unit}(s1, s2)")
+        assert show_value(compute(made, full=True)[3]) == expected
 
 
 @pytest.mark.promise("questions:computations")
@@ -57,6 +68,8 @@ def test_an_expression_over_stated_values_has_an_exact_result(
         (["Ada"], "s1 + 1", "no number"),
         (["3"], "(" * 99 + "s1" + ")" * 100, "longer than"),
         (["3"], "-" * 190 + "'a'", "no number"),
+        (["2023-05-11"], "days(s1, 2023-11-09)", "value of no earlier step"),
+        (["3"], "order('a', s1, 'b')", "has no value"),
         (["3", "3"], "argmax('a', s1, 'b', s2)", "several results"),
     ],
 )

@@ -183,3 +183,14 @@ def reading(node: Node) -> Node:
     """Return a node that reads with the tools for documents."""
     assert node.action is not None
     return replace(node, action=Action("document_read", node.action.arguments))
+
+
+@pytest.mark.promise("questions:documents")
+def test_where_headings_are_marked_a_short_paragraph_is_none_and_a_bare_bullet_joins_what_follows() -> None:
+    text = "## Release 15.5\n\n-\n\nFix the sort (Tom Lane) §\n\nThe project thanks Jingzhou Fu. (CVE-2023-5868)\n\n-\n\nAdd a check"
+    [page] = documents_from([("release.html", "", text)])
+    assert {passage.heading for passage in page.passages} == {"Release 15.5"}
+    assert "CVE-2023-5868" in page.text
+    assert not any(passage.text.strip() == "-" for passage in page.passages)
+    [plain] = documents_from([("notes.txt", "", "Fix the sort\n\nIt was slow.")])
+    assert [passage.heading for passage in plain.passages] == ["Fix the sort"]

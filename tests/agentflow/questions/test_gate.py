@@ -32,7 +32,7 @@ from agentflow.questions import (
     RepairRequest,
     ShownDocument,
 )
-from agentflow.trajectory import Failure, Look, LookRequest, Reply
+from agentflow.trajectory import Failure, Look, LookRequest, Reply, Usage
 from tests.agentflow.questions._notes import draft, notes
 
 T = TypeVar("T")
@@ -54,12 +54,13 @@ class Roles:
         self.others = OtherAnswers((), "", 0)
         self.repaired: tuple[Draft, ...] = ()
         self.cut_above = 99
+        self.spent = Usage(1, 900, 100)
         self.asked: list[object] = []
 
     async def propose_questions(self, request: ProposalRequest) -> Reply[QuestionProposal]:
         self.asked.append(request)
         if request.count > self.cut_above:
-            return Reply(failure=CUT)
+            return Reply(failure=CUT, usage=self.spent)
         return Reply(QuestionProposal((), (), self.drafts[len(request.asked) :][: request.keep]))
 
     async def repair_questions(self, request: RepairRequest) -> Reply[RepairedDrafts]:
@@ -186,6 +187,23 @@ async def test_a_draft_falls_at_the_check_that_its_fault_is_for(
     assert [fault.check for fault in judged.findings] == [check]
 
 
+@pytest.mark.promise("questions:gate:hidden")
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        HiddenAnswer("119 days", Basis.REMEMBERED, ()),
+        HiddenAnswer("119 days", Basis.INFERRED, (3, 4)),
+    ],
+)
+async def test_what_is_known_by_heart_or_told_by_several_other_documents_proves_nothing(
+    hidden: HiddenAnswer,
+) -> None:
+    roles = Roles()
+    roles.hidden = hidden
+    [judged] = await written(roles)
+    assert (judged.passed, judged.necessary) == (True, 1)
+
+
 @pytest.mark.promise("questions:gate:known")
 async def test_what_a_model_knows_is_a_label_unless_it_is_to_be_dropped() -> None:
     roles = Roles()
@@ -270,3 +288,47 @@ async def test_a_reader_that_can_not_be_asked_proves_nothing() -> None:
 
     [judged] = await written(Silent())
     assert [(fault.check, fault.repairable) for fault in judged.findings] == [(GateCheck.ONE_DOCUMENT, False)]
+
+
+@pytest.mark.promise("questions:gate:fuzz")
+async def test_an_accepted_question_is_described_unless_its_description_fails_a_check() -> None:
+    settings = GateSettings(repairs=False, fuzz=True)
+    described = replace(
+        SOUND, question="How many days lie between the two releases that disagree on idle connections?"
+    )
+    roles = Roles()
+    roles.repaired = (described,)
+    [judged] = await written(roles, settings)
+    assert (judged.draft.question, judged.attempt) == (described.question, 3)
+    [request] = [each for each in roles.asked if isinstance(each, RepairRequest)]
+    assert "describe them" in request.fallen[0].reasons[0]
+    roles = Roles()
+    roles.repaired = (replace(described, answer="120"),)
+    [judged] = await written(roles, settings)
+    assert (judged.draft.question, judged.attempt) == (SOUND.question, 1)
+
+
+@pytest.mark.promise("questions:gate:repeated")
+async def test_a_question_falls_if_the_call_that_it_rests_on_gives_another_result() -> None:
+    class Repeating(Calls):
+        async def fault(self, node: str) -> str:
+            return "it gives another result" if node == "query" else ""
+
+    def documents(node: str) -> tuple[ShownDocument, ...]:
+        return (DOCUMENTS[0], replace(DOCUMENTS[1], computed=True, nodes=(node,)))
+
+    for node, expected in (("query", [GateCheck.REPEATED]), ("other", [])):
+        calls, roles = Repeating(), Roles()
+        gate = QuestionGate(documents(node), roles, calls, WITHOUT_REPAIRS, repeated=calls)
+        [judged] = await gate.write(ProposalRequest(documents=documents(node), count=12, keep=1))
+        assert [fault.check for fault in judged.findings] == expected
+        assert all(not fault.repairable for fault in judged.findings)
+
+
+@pytest.mark.promise("questions:gate:cut")
+async def test_a_gate_tells_that_its_documents_are_too_long_for_the_writer() -> None:
+    roles = Roles()
+    roles.cut_above, roles.spent = 0, Usage(1)
+    gate = QuestionGate(DOCUMENTS, roles, Calls(), WITHOUT_REPAIRS)
+    assert await gate.write(ProposalRequest(documents=DOCUMENTS, count=12, keep=10)) == []
+    assert gate.too_long

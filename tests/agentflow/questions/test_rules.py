@@ -237,3 +237,61 @@ def test_rules_that_need_english_are_off_for_other_languages() -> None:
         ),
     )  # fmt: skip
     assert check_rules(asked, documents, SETTINGS).findings == ()
+
+
+TABLE = documents_from(
+    [
+        ("r40", "Release 4.0", SECOND),
+        ("query", "", "series | released | eol_lts\nArd | 2020-05-01 | none\nBrae | 2021-06-02 | 2026-06-02"),
+    ]
+)
+
+
+def unquoted(
+    *steps: DraftStep, question: str = "Which series of those with m68k support has an LTS end?"
+) -> list[str]:
+    """Return what rules miss in the quotes of a draft over a table and a text."""
+    one = replace(draft(DOCUMENTS), question=question, answer="Brae", kind=DraftKind.WHICH, steps=steps)
+    findings = check_rules(one, TABLE, RuleSettings(min_steps=1, min_documents=1)).findings
+    return [fault.reason for fault in findings if fault.check is GateCheck.QUOTES]
+
+
+@pytest.mark.promise("questions:rules:quotes")
+def test_what_columns_earlier_steps_and_the_question_name_need_not_be_quoted_again() -> None:
+    platform = DraftStep(
+        statement="Release 4.0 added hppa.",
+        passage=1,
+        quote="Add support of the platform hppa, which needs at least 64 MB",
+    )
+    row = DraftStep(
+        statement="The LTS of Brae ends in 2026.", passage=2, quote="Brae | 2021-06-02 | 2026-06-02"
+    )
+    assert unquoted(platform, row) == []
+    assert unquoted(platform, replace(row, statement="Brae's m68k port needs 64 MB, as hppa does.")) == []
+    assert unquoted(platform, replace(row, statement="Ard ends in 2026.", quote="Ard | 2020-05-01 | none"))
+    assert unquoted(replace(row, statement="Brae's port needs 64 MB."))
+
+
+@pytest.mark.promise("questions:rules:time")
+def test_an_order_a_bound_and_what_a_step_computes_are_not_absolute() -> None:
+    assert GateCheck.TIME not in faults(
+        question="How many days, fewest first, did releases 4.0 and 4.1 take, at least?"
+    )
+    ranked = DraftStep(statement="4.1 took longer.", computes="argmax('a', s1, 'b', s2)")
+    assert GateCheck.TIME not in faults(
+        question="Which release took the most days?", steps=(*SOUND[:2], ranked)
+    )
+    assert GateCheck.TIME in faults(question="Which release is still the one with most days?")
+
+
+@pytest.mark.promise("questions:rules:completeness")
+def test_a_measure_is_no_count_and_a_list_after_a_colon_is_named() -> None:
+    part = (replace(DOCUMENTS[0], complete=False), DOCUMENTS[1])
+
+    def counted(question: str) -> bool:
+        one = replace(draft(DOCUMENTS), question=question, kind=DraftKind.FOLLOW_UP, answer="2", unit="")
+        return GateCheck.COMPLETENESS in [each.check for each in check_rules(one, part, SETTINGS).findings]
+
+    assert counted("How many options did the releases change?")
+    assert not counted("How many more days did the second release get?")
+    assert not counted("How many of these changed: keep_alive or hppa?")

@@ -44,7 +44,7 @@ OTHERWISE: dict[str, object] = {
     "max_evidence_chars": 9000, "min_depth": 3, "max_selected_traj": 1,
     "path_similarity_threshold": 0.2, "selection_strategy": "diverse", "synthesis_tips": "ask why",
     "qa_examples": [{"question": "Who?", "answer": "Ada"}], "min_reasoning_steps": 4, "max_drafts": 2,
-    "tasks": "text2sql", "max_questions": 5, "drafts": 9, "max_documents": 7, "max_groups": 2, "min_documents": 3, "repair": False, "known": "drop", "closed_book_samples": 2,
+    "tasks": "text2sql", "max_questions": 5, "drafts": 9, "max_documents": 7, "max_groups": 2, "min_documents": 3, "repair": False, "fuzz": True, "licences": {"*": "CC0"}, "known": "drop", "closed_book_samples": 2,
     "evidence_samples": 1, "search_alternatives": False, "reader_model": {"temperature": 0.4}, "learner_model": {"temperature": 0.7},
     "agent_model": {"temperature": 0.6}, "difficulty": {"attempts": 4, "window": [0.2, 0.8], "max_turns": 3},
     "max_question_words": 30, "question_similarity": 0.5, "quotas": {"kind": 0.5, "answer": 0.1}, "max_open_trees": 2,

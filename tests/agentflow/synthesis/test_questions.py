@@ -28,6 +28,7 @@ from agentflow.trajectory import Example, Failure, Judgement, Plan, Reply, Usage
 from tests._pages import written
 from tests.agentflow.synthesis._careless import Careless
 from tests.agentflow.synthesis._grown import (
+    FACTS,
     QUESTIONS,
     SEED,
     chain,
@@ -39,6 +40,7 @@ from tests.agentflow.synthesis._grown import (
 )
 
 CONFIG = SynthesisConfig()
+OTHERS = ("The port of Brenn has a crane.", "A crane lifts casks.", "Casks hold fish.")
 DOWN = Failure(ModelFailureKind.UNAVAILABLE, "no answer")
 
 
@@ -280,3 +282,35 @@ async def test_a_kept_pair_costs_few_model_calls() -> None:
     checks = len(asked.asked) - sum(isinstance(each, RecallRequest) for each in asked.asked)
     assert checks <= 5 * len(result.pairs)
     assert sum((used for used in result.usage.values()), Usage()).calls == len(asked.asked)
+
+
+@pytest.mark.promise("synthesis:questions:context")
+async def test_a_model_with_a_small_context_writes_fewer_questions_over_fewer_documents() -> None:
+    grown = chain([fact + f" It rained on day {day}." * 60 for day, fact in enumerate((*FACTS, *OTHERS), 1)])
+    asked = roles()
+    write = asked.propose_questions
+
+    async def with_small_context(request: ProposalRequest) -> Reply[QuestionProposal]:
+        if len(request.documents) > 3:
+            asked.asked.append(request)
+            return Reply(failure=Failure(ModelFailureKind.TOO_LONG, "the prompt is too long"))
+        return await write(request)
+
+    asked.propose_questions = with_small_context  # type: ignore[method-assign]
+    await write_questions(grown, CONFIG, asked, page())
+    requests = [each for each in asked.asked if isinstance(each, ProposalRequest)]
+    whole, *halves = requests
+    parts = [{document.id for document in each.documents} for each in halves if len(each.documents) < 4]
+    assert {each.count for each in halves if len(each.documents) < 4} == {whole.count // 2}
+    assert len(parts) == 2
+    assert parts[0].isdisjoint(parts[1])
+    assert all(part < {document.id for document in whole.documents} for part in parts)
+
+
+@pytest.mark.promise("synthesis:questions:licence")
+async def test_a_pair_names_the_licences_of_its_documents() -> None:
+    config = SynthesisConfig(licences={"rag_search*": "CC-BY-4.0"})
+    result = await write_questions(chain(), config, roles(), page())
+    assert {document.licence for pair in result.pairs for document in pair.documents} == {"CC-BY-4.0"}
+    result = await write_questions(chain(), CONFIG, roles(), page())
+    assert {document.licence for pair in result.pairs for document in pair.documents} == {""}

@@ -57,3 +57,16 @@ def test_a_tool_with_state_keeps_what_was_done_before_on_its_branch() -> None:
     )
     before, _, _, last = (each.id for each in grown.nodes[1:])
     assert trimmed_path(grown, {last}) == (grown.nodes[0].id, before, last)
+
+
+@pytest.mark.promise("synthesis:trimmed")
+def test_a_search_of_another_branch_replaces_one_that_only_named_the_document() -> None:
+    grown = tree(
+        {
+            (0,): shown((0,), "[1] Brenn (brenn-light)", query="light"),
+            (1,): shown((1,), "[1] Brenn (brenn-light): built", query="tower"),
+            (0, 0): shown((0, 0), "Built in 1874.", "rag_get", id="brenn-light"),
+        }
+    )
+    root, _, cited, read = (each.id for each in grown.nodes)
+    assert trimmed_path(grown, {cited, read}) == (root, cited, read)
