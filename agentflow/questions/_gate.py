@@ -163,6 +163,8 @@ class JudgedDraft(Struct, frozen=True, kw_only=True):
     """A model is certain of another answer."""
     recalled: tuple[str, ...] = ()
     """Wrong answers from memory."""
+    remembered: bool = False
+    """A reader of the documents knew the answer by heart: hiding documents from it proves nothing."""
 
     @property
     def passed(self) -> bool:
@@ -317,7 +319,10 @@ class QuestionGate:
         )
         first, recalled = answers
         return replace(
-            recalled, findings=first.findings, votes=(*judged.votes, *first.votes, *recalled.votes)
+            recalled,
+            findings=first.findings,
+            votes=(*judged.votes, *first.votes, *recalled.votes),
+            remembered=first.remembered,
         )
 
     async def _read_without(self, judged: JudgedDraft, hidden: Sequence[int], name: str) -> JudgedDraft:
@@ -345,8 +350,9 @@ class QuestionGate:
         several = answer.basis in (Basis.STATED, Basis.INFERRED) and len({*answer.documents}) >= max(
             2, self._settings.rules.min_documents
         )
-        if not found or several or answer.basis is Basis.REMEMBERED:
-            return replace(judged, votes=votes)
+        remembered = found and answer.basis is Basis.REMEMBERED
+        if not found or several or remembered:
+            return replace(judged, votes=votes, remembered=remembered)
         used = ", ".join(map(str, answer.documents)) or "no document"
         how = "guesses" if answer.basis is Basis.GUESSED else f"{answer.basis} from {used}"
         hidden_text = ", ".join(map(str, hidden))
@@ -520,10 +526,9 @@ class QuestionGate:
 
     async def _over_the_corpus(self, judged: JudgedDraft) -> JudgedDraft:
         """Look for other answers in the whole corpus; at the same time, hide the document that states the answer."""
-        checks = [
-            partial(self._read_without, judged, _answering(judged.draft), "hidden2"),
-            partial(self._look_for_others, judged),
-        ]
+        checks = [partial(self._look_for_others, judged)]
+        if not judged.remembered:
+            checks.insert(0, partial(self._read_without, judged, _answering(judged.draft), "hidden2"))
         if not any(vote.check is GateCheck.ONE_DOCUMENT for vote in judged.votes):
             # Readers found its documents only now.
             checks.append(partial(self._read_without, judged, _others_of(judged.draft), "hidden"))

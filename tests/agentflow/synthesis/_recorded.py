@@ -1,0 +1,151 @@
+"""Trees over real texts with the answers of all models, recorded: their questions pass the gate again without a model.
+
+`python -m tests.agentflow.synthesis._recorded OUTPUT_DIR` records the trees of a finished run. Answers are kept by their stage, draft and attempt, and
+hold for the passages that they were given for, whatever the words of the prompts.
+"""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import msgspec
+from msgspec import Struct
+
+from agentflow.growth import with_observations
+from agentflow.journal import Page, open_reader
+from agentflow.questions import (
+    GateRoles,
+    JudgedDraft,
+    ProposalRequest,
+    QuestionGate,
+    ShownDocument,
+    divided,
+    documents_of,
+)
+from agentflow.synthesis import SeedResult, SynthesisConfig, load_synthesis_config
+from agentflow.synthesis._journalled_calls import AlternativeSearch, JournalledCalls, PageSearch
+from agentflow.synthesis._questions import gate_settings
+from agentflow.trajectory import ActionOutcome, Tree
+from tests._pages import page_over
+
+__all__ = ["RECORDED", "Recording", "load_recordings", "record", "replay"]
+
+RECORDED = Path(__file__).parent / "recorded"
+_GROWTH = ("act/", "level/", "diverged/")
+_KEPT = ("value", "failure", "usage", "observation", "trouble", "lost")
+_SETTINGS = (
+    "max_documents", "max_evidence_chars", "max_questions", "drafts", "closed_book_samples", "evidence_samples",
+)  # fmt: skip
+
+
+class Recording(Struct, kw_only=True):
+    """One tree, the documents of its questions, and the answers that were given about them."""
+
+    name: str
+    """Name of the corpus, and number of the seed."""
+    settings: dict[str, Any]
+    """Settings of the run that decide its questions."""
+    tree: Tree
+    """The tree, with its observations."""
+    documents: tuple[ShownDocument, ...]
+    """The documents, in the passages that readers were shown."""
+    answers: dict[str, Any]
+    """Answers of models, results of searches and of calls that were made again, by their keys."""
+
+    def calls(self) -> Iterator[tuple[str, int]]:
+        """Yield the model calls: the first part of their key, and their tokens."""
+        for key, answer in self.answers.items():
+            if "value" in answer and (usage := answer.get("usage")):
+                yield key.partition("/")[0], usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+class _Nobody:
+    """Roles that are not there."""
+
+    def __getattr__(self, name: str) -> Callable[[object], Awaitable[NoReturn]]:
+        async def asked(request: object) -> NoReturn:
+            raise AssertionError(f"no answer is recorded for {name}: {str(request)[:500]}")
+
+        return asked
+
+
+class _Search(AlternativeSearch):
+    def __init__(self) -> None:
+        self._tool = "rag_search"
+
+    async def act(self, question: str) -> ActionOutcome:
+        raise AssertionError(f"no search is recorded for {question}")
+
+
+class _Repeated(Struct):
+    tree: Tree
+    page: Page
+
+    async def fault(self, node: str) -> str:
+        outcome = self.page.recall(f"again/{node}", ActionOutcome)
+        assert outcome is not None, f"the call of {node} was not made again"
+        return "" if outcome.observation == self.tree.by_id[node].observation else "it gives another result"
+
+
+def load_recordings() -> list[Recording]:
+    """Return all recordings."""
+    return [
+        msgspec.json.decode(file.read_bytes(), type=Recording) for file in sorted(RECORDED.glob("*.json"))
+    ]
+
+
+async def replay(recording: Recording) -> list[JudgedDraft]:
+    """Have the drafts of a recorded tree pass the gate again."""
+    page = page_over({key: msgspec.json.encode(answer) for key, answer in recording.answers.items()})
+    settings = gate_settings(SynthesisConfig(**recording.settings))
+    gate = QuestionGate(
+        recording.documents,
+        cast("GateRoles", _Nobody()),
+        JournalledCalls(page),
+        settings,
+        search=PageSearch(_Search(), page),
+        repeated=_Repeated(recording.tree, page),
+    )
+    return await gate.write(
+        ProposalRequest(documents=recording.documents, count=settings.drafts, keep=settings.keep)
+    )
+
+
+def record(output: Path, folder: Path = RECORDED) -> list[Path]:
+    """Write the finished trees of a run, which ask about one group of documents each, as recordings."""
+    config = load_synthesis_config(str(output / "settings.yaml"), [])
+    files: list[Path] = []
+    with open_reader(f"sqlite:///{output / 'journal.db'}") as reader:
+        [run] = reader.runs()
+        seeds = {stored.seed.index: stored.seed for stored in reader.seeds(run.number, done=True)}
+        for number, body in reader.harvests(run.number, list(seeds)).items():
+            seed, entries = seeds[number], reader.entries(run.number, number, "")
+            stripped = msgspec.json.decode(body, type=SeedResult).tree
+            assert stripped is not None
+            tree = with_observations(stripped, seed, page_over(entries))
+            groups = divided(
+                documents_of(tree.nodes), characters=config.max_evidence_chars, most=config.max_documents
+            )
+            made = Recording(
+                name=f"{output.name}-{number + 1}",
+                settings={name: getattr(config, name) for name in _SETTINGS},
+                tree=tree,
+                documents=groups[0],
+                answers={key: _trimmed(body) for key, body in entries.items() if not key.startswith(_GROWTH)},
+            )
+            file = folder / f"{made.name}.json"
+            file.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+            files.append(file)
+    return files
+
+
+def _trimmed(body: bytes) -> Mapping[str, Any]:
+    return {key: value for key, value in json.loads(body).items() if key in _KEPT}
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        for written in record(Path(name)):
+            sys.stdout.write(f"{written}\n")
