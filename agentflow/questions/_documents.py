@@ -401,7 +401,8 @@ def _entries(text: str, start: int, end: int, *, marked: bool) -> Iterator[_Bloc
         level = _level(
             line,
             text[slice(*lines[index + 1])] if index + 1 < len(lines) else "",
-            alone=len(lines) == 1 and not marked,
+            alone=len(lines) == 1,
+            marked=marked,
         )
         bullet = bool(_BULLET.match(line))
         if not (level or bullet):
@@ -435,7 +436,7 @@ def _cut(text: str, start: int, end: int) -> Iterator[_Block]:
             begin = stop
 
 
-def _level(line: str, following: str, *, alone: bool) -> int:
+def _level(line: str, following: str, *, alone: bool, marked: bool) -> int:
     """Return the level of a heading; 0 for another line."""
     bare = line.strip()
     if not bare or len(bare) > 120:
@@ -450,7 +451,10 @@ def _level(line: str, following: str, *, alone: bool) -> int:
         return 1 + number.count(".")
     return (
         4
-        if alone and not ends and not _BULLET.match(line) and len(bare.split()) <= 12 and bare[0].isupper()
+        if alone
+        and not (marked or ends or _BULLET.match(line))
+        and len(bare.split()) <= 12
+        and bare[0].isupper()
         else 0
     )
 

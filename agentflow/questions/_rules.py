@@ -298,10 +298,9 @@ def _quotes(
 
 def _around(passage: Passage) -> str:
     """Return what names and numbers of a statement may come from besides the quote: its entry, or the columns of its table."""
-    lines = passage.text.splitlines()
-    if not any(_CELLS in line for line in lines):
-        return passage.text
-    return next(line for line in lines if _CELLS in line).replace("_", " ")
+    lines = [line for line in passage.text.splitlines() if line.strip()]
+    rows = [line for line in lines if _CELLS in line]
+    return rows[0].replace("_", " ") if 2 * len(rows) > len(lines) else passage.text
 
 
 _CELLS: Final = " | "

@@ -50,6 +50,10 @@ _AROUND: Final = 2
 """Number of further documents that are shown with those of a question."""
 _WINDOW: Final = 4_000
 """Characters of a document that are shown, if it is longer than a prompt allows."""
+_OPENING: Final = 400
+"""Characters of its beginning, which says what it is and of when."""
+_BESIDE: Final = 300
+"""Characters beside a quote."""
 
 
 class AuditedStep(Struct, frozen=True):
@@ -349,23 +353,25 @@ class _Corpus:
         if whole or len(text) <= _WINDOW:
             yield {"id": name, "length": max(len(text), 1)}
             return
+        spans = [(0, min(_OPENING, len(text)))]
+        for question in asked:
+            for step in question.steps:
+                spans += [(max(0, start - _BESIDE), end + _BESIDE) for start, end in quoted(text, step.quote)]
+        spans = _joined(text, spans)
+        room = _WINDOW - sum(end - start for start, end in spans)
         [document] = documents_from([(name, "", text)])
-        spans = [
-            (piece.source, piece.source + piece.end - piece.start, passage)
-            for passage in document.passages
-            for piece in passage.pieces
-        ]
-        ranked = sorted(
-            spans, key=lambda span: -sum(_relevance(span[2].text, question) for question in asked)
-        )
-        chosen: list[tuple[int, int]] = []
-        room = _WINDOW
-        for start, end, _ in ranked:
-            if end - start <= room:
-                chosen.append((start, end))
+        for passage in sorted(
+            document.passages,
+            key=lambda passage: -sum(_relevance(passage.text, question) for question in asked),
+        ):
+            first, last = passage.pieces[0], passage.pieces[-1]
+            start, end = first.source, last.source + last.end - last.start
+            if end - start <= room and not any(first <= start and end <= last for first, last in spans):
+                spans.append((start, end))
                 room -= end - start
-        for start, end in sorted(chosen):
-            yield {"id": name, "start": start, "length": end - start}
+        for start, end in _joined(text, spans):
+            # With the blank line after it, the tool does not end at an earlier one.
+            yield {"id": name, "start": start, "length": end - start + 2}
 
     def _id(self, name: str, question: AuditedQuestion) -> str:
         if name in self._documents:
@@ -381,11 +387,24 @@ def _terms(text: str) -> frozenset[str]:
     return frozenset(filter(is_content_word, words(text)))
 
 
+def _joined(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans as whole paragraphs in their order, those that touch as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        first = text.rfind("\n\n", 0, start + 1)
+        last = text.find("\n\n", end)
+        first, last = (0 if first < 0 else first + 2), (len(text) if last < 0 else last)
+        if joined and first <= joined[-1][1] + 2:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return joined
+
+
 def _relevance(text: str, question: AuditedQuestion) -> float:
-    """Return the relevance of a passage: its quotes first, then the answer, then common words."""
-    quotes = sum(bool(step.quote and quoted(text, step.quote)) for step in question.steps)
+    """Return the relevance of a passage: the answer first, then common words."""
     common = _terms(text) & _terms(question.question)
-    return 100 * quotes + 5 * contains_phrase(text, question.answer) + len(common)
+    return 5 * contains_phrase(text, question.answer) + len(common)
 
 
 def _drafts(questions: Sequence[AuditedQuestion], documents: Sequence[ShownDocument]) -> list[Draft]:

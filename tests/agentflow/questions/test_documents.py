@@ -192,5 +192,8 @@ def test_where_headings_are_marked_a_short_paragraph_is_none_and_a_bare_bullet_j
     assert {passage.heading for passage in page.passages} == {"Release 15.5"}
     assert "CVE-2023-5868" in page.text
     assert not any(passage.text.strip() == "-" for passage in page.passages)
+    numbered = "Prev | Up | Next\n\n1.2. Changes\n\nRelease date: 2023-11-09\n\nFix the sort."
+    [page] = documents_from([("release.html", "", numbered)])
+    assert [passage.heading for passage in page.passages] == ["", "1.2. Changes"]
     [plain] = documents_from([("notes.txt", "", "Fix the sort\n\nIt was slow.")])
     assert [passage.heading for passage in plain.passages] == ["Fix the sort"]

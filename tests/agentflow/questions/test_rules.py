@@ -270,6 +270,14 @@ def test_what_columns_earlier_steps_and_the_question_name_need_not_be_quoted_aga
     assert unquoted(platform, replace(row, statement="Brae's m68k port needs 64 MB, as hppa does.")) == []
     assert unquoted(platform, replace(row, statement="Ard ends in 2026.", quote="Ard | 2020-05-01 | none"))
     assert unquoted(replace(row, statement="Brae's port needs 64 MB."))
+    beside = DraftStep(
+        statement="The release of 2022 has 64 MB.", passage=1, quote="Add the option keep_alive"
+    )
+    entry = documents_from(
+        [("r40.html", "", "Prev | Up | Next\n\nIt is of 2022.\n\nIt has 64 MB.\n\nAdd the option keep_alive")]
+    )
+    one = replace(draft(DOCUMENTS), steps=(beside,))
+    assert not [each for each in check_rules(one, entry, SETTINGS).findings if each.check is GateCheck.QUOTES]
 
 
 @pytest.mark.promise("questions:rules:time")
