@@ -345,11 +345,11 @@ class QuestionGate:
             return replace(judged, findings=(_unanswered(GateCheck.ONE_DOCUMENT),), votes=())
         answer = reply.value
         found = agrees(draft, answer.answer, self._names)
-        votes = (GateVote(GateCheck.ONE_DOCUMENT, 1, int(not found), (answer.answer,)),)
         # What a reader knows by heart says nothing about the documents; others may tell the same together.
         several = answer.basis in (Basis.STATED, Basis.INFERRED) and len({*answer.documents}) >= max(
             2, self._settings.rules.min_documents
         )
+        votes = (GateVote(GateCheck.ONE_DOCUMENT, 1, int(not found or several), (answer.answer,)),)
         remembered = found and answer.basis is Basis.REMEMBERED
         if not found or several or remembered:
             return replace(judged, votes=votes, remembered=remembered)
