@@ -2,7 +2,6 @@
 
 import argparse
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -45,7 +44,7 @@ def run_audit(given: argparse.Namespace) -> int:
         if run.verdicts:
             _show(run.verdicts, run.directory.folder)
 
-    return watch_run(run, partial(run.audit), synth_view(run), as_json=given.json, fields=fields, show=show)
+    return watch_run(run, run.audit, synth_view(run), as_json=given.json, fields=fields, show=show)
 
 
 def _show(verdicts: list[AuditVerdict], folder: Path) -> None:

@@ -32,8 +32,6 @@ _NAME: Final = re.compile(
 _BARE_NAME: Final = re.compile(r"(?:[Tt]he )?[A-Z\d][^\s,;:.!?]*(?: [^\s,;:!?]+){0,5}\.?")
 """An answer that consists of a name."""
 _TITLES: Final = frozenset({"the", "mr", "mrs", "ms", "dr", "prof", "sir", "st"})
-
-
 _ASKED_UNIT: Final = re.compile(
     r"\bhow many (?:full |whole |more )?(days|weeks|months|years)\b", re.IGNORECASE
 )

@@ -20,7 +20,7 @@ PASSAGE_CHARS: Final = 900
 _MAX_ENTRY: Final = 4_000
 """Length of the longest paragraph that is not cut."""
 _MARKED: Final = (".md", ".markdown", ".htm", ".html", ".xhtml")
-"""Ends of the names of documents whose headings are marked, so that no other line is one."""
+"""Ends of the names of documents whose headings are marked, so that of other lines only numbered ones are."""
 _MIN_EXTRACT: Final = 1_000
 """Characters of an extract that are worth their room."""
 _COPY: Final = 0.8

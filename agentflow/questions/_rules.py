@@ -27,6 +27,8 @@ from agentflow.values import (
     values_agree,
 )
 
+_CELLS: Final = " | "
+"""Separator of the cells of a row."""
 _DIGITS: Final = re.compile(r"(?:(?<![\w)-])-)?(?<!\w)(?<!\w[.,:/-])\d+(?:[.,:/-]\d+)*")
 """Numbers; digits within a word belong to a name."""
 _ORDINAL: Final = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
@@ -303,10 +305,6 @@ def _around(passage: Passage) -> str:
     return rows[0].replace("_", " ") if 2 * len(rows) > len(lines) else passage.text
 
 
-_CELLS: Final = " | "
-"""Separator of the cells of a row."""
-
-
 def _unstated(step: DraftStep, quote: str, known: str, question: str, *, english: bool) -> str:
     """Return a number, month, name, negation or bound of a statement that its quote lacks.
 
@@ -435,7 +433,7 @@ def _completeness(draft: Draft, documents: dict[int, ShownDocument]) -> Iterator
 
 
 def _lists_its_members(draft: Draft) -> bool:
-    """Return whether a question names the things that it is about, and a quote says something of each."""
+    """Return whether a question names the things that it is about, and there are more quotes than these."""
     match = _MEMBERS.search(draft.question)
     if match is None:
         return False

@@ -29,8 +29,6 @@ from agentflow.questions import (
     quoted,
 )
 from agentflow.runs import AtomicFiles, Resume
-from agentflow.sandbox import Sandbox
-from agentflow.synthesis._attempts import SingleAgent
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._seed_result import Pair, RejectedDraft, SeedResult
 from agentflow.synthesis.pipeline import SynthesisRun, TreeWorker, results_of
@@ -242,11 +240,9 @@ class AuditRun(SynthesisRun):
         async with AtomicFiles.replace(self.directory.folder, [AUDIT]) as files:
             await files.write({AUDIT: [msgspec.json.encode(verdict) for verdict in self.verdicts]})
 
-    async def _seed_worker(
-        self, run: Run, sandbox: Sandbox, team: Team, agent: SingleAgent | None
-    ) -> TreeWorker:
-        worker = await super()._seed_worker(run, sandbox, team, agent)
-        return _AuditWorker(**{name: getattr(worker, name) for name in worker.__dataclass_fields__})
+    @property
+    def _worker_type(self) -> "type[_AuditWorker]":
+        return _AuditWorker
 
     def _planner(self, team: Team) -> "_ReadingPlanner":
         return _ReadingPlanner()

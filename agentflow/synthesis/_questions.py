@@ -85,18 +85,10 @@ async def write_questions(
     def gate_of(group: Sequence[ShownDocument], name: str) -> QuestionGate:
         return QuestionGate(group, roles, calls, settings, search=search, repeated=repeated, group=name)
 
-    if drafts is None:
-        writing = [
-            partial(_write, tree, config, gate_of, group, str(number), settings.drafts)
-            for number, group in enumerate(groups, 1)
-        ]
-    else:
-        writing = [partial(_check, gate_of, group, drafts) for group in groups[:1]]
-    found = [each for written in await together(writing) for each in written]
-    passed = [(group, each) for group, each in found if each.passed]
-    passed = passed[: config.max_questions]
+    judged = await _judge(tree, config, gate_of, groups, drafts)
+    passed = [(group, draft) for group, draft in judged if draft.passed][: config.max_questions]
     measured = await together(
-        partial(_measure, calls, agent, config, each, key) for key, (_, each) in enumerate(passed, 1)
+        partial(_measure, calls, agent, config, draft, key) for key, (_, draft) in enumerate(passed, 1)
     )
     pairs, joined = _on_paths(tree, selection, passed, config)
     kept = [
@@ -112,7 +104,7 @@ async def write_questions(
         pairs=tuple(pair for pair, _, triage in kept if triage is None),
         triaged=tuple(TriagedPair(pair, triage) for pair, _, triage in kept if triage is not None),
         attempts=tuple(PairAttempts(pair.id, own) for pair, own, triage in kept if triage is None and own),
-        rejected=tuple(_rejection(each) for _, each in found if not each.passed),
+        rejected=tuple(_rejection(draft) for _, draft in judged if not draft.passed),
         usage=calls.usage,
         model_failures=calls.failures(),
     )
@@ -145,6 +137,24 @@ def _groups(
     groups = divided(documents, characters=config.max_evidence_chars, most=config.max_documents)
     wanted = [group for group in groups if len(group) >= config.min_documents]
     return documents, wanted[: config.max_groups]
+
+
+async def _judge(
+    tree: Tree,
+    config: SynthesisConfig,
+    gate_of: Callable[[Sequence[ShownDocument], str], QuestionGate],
+    groups: Sequence[tuple[ShownDocument, ...]],
+    drafts: DraftSource | None,
+) -> list[tuple[Sequence[ShownDocument], JudgedDraft]]:
+    """Have drafts written over each group of documents, or check given ones over the first; return all, with their documents."""
+    if drafts is None:
+        writing = [
+            partial(_write, tree, config, gate_of, group, str(number), config.drafts)
+            for number, group in enumerate(groups, 1)
+        ]
+    else:
+        writing = [partial(_check, gate_of, group, drafts) for group in groups[:1]]
+    return [judged for written in await together(writing) for judged in written]
 
 
 async def _write(
@@ -262,7 +272,7 @@ def _pair(
         unit=draft.unit,
         kind=draft.kind,
         asker=draft.asker,
-        documents=tuple(UsedDocument.of(document, licence_of(document, config)) for document in used),
+        documents=tuple(UsedDocument.of(document, _licence_of(document, config)) for document in used),
         rivals=tuple(rival.answer for rival in draft.rivals),
         support=support,
         path=trimmed_path(tree, support),
@@ -280,7 +290,7 @@ def _pair(
     )
 
 
-def licence_of(document: ShownDocument, config: SynthesisConfig) -> str:
+def _licence_of(document: ShownDocument, config: SynthesisConfig) -> str:
     """Return the licence of a document by the settings; empty if it is not known."""
     return next((licence for name, licence in config.licences.items() if fnmatchcase(document.id, name)), "")
 

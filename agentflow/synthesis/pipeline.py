@@ -201,6 +201,11 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             results_of(run), folder, self.config, dropped_tools=dropped, read_blob=run.blob
         )
 
+    @property
+    def _worker_type(self) -> type["TreeWorker"]:
+        """Type of the worker of a seed."""
+        return TreeWorker
+
     def _planner(self, team: Team) -> PlannerPort:
         """Return the planner of the trees."""
         return team.planner
@@ -311,7 +316,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         else:
             kind = await open_supervised(self._supervisor, "tasks", opens)
         guard = self._answer_guard()
-        return TreeWorker(
+        return self._worker_type(
             run,
             grower,
             roles,
