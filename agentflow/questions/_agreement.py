@@ -35,6 +35,8 @@ _TITLES: Final = frozenset({"the", "mr", "mrs", "ms", "dr", "prof", "sir", "st"}
 _ASKED_UNIT: Final = re.compile(
     r"\bhow many (?:full |whole |more )?(days|weeks|months|years)\b", re.IGNORECASE
 )
+_TURNS: Final = frozenset({"not", "no", "never", "nor", "without", "except", "before", "after", "until"})
+"""Words that turn what stands beside them."""
 _WORD: Final = re.compile(r"[^\W_]+(?:[._-][^\W_]+)*")
 _BETWEEN_PARTS: Final = re.compile(r"[,;]\s|\band\b|\n", re.IGNORECASE)
 
@@ -94,7 +96,11 @@ def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
     See docs/questions.md.
     """
     said = said.strip()
-    if not said or _swapped(draft, said):
+    if not said:
+        return False
+    if (in_order := _as_asked(draft, said)) is not None:
+        return in_order
+    if _swapped(draft, said):
         return False
     asked = _ASKED_UNIT.search(draft.question)
     unit = draft.unit or ("" if asked is None else asked[1])
@@ -142,15 +148,31 @@ def _swapped(draft: Draft, said: str) -> bool:
     return mine != theirs and Counter(mine) == Counter(theirs) and not same_parts
 
 
+def _as_asked(draft: Draft, said: str) -> bool | None:
+    """Return whether an answer gives bare values in the order in which the question names their labels; `None`: it doesn't say."""
+    items, others = (
+        [item.strip(" .") for item in _BETWEEN_PARTS.split(text)] for text in (draft.answer, said)
+    )
+    labelled = [item.casefold().rpartition(":") for item in items if item]
+    question = draft.question.casefold()
+    places = [question.find(label) if label else -1 for label, _, _ in labelled]
+    if len({*places}) < len(places) or -1 in places:
+        return None
+    asked = [value.strip() for _, (_, _, value) in sorted(zip(places, labelled, strict=True))]
+    given = [other.casefold() for other in others if other]
+    return asked == given if sorted(asked) == sorted(given) else None
+
+
 def _same_parts(draft: Draft, said: str) -> bool:
     """Return whether answers have the same parts, of which one may repeat words of the question: `15.4` and `row policies: 15.4`.
 
     Parts that repeat words stand in the same order.
     """
     mine, theirs = _parts(draft.answer), _parts(said)
-    if not mine or len(mine) != len(theirs):
-        return False
     asked = frozenset(_WORD.findall(draft.question.lower()))
+    turned, others = ({*_WORD.findall(text.lower())} & _TURNS - asked for text in (draft.answer, said))
+    if not mine or len(mine) != len(theirs) or turned != others:
+        return False
 
     def same(one: frozenset[str], other: frozenset[str]) -> bool:
         more = one ^ other
@@ -158,7 +180,26 @@ def _same_parts(draft: Draft, said: str) -> bool:
             (one < other or other < one) and more <= asked and not any(map(_NUMBER.search, more))
         )
 
+    if len(mine) > 1 and all(
+        _bare_number(one, other, asked) for one, other in zip(mine, theirs, strict=True)
+    ):
+        return True
     return all(map(same, mine, theirs)) or Counter(mine) == Counter(theirs)
+
+
+def _bare_number(labelled: frozenset[str], bare: frozenset[str], asked: frozenset[str]) -> bool:
+    """Return whether a part is the number of another one, whose other words are those of the question."""
+    mine, theirs = (
+        [word for word in part if any(map(str.isdigit, word)) and word not in asked]
+        for part in (labelled, bare)
+    )
+    rest = (labelled | bare) - {*mine}
+    return (
+        len(bare) <= 2
+        and len(mine) == 1
+        and mine == theirs
+        and all({word, f"{word}s", word.rstrip("s")} & asked for word in rest)
+    )
 
 
 def _parts(text: str) -> list[frozenset[str]]:

@@ -6,6 +6,7 @@ A passage is never cut inside an entry: headings, and the line that introduces a
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from math import fsum, log
 from typing import Final, NamedTuple
 
@@ -29,6 +30,9 @@ _TRANSLATION: Final = 0.6
 """Share of common numbers and acronyms from which texts in two languages are the same."""
 _MIN_ANCHORS: Final = 12
 """Numbers and acronyms that a text needs to be recognised as a translation."""
+_MAX_TERM: Final = 80
+"""Length of the longest line that may name what follows."""
+_SENTENCE_ENDS: Final = (".", "!", "?", ":", ";", ",", "。")
 _GAP: Final = 3
 """Characters between two windows of a document that count as nothing, such as white space."""
 _MIN_SECTION: Final = 40
@@ -350,8 +354,10 @@ def _split(stretch: Sequence[_Window], *, marked: bool) -> Iterator[Passage]:
         said = text[block.start : block.end]
         size = run[-1].end - run[0].start if run else 0
         if run and (block.level or size + len(said) > PASSAGE_CHARS) and not _introduces(text, run, block):
+            terms = 0 if block.level else _terms_at_end(text, run)
+            run, waiting = run[: len(run) - terms], run[len(run) - terms :]
             yield passage()
-            run = []
+            run = waiting
         if block.level:
             headings = [each for each in headings if each[0] < block.level]
             headings.append((block.level, _title(said)))
@@ -364,6 +370,17 @@ def _split(stretch: Sequence[_Window], *, marked: bool) -> Iterator[Passage]:
         yield passage()
 
 
+def _terms_at_end(text: str, run: Sequence[_Block]) -> int:
+    """Return the number of blocks at the end of a run that name what follows, such as an option before its description."""
+    count = 0
+    for block in reversed(run[1:]):
+        line = text[block.start : block.end].rstrip()
+        if block.bullet or "\n" in line or len(line) > _MAX_TERM or line.endswith(_SENTENCE_ENDS):
+            break
+        count += 1
+    return count
+
+
 def _introduces(text: str, run: Sequence[_Block], block: _Block) -> bool:
     """Return whether a run is a bullet without text, or the line that introduces a list whose first entry follows."""
     if not any(map(str.isalnum, text[run[0].start : run[-1].end])):
@@ -372,9 +389,12 @@ def _introduces(text: str, run: Sequence[_Block], block: _Block) -> bool:
 
 
 def _blocks(text: str, *, marked: bool) -> Iterator[_Block]:
-    """Yield the paragraphs of a text; an entry of a list is one of its own."""
-    for start, end in _between(_BLANK, text, 0, len(text)):
-        yield from _entries(text, start, end, marked=marked)
+    """Yield the paragraphs of a text; an entry of a list is one of its own, and a heading with nothing under it is a paragraph."""
+    paragraphs = _between(_BLANK, text, 0, len(text))
+    blocks = [block for start, end in paragraphs for block in _entries(text, start, end, marked=marked)]
+    for block, following in zip_longest(blocks, blocks[1:]):
+        empty = following is None or 0 < following.level <= block.level
+        yield block._replace(level=0) if empty else block
 
 
 def _between(pattern: re.Pattern[str], text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -507,7 +527,7 @@ def is_english(text: str) -> bool:
     >>> is_english("The ship is in the harbour of the town."), is_english("Das Schiff ist im Hafen der Stadt.")
     (True, False)
     """
-    found = words(text)
+    found = [word for word in words(text) if word.isalpha()]
     return sum(word in _ENGLISH for word in found) >= _MIN_ENGLISH * max(len(found), 1)
 
 

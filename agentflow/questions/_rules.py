@@ -39,8 +39,9 @@ _MONTH: Final = re.compile(
 _NAME: Final = re.compile(r"(?<!^)(?<![.!?:] )\b[A-Z][\w'’.+-]*\w|\b[A-Z]{2,}\w*\b|\b[A-Za-z]+\d\w*\b")
 """Capitalised words that do not begin a sentence, acronyms, and words with digits."""
 _NEGATION: Final = re.compile(
-    r"\b(?:not|no|never|neither|nor|without|cannot|none|except|unless)\b|n['’]t\b", re.IGNORECASE
+    r"(?<![\w-])(?:not|no|never|neither|nor|without|cannot|none|except|unless)\b|n['’]t\b", re.IGNORECASE
 )
+"""Words that negate; an option such as `--no-edit` has none."""
 _BOUND: Final = re.compile(
     r"\b(?:(?:more|less|fewer) than|at least|at most|(?:up to|about|around|roughly|nearly|almost|approximately|over|under)"
     r"(?=\s+(?:[$€£]?\d|one|two|three|four|five|six|seven|eight|nine|ten|half|hundred)))\b",
@@ -60,7 +61,7 @@ _MEMBERS: Final = re.compile(
 """Things that a question names: `Which of A, B and C`, `which of these fell: A, B or C`."""
 _BETWEEN_MEMBERS: Final = re.compile(r",? (?:and|or) |, ")
 _CURRENT: Final = re.compile(
-    r"\b(?:current(?:ly)?|now(?:adays)?|today|at present|present-day|recent(?:ly)?|so far|to date|(?:is|are|does|do) still|latest|this (?:year|month|week))\b",
+    r"\b(?:current(?:ly)?|nowadays|today|at present|present-day|recent(?:ly)?|so far|to date|(?:is|are|does|do) (?:still|now)|latest|this (?:year|month|week)|up[- ]to[- ]date)\b",
     re.IGNORECASE,
 )
 _TEXTUAL: Final = re.compile(
@@ -69,7 +70,7 @@ _TEXTUAL: Final = re.compile(
     re.IGNORECASE,
 )
 _SECOND: Final = re.compile(
-    r"\?\s+\S|\band (?:what|when|where|who|why|how (?:many|much|long))\b", re.IGNORECASE
+    r"\?(?=\s[^?]*\?)|\band (?:what|when|where|who|why|how (?:many|much|long))\b", re.IGNORECASE
 )
 _FULL: Final = re.compile(r"\b(?:full|whole|complete|completed) (?:months|years)\b", re.IGNORECASE)
 _HOW_MANY: Final = re.compile(
@@ -439,6 +440,9 @@ def _lists_its_members(draft: Draft) -> bool:
         return False
     # The words of the question go on after the last member.
     *members, _ = _BETWEEN_MEMBERS.split(match["members"])
+    counted = value_of(draft)
+    if isinstance(counted, NumberValue) and counted.amount > len(members) + 1:
+        return False
     return sum(bool(step.quote) for step in draft.steps) > len(members) > 0
 
 

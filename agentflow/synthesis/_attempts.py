@@ -20,7 +20,7 @@ from agentflow.tasks import TaskVerifiers, VerifiableTask, rollout_task
 from agentflow.team import EffectGate, EpisodeSettings, Prepare, PutBlob, ReadBlob, fixed_names, solve_alone
 from agentflow.text import contains_phrase
 from agentflow.trajectory import ChatBuilder, ChatMessage, Episode, Task, Usage
-from agentflow.values import Value, answer_agrees, show_value
+from agentflow.values import DateValue, ListValue, Value, answer_agrees, show_value
 
 
 class Triage(StrEnum):
@@ -46,7 +46,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     turns: int
     """Number of tool calls: the cost of solving it."""
     hit: int = 0
-    """Number of the call whose result first shows the answer, from 1; 0: none does."""
+    """Number of the call by which results have shown the answer, or all items of a list, from 1; 0: none does."""
     messages: tuple[ChatMessage, ...] = ()
     """The conversation of a right attempt, as chat messages."""
 
@@ -65,7 +65,7 @@ class Difficulty(Struct, frozen=True, kw_only=True):
     turns: float
     """Average number of tool calls of the right attempts, the cost of solving it; 0 without any."""
     hit: float = 0.0
-    """Average number of the call whose result first shows the answer, in right attempts; 0: none does."""
+    """Average number of the call by which results have shown the answer, in right attempts; 0: none does."""
 
     @classmethod
     def of(cls, attempts: Sequence[Attempt]) -> "Difficulty":
@@ -118,7 +118,8 @@ async def attempt_question(
     def is_right(episode: Episode) -> bool:
         return answer_agrees(answer, episode.answer, question=question)
 
-    return await _attempt_all(partial(agent.attempt, question), is_right, page, count, show_value(answer))
+    parts = answer.items if isinstance(answer, ListValue) else (answer,)
+    return await _attempt_all(partial(agent.attempt, question), is_right, page, count, parts)
 
 
 async def attempt_task(
@@ -137,7 +138,7 @@ async def _attempt_all(
     is_right: Callable[[Episode], bool],
     page: Page,
     count: int,
-    answer: str = "",
+    parts: Sequence[Value] = (),
 ) -> tuple[tuple[Attempt, ...], Usage]:
     """Make attempts. One that an outage of the model, the tools or the verifier ended says nothing and is left out."""
 
@@ -155,7 +156,7 @@ async def _attempt_all(
             correct=correct,
             answer=episode.answer,
             turns=len(episode.turns),
-            hit=_hit(episode, answer),
+            hit=_hit(episode, parts),
             messages=chat_of(episode) if correct else (),
         )
         return made, usage
@@ -165,10 +166,20 @@ async def _attempt_all(
     return attempts, sum((usage for _, usage in made), Usage())
 
 
-def _hit(episode: Episode, answer: str) -> int:
-    """Return the number of the call whose result first shows an answer; 0: none does."""
-    shown = (turn.number for turn in episode.turns if answer and contains_phrase(turn.result, answer))
-    return next(shown, 0)
+def _hit(episode: Episode, parts: Sequence[Value]) -> int:
+    """Return the number of the call by which results have shown all parts of an answer; 0: none does."""
+    left = list(parts)
+    for turn in episode.turns if parts else ():
+        left = [part for part in left if not _shows(turn.result, part)]
+        if not left:
+            return turn.number
+    return 0
+
+
+def _shows(text: str, value: Value) -> bool:
+    if isinstance(value, DateValue) and f"{value.year:04}-{value.month:02}-{value.day:02}" in text:
+        return True
+    return contains_phrase(text, show_value(value))
 
 
 def _says_nothing(episode: Episode) -> bool:

@@ -5,9 +5,9 @@ calls; its pairs are the questions that pass.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from math import log
 from pathlib import Path
 from typing import Any, Final
@@ -264,7 +264,7 @@ class _AuditWorker(TreeWorker):
 
     async def write(self, tree: Tree, page: Page) -> SeedResult:  # pyright: ignore[reportIncompatibleMethodOverride]
         questions = msgspec.convert(tree.seed.kwargs["questions"], list[AuditedQuestion])
-        return await self.check(tree, page, partial(_drafts, questions))
+        return await self.check(tree, page, partial(drafts_of, questions))
 
 
 def group_questions(
@@ -280,19 +280,17 @@ def group_questions(
     :param most: number of documents of a group.
     :raises ConfigurationError: one line, if a question names an unknown document.
     """
-    corpus = _Corpus(documents)
+    corpus = _Corpus(documents, questions)
     groups: list[tuple[list[AuditedQuestion], dict[str, None]]] = []
     for question in questions:
-        own = corpus.named(question) or corpus.similar(question, _FOUND)
-        around = [name for name in corpus.similar(question, len(own) + _AROUND) if name not in own]
-        wanted = [*own, *around[:_AROUND]]
+        wanted = corpus.wanted[question.id]
         fitting = next(
             (
                 group
                 for group in groups
                 if len(group[0]) < _TOGETHER
                 and len(joined := {*group[1], *wanted}) <= most
-                and corpus.size(joined) <= characters
+                and corpus.size(joined, [*group[0], question]) <= characters
             ),
             None,
         )
@@ -310,9 +308,9 @@ def group_questions(
 
 
 class _Corpus:
-    """Documents by their names, and by the words that they share with a question."""
+    """Documents by their names, and by the words that they share with questions."""
 
-    def __init__(self, documents: Sequence[CorpusDocument]) -> None:
+    def __init__(self, documents: Sequence[CorpusDocument], questions: Sequence[AuditedQuestion]) -> None:
         self._documents = {document.id: document for document in documents}
         self._names = {document.title: document.id for document in documents} | {
             Path(document.id).stem: document.id for document in documents
@@ -320,6 +318,23 @@ class _Corpus:
         self._terms = {document.id: _terms(f"{document.title} {document.text}") for document in documents}
         spread = Counter(term for terms in self._terms.values() for term in terms)
         self._weights = {term: log(1 + len(documents) / count) for term, count in spread.items()}
+        self.wanted = {question.id: self._wanted(question) for question in questions}
+        """Documents to show for each question."""
+        self._quoted = {
+            (name, question.id): [
+                (max(0, start - _BESIDE), end + _BESIDE)
+                for step in question.steps
+                for start, end in quoted(document.text, step.quote)
+            ]
+            for name, document in self._documents.items()
+            for question in questions
+            if name in self.wanted[question.id]
+        }
+
+    def _wanted(self, question: AuditedQuestion) -> list[str]:
+        own = self.named(question) or self.similar(question, _FOUND)
+        around = [name for name in self.similar(question, len(own) + _AROUND) if name not in own]
+        return [*own, *around[:_AROUND]]
 
     def named(self, question: AuditedQuestion) -> list[str]:
         """Return the documents that a question names."""
@@ -336,9 +351,12 @@ class _Corpus:
         }
         return sorted(scores, key=lambda name: (-scores[name], name))[:count]
 
-    def size(self, names: Sequence[str] | set[str]) -> int:
-        """Return the length of documents, as they are shown."""
-        return sum(min(len(self._documents[name].text), _WINDOW) for name in names)
+    def size(self, names: Iterable[str], asked: Sequence[AuditedQuestion]) -> int:
+        """Return the length of documents, as they are shown for questions."""
+        return sum(
+            min(len(self._documents[name].text), max(_WINDOW, _length(self._spans(name, asked))))
+            for name in names
+        )
 
     def reads(
         self, name: str, asked: Sequence[AuditedQuestion], names: Mapping[str, None], characters: int
@@ -349,17 +367,10 @@ class _Corpus:
         if whole or len(text) <= _WINDOW:
             yield {"id": name, "length": max(len(text), 1)}
             return
-        spans = [(0, min(_OPENING, len(text)))]
-        for question in asked:
-            for step in question.steps:
-                spans += [(max(0, start - _BESIDE), end + _BESIDE) for start, end in quoted(text, step.quote)]
-        spans = _joined(text, spans)
-        room = _WINDOW - sum(end - start for start, end in spans)
+        spans = self._spans(name, asked)
+        room = _WINDOW - _length(spans)
         [document] = documents_from([(name, "", text)])
-        for passage in sorted(
-            document.passages,
-            key=lambda passage: -sum(_relevance(passage.text, question) for question in asked),
-        ):
+        for passage in sorted(document.passages, key=lambda passage: -_relevance(passage.text, asked)):
             first, last = passage.pieces[0], passage.pieces[-1]
             start, end = first.source, last.source + last.end - last.start
             if end - start <= room and not any(first <= start and end <= last for first, last in spans):
@@ -368,6 +379,12 @@ class _Corpus:
         for start, end in _joined(text, spans):
             # With the blank line after it, the tool does not end at an earlier one.
             yield {"id": name, "start": start, "length": end - start + 2}
+
+    def _spans(self, name: str, asked: Sequence[AuditedQuestion]) -> list[tuple[int, int]]:
+        """Return the spans of a document that questions quote, and its opening."""
+        text = self._documents[name].text
+        own = [span for question in asked for span in self._quoted.get((name, question.id), ())]
+        return _joined(text, [(0, min(_OPENING, len(text))), *own])
 
     def _id(self, name: str, question: AuditedQuestion) -> str:
         if name in self._documents:
@@ -379,6 +396,7 @@ class _Corpus:
         raise ConfigurationError(f"{question.id}: the document {name} is unknown{hint}")
 
 
+@lru_cache(maxsize=1024)
 def _terms(text: str) -> frozenset[str]:
     return frozenset(filter(is_content_word, words(text)))
 
@@ -397,13 +415,20 @@ def _joined(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]
     return joined
 
 
-def _relevance(text: str, question: AuditedQuestion) -> float:
-    """Return the relevance of a passage: the answer first, then common words."""
-    common = _terms(text) & _terms(question.question)
-    return 5 * contains_phrase(text, question.answer) + len(common)
+def _length(spans: Sequence[tuple[int, int]]) -> int:
+    return sum(end - start for start, end in spans)
 
 
-def _drafts(questions: Sequence[AuditedQuestion], documents: Sequence[ShownDocument]) -> list[Draft]:
+def _relevance(text: str, asked: Sequence[AuditedQuestion]) -> float:
+    """Return the relevance of a passage for questions: their answers first, then common words."""
+    own = _terms(text)
+    return sum(
+        5 * contains_phrase(text, question.answer) + len(own & _terms(question.question))
+        for question in asked
+    )
+
+
+def drafts_of(questions: Sequence[AuditedQuestion], documents: Sequence[ShownDocument]) -> list[Draft]:
     """Return questions as drafts about documents."""
     numbers = {document.id: document.number for document in documents}
     numbers |= {copy: document.number for document in documents for copy in document.copies}

@@ -79,7 +79,7 @@ async def write_questions(
     calls = JournalledCalls(page)
     if not selection.chosen:
         return SeedResult(tree=tree, left_out=selection.left_out, model_failures=calls.failures())
-    documents, groups = await in_worker_thread(partial(_groups, tree, config))
+    documents, groups = await in_worker_thread(partial(groups_of, tree, config, divides=drafts is None))
     settings = gate_settings(config)
 
     def gate_of(group: Sequence[ShownDocument], name: str) -> QuestionGate:
@@ -129,11 +129,14 @@ def gate_settings(config: SynthesisConfig) -> GateSettings:
     )
 
 
-def _groups(
-    tree: Tree, config: SynthesisConfig
+def groups_of(
+    tree: Tree, config: SynthesisConfig, *, divides: bool
 ) -> tuple[tuple[ShownDocument, ...], list[tuple[ShownDocument, ...]]]:
-    """Return the documents of a tree, and the groups of them that have enough for a question."""
+    """Return the documents of a tree, and the groups of them that have enough for a question; undivided, all are one."""
     documents = documents_of(tree.nodes)
+    if not divides:
+        everything = 2 * sum(document.size for document in documents)
+        return documents, list(divided(documents, characters=everything, most=max(1, len(documents))))
     groups = divided(documents, characters=config.max_evidence_chars, most=config.max_documents)
     wanted = [group for group in groups if len(group) >= config.min_documents]
     return documents, wanted[: config.max_groups]
@@ -153,7 +156,7 @@ async def _judge(
             for number, group in enumerate(groups, 1)
         ]
     else:
-        writing = [partial(_check, gate_of, group, drafts) for group in groups[:1]]
+        writing = [partial(_check, gate_of, group, drafts) for group in groups]
     return [judged for written in await together(writing) for judged in written]
 
 

@@ -3,6 +3,7 @@
 import re
 import string
 import unicodedata
+from functools import lru_cache
 from typing import Final
 
 from agentflow.text._units import UNITS
@@ -24,6 +25,8 @@ _THIN_SPACES: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:[\u2009\u202f\u00a0]\d{3
 _UNIT_NAMES: Final = "|".join(sorted((name for name in UNITS if name.isalpha()), key=len, reverse=True))
 _GLUED_UNIT: Final = re.compile(rf"(?<![^\W\d])(\d)(?=(?:{_UNIT_NAMES})\b)")
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_RUNS: Final = re.compile(r"\s+|[!-~\x00-\x08\x0e-\x1b\x7f]+|[^\s\x00-\x7f]+")
+"""Matches a run of spaces, of other ASCII characters, or of the rest."""
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
@@ -80,23 +83,27 @@ def find_quote(text: str, quote: str) -> tuple[int, int] | None:
     return None if start < 0 else (origins[start], origins[start + len(needle) - 1] + 1)
 
 
+@lru_cache(maxsize=4)  # Quotes are mostly looked up in one text, one after the other.
 def _reduced(text: str) -> tuple[str, list[int]]:
     """Return the text with single spaces and decomposed characters, and each character's original index."""
-    characters: list[str] = []
+    parts: list[str] = []
     origins: list[int] = []
-    for index, character in enumerate(text):
-        if character.isspace():
+    for run in _RUNS.finditer(text):
+        start, end = run.span()
+        if run[0].isspace():
             # A model reads "<|end|>" as "< |end|>", see `escape_special_tokens`, and quotes it so.
-            if characters and characters[-1] not in " <[]":
-                characters.append(" ")
-                origins.append(index)
-            continue
-        simple = (
-            character if character.isascii() else unicodedata.normalize("NFKD", character).translate(MARKS)
-        )
-        characters.extend(simple)
-        origins.extend([index] * len(simple))
-    return "".join(characters), origins
+            if parts and parts[-1][-1] not in "<[]":
+                parts.append(" ")
+                origins.append(start)
+        elif run[0].isascii():
+            parts.append(run[0])
+            origins.extend(range(start, end))
+        else:
+            for index in range(start, end):
+                simple = unicodedata.normalize("NFKD", text[index]).translate(MARKS)
+                parts.append(simple)
+                origins.extend([index] * len(simple))
+    return "".join(parts), origins
 
 
 def _find(text: str, words: str) -> int:

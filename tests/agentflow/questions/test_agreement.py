@@ -41,6 +41,7 @@ def test_an_answer_agrees_with_its_unit_and_precision_only(
     assert agrees(given, said, NAMES) is expected
 
 
+SINCE = "From which Python does fromisoformat() exist, and from which does it parse most ISO 8601 formats?"
 STEPS = "At which release do row policies, triggers and the index check change?"
 
 
@@ -51,6 +52,14 @@ STEPS = "At which release do row policies, triggers and the index check change?"
         (STEPS, "row policies: 15.4; triggers: 15.6; index check: 15.14", "15.4, 15.6, 15.14", True),
         (STEPS, "row policies: 15.4; triggers: 15.6; index check: 15.14", "15.6, 15.4, 15.14", False),
         (STEPS, "row policies: 15.4; triggers: 15.6", "row policies: 15.6, triggers: 15.4", False),
+        (STEPS, "triggers: 15.6; index check: 15.14; row policies: 15.4", "15.4, 15.6, 15.14", True),
+        (STEPS, "triggers: 15.6; index check: 15.14; row policies: 15.4", "15.6, 15.14, 15.4", False),
+        (STEPS, "triggers: yes; index check: no", "yes, no", True),
+        (SINCE, "exists from 3.7; most ISO 8601 formats from 3.11", "Python 3.7, Python 3.11", True),
+        (SINCE, "exists from 3.7; most ISO 8601 formats from 3.11", "3.11, 3.7", False),
+        (SINCE, "exists from 3.7; most ISO 8601 formats from 3.11", "3.7, 3.12", False),
+        (SINCE, "exists from 3.7; most ISO 8601 formats from 3.11", "3.7, not before 3.11", False),
+        (STEPS, "index check: no; triggers: yes", "no, yes", False),
         (STEPS, "triggers at 15.1", "triggers: 15.14", False),
         ("Which of Potato, Woody and Etch?", "Potato (2.2), Woody (3.0)", "3.0 Woody, 2.2 Potato", True),
         ("Which of Potato, Woody and Etch?", "Potato", "Woody", False),

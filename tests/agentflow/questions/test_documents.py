@@ -197,3 +197,32 @@ def test_where_headings_are_marked_a_short_paragraph_is_none_and_a_bare_bullet_j
     assert [passage.heading for passage in page.passages] == ["", "1.2. Changes"]
     [plain] = documents_from([("notes.txt", "", "Fix the sort\n\nIt was slow.")])
     assert [passage.heading for passage in plain.passages] == ["Fix the sort"]
+
+
+@pytest.mark.promise("questions:documents")
+def test_a_term_stays_with_its_description() -> None:
+    entries = "\n\n".join(
+        f"--option-{number}\n\nWith this option, the {number}th part of the work is left as it was before, and nothing else is."
+        for number in range(40)
+    )
+    [document] = documents_from([("options", "", entries)])
+    assert len(document.passages) > 3
+    for passage in document.passages:
+        assert passage.text.count("--option-") == passage.text.count("With this option")
+        assert passage.text.startswith("--option-")
+    [names] = documents_from([("names", "", "\n\n".join(f"Name {number}" for number in range(400)))])
+    assert "".join(passage.text for passage in names.passages).count("Name") == 400
+
+
+@pytest.mark.promise("questions:documents")
+def test_a_table_of_numbers_in_two_editions_is_no_copy() -> None:
+    prose = "This is a summary of what was measured, and the columns are the releases of the program."
+
+    def table(first: int) -> str:
+        return "\n".join(
+            f"    read_{place}   " + " ".join(f"{place}.{release}" for release in range(first, first + 6))
+            for place in range(20, 45)
+        )
+
+    old, new = f"{prose}\n\n{table(1)}", f"{prose}\n\n{prose}\n\n{prose}\n\n{prose}\n\n{table(2)}"
+    assert [each.id for each in documents_from([("old", "", old), ("new", "", new)])] == ["old", "new"]

@@ -59,6 +59,30 @@ def test_words_that_a_reader_alone_can_not_use_are_refused(question: str) -> Non
 
 
 @pytest.mark.promise("questions:rules:form")
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How many days after release 4.0 was published did release 4.1 follow? Give the number alone.",
+        "We have release 4.0 now and wait. How many days after it did release 4.1 follow?",
+    ],
+)
+def test_a_request_for_a_form_is_no_second_question_and_now_is_no_date(question: str) -> None:
+    assert faults(question=question) == []
+
+
+@pytest.mark.promise("questions:rules:quotes")
+def test_the_name_of_an_option_negates_nothing() -> None:
+    text = "--no-edit\n\nWith this option, revert keeps the message as it is."
+    documents = documents_from([("revert", "", text), ("merge", "", "Merge opens the editor.")])
+    steps = (
+        DraftStep(statement="An option of revert keeps the message.", passage=1, quote="--no-edit\n\nWith this option, revert keeps the message"),
+        DraftStep(statement="Merge opens the editor.", passage=2, quote="Merge opens the editor"),
+    )  # fmt: skip
+    checked = check_rules(draft(documents, steps=steps, answer="revert", unit="", answer_type=ValueKind.TEXT), documents, RuleSettings(min_steps=2))  # fmt: skip
+    assert GateCheck.QUOTES not in [fault.check for fault in checked.findings]
+
+
+@pytest.mark.promise("questions:rules:form")
 def test_a_question_that_contains_its_answer_is_refused_unless_it_offers_a_choice() -> None:
     leaking: dict[str, object] = {
         "answer": "Ada Quill",
@@ -171,6 +195,11 @@ def test_a_list_that_the_question_names_needs_no_whole_documents_if_each_member_
     assert GateCheck.COMPLETENESS in checks(replace(counting, steps=steps[:2]), extracts)
     others = replace(counting, question="How many lights have more than 150 steps?")
     assert GateCheck.COMPLETENESS in checks(others, extracts)
+    within = replace(
+        counting, question="How many lamps do the lists of Fern Light and Gull Light have together?"
+    )
+    assert GateCheck.COMPLETENESS not in checks(within, extracts)
+    assert GateCheck.COMPLETENESS in checks(replace(within, answer="5"), extracts)
     stated = replace(
         others, kind=DraftKind.BRIDGE, question="How many steps has the northern light?", answer="212"
     )

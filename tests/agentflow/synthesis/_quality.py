@@ -14,14 +14,16 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.questions import JudgedDraft
+from tests.agentflow.synthesis._audited import fallen, load_drafts, load_groups, replay_audit
 from tests.agentflow.synthesis._recorded import RECORDED, Recording, load_recordings, replay
 
-__all__ = ["Label", "load_labels", "page", "replay_all"]
+__all__ = ["Label", "load_labels", "page", "replay_all", "replay_audits"]
 
 MODEL = "model"
 """Reader whose labels are those of a language model."""
 TOOLS = "tools"
 """Corpus with documents and tables."""
+NATURAL = "all that readers of the gate rated above 3"
 _STAGES = ("propose", "hidden", "hidden2", "evidence", "others", "repair")
 
 
@@ -67,12 +69,17 @@ async def replay_all() -> list[tuple[Recording, list[JudgedDraft]]]:
     return [(recording, await replay(recording)) for recording in load_recordings()]
 
 
+async def replay_audits() -> dict[str, JudgedDraft]:
+    """Return the labelled drafts, by id, with what the gate says."""
+    return {id: draft for group in load_groups() for id, draft in (await replay_audit(group)).items()}
+
+
 def corpus_of(recording: Recording) -> str:
     """Return the corpus of a recording."""
     return recording.name.rpartition("-")[0]
 
 
-def page(replayed: Sequence[tuple[Recording, Sequence[JudgedDraft]]]) -> str:
+def page(replayed: Sequence[tuple[Recording, Sequence[JudgedDraft]]], audited: dict[str, JudgedDraft]) -> str:
     """Return the page."""
     labels = load_labels()
     text = (RECORDED / "page.txt").read_text(encoding="utf-8")
@@ -80,6 +87,7 @@ def page(replayed: Sequence[tuple[Recording, Sequence[JudgedDraft]]]) -> str:
         "corpora": _corpora(replayed, labels),
         "checks": _checks(replayed),
         "cost": _cost(replayed),
+        "audit": _audit(audited),
         "pairs": "\n\n".join(_pairs(recording, judged, labels) for recording, judged in replayed),
     }
     for name, part in parts.items():
@@ -99,10 +107,15 @@ def _corpora(
 ) -> str:
     rows: list[list[object]] = []
     names = list(dict.fromkeys(corpus_of(recording) for recording, _ in replayed))
-    for name in [*names, "all"]:
-        own = [(each, judged) for each, judged in replayed if name in ("all", corpus_of(each))]
+    for name in [*names, "all", NATURAL]:
+        own = [(each, judged) for each, judged in replayed if name in ("all", NATURAL, corpus_of(each))]
         drafts = sum(len({draft.number for draft in judged}) for _, judged in own)
-        kept = [(each.name, draft.number) for each, judged in own for draft in judged if draft.passed]
+        kept = [
+            (each.name, draft.number)
+            for each, judged in own
+            for draft in judged
+            if draft.passed and (name != NATURAL or draft.naturalness > 3)
+        ]
         said = [labels[key] for key in kept if key in labels]
         rows.append(
             [
@@ -166,6 +179,26 @@ def _cost(replayed: Sequence[tuple[Recording, Sequence[JudgedDraft]]]) -> str:
     return _table(["stage", "calls", "calls per kept pair", "tokens per kept pair"], rows)
 
 
+def _audit(audited: dict[str, JudgedDraft]) -> str:
+    """Return the table of drafts with known faults."""
+    rows: list[list[object]] = []
+    totals = Counter[str]()
+    for fault, drafts in fallen(load_drafts(), audited).items():
+        own = Counter(check for draft, check in drafts if check in draft.checks)
+        others = Counter(check for draft, check in drafts if check and check not in draft.checks)
+        passed = sum(not check for _, check in drafts)
+        totals += Counter({"bad" if fault else "good": len(drafts)})
+        totals += Counter(own=own.total(), others=others.total(), passed=passed) if fault else Counter()
+        row = [len(drafts), _list(own), _list(others), passed or ""]
+        rows.append([f"`{fault}`" if fault else "none", *row])
+    bad = ["all faults", totals["bad"], totals["own"], totals["others"] or "", totals["passed"] or ""]
+    return _table(["fault", "drafts", "stopped for it by", "by another check", "passed"], [*rows, bad])
+
+
+def _list(counted: Counter[str]) -> str:
+    return ", ".join(f"{check} {count}" for check, count in sorted(counted.items()))
+
+
 def _pairs(
     recording: Recording, judged: Sequence[JudgedDraft], labels: Mapping[tuple[str, int], Label]
 ) -> str:
@@ -204,4 +237,4 @@ def _pairs(
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(asyncio.run(replay_all())))
+    sys.stdout.write(page(asyncio.run(replay_all()), asyncio.run(replay_audits())))

@@ -30,7 +30,7 @@ from agentflow.synthesis._questions import gate_settings
 from agentflow.trajectory import ActionOutcome, Tree
 from tests._pages import page_over
 
-__all__ = ["RECORDED", "Recording", "load_recordings", "record", "replay"]
+__all__ = ["RECORDED", "NoSearch", "Nobody", "Recording", "load_recordings", "record", "replay", "trimmed"]
 
 RECORDED = Path(__file__).parent / "recorded"
 _GROWTH = ("act/", "level/", "diverged/")
@@ -61,7 +61,7 @@ class Recording(Struct, kw_only=True):
                 yield key.partition("/")[0], usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-class _Nobody:
+class Nobody:
     """Roles that are not there."""
 
     def __getattr__(self, name: str) -> Callable[[object], Awaitable[NoReturn]]:
@@ -71,7 +71,9 @@ class _Nobody:
         return asked
 
 
-class _Search(AlternativeSearch):
+class NoSearch(AlternativeSearch):
+    """Search that is not there."""
+
     def __init__(self) -> None:
         self._tool = "rag_search"
 
@@ -102,10 +104,10 @@ async def replay(recording: Recording) -> list[JudgedDraft]:
     settings = gate_settings(SynthesisConfig(**recording.settings))
     gate = QuestionGate(
         recording.documents,
-        cast("GateRoles", _Nobody()),
+        cast("GateRoles", Nobody()),
         JournalledCalls(page),
         settings,
-        search=PageSearch(_Search(), page),
+        search=PageSearch(NoSearch(), page),
         repeated=_Repeated(recording.tree, page),
     )
     return await gate.write(
@@ -133,7 +135,7 @@ def record(output: Path, folder: Path = RECORDED) -> list[Path]:
                 settings={name: getattr(config, name) for name in _SETTINGS},
                 tree=tree,
                 documents=groups[0],
-                answers={key: _trimmed(body) for key, body in entries.items() if not key.startswith(_GROWTH)},
+                answers={key: trimmed(body) for key, body in entries.items() if not key.startswith(_GROWTH)},
             )
             file = folder / f"{made.name}.json"
             file.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
@@ -141,7 +143,8 @@ def record(output: Path, folder: Path = RECORDED) -> list[Path]:
     return files
 
 
-def _trimmed(body: bytes) -> Mapping[str, Any]:
+def trimmed(body: bytes) -> Mapping[str, Any]:
+    """Return what a recording keeps of an entry of the journal."""
     return {key: value for key, value in json.loads(body).items() if key in _KEPT}
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from agentflow.errors import ModelFailureKind
 from agentflow.journal import Page
 from agentflow.synthesis import SynthesisConfig, write_questions
-from agentflow.synthesis._attempts import Triage, chat_of
+from agentflow.synthesis._attempts import Triage, attempt_question, chat_of
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.trajectory import (
     Action,
@@ -25,6 +25,7 @@ from agentflow.trajectory import (
     Turn,
     Usage,
 )
+from agentflow.values import infer_value
 from tests.agentflow.synthesis._grown import QUESTIONS, chain, page, roles
 
 CONFIG = SynthesisConfig.model_validate({"difficulty": {"attempts": 4}})
@@ -166,3 +167,34 @@ async def test_the_chat_of_an_attempt_names_the_files_of_its_images() -> None:
         [{"type": "text", "text": "Brenn is a port. here"}, part],
         [part],
     ]
+
+
+@pytest.mark.promise("synthesis:difficulty")
+@pytest.mark.parametrize(
+    ("answer", "hit"), [("Brenn and Alba", 2), ("Alba", 2), ("Brenn", 1), ("Brenn and Corve", 0)]
+)
+async def test_an_answer_is_hit_by_the_call_after_which_all_its_items_have_been_shown(
+    answer: str, hit: int
+) -> None:
+    class Reader:
+        async def attempt(self, question: str, page: Page) -> Episode:
+            step = NextStep(justification="look", context="", sub_goal="", tool_name="rag_search")
+            results = ("Brenn is a port.", "Alba is a port.", "Brenn and Alba are ports.")
+            return Episode(
+                task=Task(index=0, id="attempt", question=question),
+                agent="single",
+                ending=Ending.ANSWERED,
+                turns=tuple(
+                    Turn(
+                        number=number, step=step, action=Action("rag_search", {"query": "port"}), result=text
+                    )
+                    for number, text in enumerate(results, 1)
+                ),
+                solution=Solution("", answer),
+                failure=None,
+                exchanges=(),
+                seconds=0.0,
+            )
+
+    [attempt], _ = await attempt_question(Reader(), "Which are ports?", infer_value(answer), page(), 1)
+    assert (attempt.correct, attempt.turns, attempt.hit) == (True, 3, hit)

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from agentflow.questions import JudgedDraft
-from tests.agentflow.synthesis._quality import load_labels, page, replay_all
+from tests.agentflow.synthesis._audited import fallen, load_drafts
+from tests.agentflow.synthesis._quality import load_labels, page, replay_all, replay_audits
 from tests.agentflow.synthesis._recorded import Recording
 from tests.behaviour._tree import ROOT
 
@@ -16,11 +17,31 @@ def replayed() -> list[tuple[Recording, list[JudgedDraft]]]:
     return asyncio.run(replay_all())
 
 
+@pytest.fixture(scope="module")
+def audited() -> dict[str, JudgedDraft]:
+    return asyncio.run(replay_audits())
+
+
 @pytest.mark.promise("synthesis:quality")
 def test_the_page_about_quality_is_what_the_recordings_give(
-    replayed: list[tuple[Recording, list[JudgedDraft]]],
+    replayed: list[tuple[Recording, list[JudgedDraft]]], audited: dict[str, JudgedDraft]
 ) -> None:
-    assert (ROOT / "docs/question-quality.md").read_text(encoding="utf-8") == page(replayed)
+    assert (ROOT / "docs/question-quality.md").read_text(encoding="utf-8") == page(replayed, audited)
+
+
+@pytest.mark.promise("synthesis:audit:quality")
+def test_an_audit_stops_drafts_with_a_fault_by_its_check_and_no_others(
+    audited: dict[str, JudgedDraft],
+) -> None:
+    faults = fallen(load_drafts(), audited)
+    good = faults.pop("")
+    bad = [each for drafts in faults.values() for each in drafts]
+    assert len(faults) >= 12
+    assert len(good) + len(bad) == 60
+    assert sum(check in draft.checks for draft, check in bad) >= 0.9 * len(bad)
+    stopped = [bool(check) for _, check in (*bad, *good)]
+    assert sum(bool(check) for _, check in bad) >= 0.98 * sum(stopped)
+    assert sum(bool(check) for _, check in good) <= 1
 
 
 @pytest.mark.promise("synthesis:quality")
