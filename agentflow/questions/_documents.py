@@ -180,7 +180,7 @@ def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
     """Return the documents that the observations of new nodes show, in path order; copies of others are merged into them.
 
     A hit of a search belongs to the document that it quotes. An observation that names no document is one of its own. Where the
-    tools for documents read a single one, each part that was read counts as a document.
+    tools for documents read a single one, each part that was read counts as a document, also beside results of other tools.
 
     See docs/questions.md.
     """
@@ -190,13 +190,13 @@ def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
         text, images = node.observation.text, node.observation.blobs
         if node.action is None or node.verdict is not Verdict.NEW or not (text.strip() or images):
             continue
-        tools.add(node.action.tool)
-        name = canonical(node.action)
         if not node.observation.sources:
+            name = canonical(node.action)
             own = found.setdefault(name, _CollectedDocument(name, computed=True))
             own.length = len(text)
             own.windows += [_Window(0, text, node.id, 0)] if text.strip() else []
         else:
+            tools.add(node.action.tool)
             own = found.setdefault(
                 node.observation.sources[0].document,
                 _CollectedDocument(node.observation.sources[0].document, computed=False),
@@ -207,9 +207,15 @@ def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
             own.title = own.title or source.title
             own.length = max(own.length, source.length)
             own.windows.append(_Window(source.offset, text[source.start : source.end], node.id, source.start))
-    collected = list(found.values())
-    if len(collected) == 1 and all(tool.startswith("document_") for tool in tools):
-        collected = _sections(collected[0])
+    alone = (
+        all(tool.startswith("document_") for tool in tools)
+        and sum(not each.computed for each in found.values()) == 1
+    )
+    collected = [
+        part
+        for each in found.values()
+        for part in (_sections(each) if alone and not each.computed else [each])
+    ]
     return numbered(without_copies([_shown(each) for each in collected]))
 
 

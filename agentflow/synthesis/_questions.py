@@ -149,7 +149,7 @@ async def _judge(
     groups: Sequence[tuple[ShownDocument, ...]],
     drafts: DraftSource | None,
 ) -> list[tuple[Sequence[ShownDocument], JudgedDraft]]:
-    """Have drafts written over each group of documents, or check given ones over the first; return all, with their documents."""
+    """Have drafts written over each group of documents, or check given ones over it; return all, with their documents."""
     if drafts is None:
         writing = [
             partial(_write, tree, config, gate_of, group, str(number), config.drafts)

@@ -92,7 +92,7 @@ def _reduced(text: str) -> tuple[str, list[int]]:
         start, end = run.span()
         if run[0].isspace():
             # A model reads "<|end|>" as "< |end|>", see `escape_special_tokens`, and quotes it so.
-            if parts and parts[-1][-1] not in "<[]":
+            if parts and parts[-1][-1] not in " <[]":
                 parts.append(" ")
                 origins.append(start)
         elif run[0].isascii():

@@ -1,11 +1,11 @@
 """Questions over documents of the fake model: the same shallow reading answers all requests about them, so that they agree.
 
 A sentence with a name and, behind it, another name or a number is a fact: the verb before the name, or the noun behind the
-number, is the relation. A question asks for two facts of different documents in a row, so that it can be read back.
+number, is the relation. A question asks for facts of different documents in a row, as many as its steps need, so that it can be read back.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from agentflow.testing.endpoint._prompt import Prompt
@@ -20,7 +20,8 @@ _VALUE = re.compile(
 )
 _ADDRESS = re.compile(r"https?://\S+")
 _ASKED = re.compile(r"(?:^|\n)(?:(\d+)\. )?(What comes first and second: [^\n]*\?)")
-_PARTS = re.compile(r"What comes first and second: the (\w+) of (.+?), or the (\w+) of (.+)\?")
+_ASKS = "What comes first and second: "
+_STEPS = re.compile(r"`steps`, at least (\d+)")
 _STOP = frozenset(["were", "their", "with", "from", "that", "which", "when", "where"])
 _OPENERS = frozenset([
     "The", "A", "An", "It", "Its", "He", "She", "His", "Her", "They", "Their", "In", "Of", "This", "There", "Explore",
@@ -42,20 +43,26 @@ class ShallowFact(NamedTuple):
 def propose(prompt: Prompt) -> dict[str, object]:
     """Return drafts about the documents of a prompt."""
     facts = list({(fact.subject, fact.relation): fact for fact in _facts(prompt)}.values())
+    asked = _STEPS.search(prompt.text)
+    count = max(2, int(asked[1]) - 1) if asked else 2
     drafts: list[dict[str, object]] = []
     used = set[ShallowFact]()
     for first in facts:
-        second = next(
-            (each for each in facts if each.document != first.document and not {first, each} & used), None
-        )
-        if second is not None and len(drafts) < 6:
-            used |= {first, second}
-            drafts.append(_draft(first, second))
+        left = [each for each in facts if each != first and each not in used]
+        second = next((each for each in left if each.document != first.document), None)
+        if second is None or first in used or len(drafts) == 6:
+            continue
+        # After a name, a number would read as a property of it.
+        more = [each for each in left if each != second and not each.value[0].isdigit()]
+        chosen = [*more[: count - 2], first, second]
+        used |= {*chosen}
+        drafts.append(_draft(chosen))
     return {"people": [], "connections": [], "drafts": drafts}
 
 
-def _draft(first: ShallowFact, second: ShallowFact) -> dict[str, object]:
-    question = f"What comes first and second: the {first.relation} of {first.subject}, or the {second.relation} of {second.subject}?"
+def _draft(facts: Sequence[ShallowFact]) -> dict[str, object]:
+    things = ", or ".join(f"the {fact.relation} of {fact.subject}" for fact in facts)
+    question = f"{_ASKS}{things}?"
     steps = [
         {
             "statement": fact.quote,
@@ -65,33 +72,33 @@ def _draft(first: ShallowFact, second: ShallowFact) -> dict[str, object]:
             "computes": "",
             "region": None,
         }
-        for fact in (first, second)
+        for fact in facts
     ]
     last = {
-        "statement": "Both in a row.",
+        "statement": "All in a row.",
         "passage": 0,
         "quote": "",
         "value": "",
-        "computes": "order(s1, s2)",
+        "computes": f"order({', '.join(f's{number}' for number in range(1, len(facts) + 1))})",
         "region": None,
     }
     return {
         "kind": "order",
         "asker": "somebody who tries the pipeline",
         "question": question,
-        "answer": _answer(first, second),
+        "answer": _answer(facts),
         "answer_type": "text",
         "unit": "",
         "precision": "",
-        "documents": [first.document, second.document],
+        "documents": list(dict.fromkeys(fact.document for fact in facts)),
         "steps": [*steps, last],
         "reasoning": "",
         "rivals": [],
     }
 
 
-def _answer(first: ShallowFact, second: ShallowFact) -> str:
-    return f"{first.value}, then {second.value}"
+def _answer(facts: Sequence[ShallowFact]) -> str:
+    return ", then ".join(fact.value for fact in facts)
 
 
 def read_hidden(prompt: Prompt) -> dict[str, object]:
@@ -99,7 +106,7 @@ def read_hidden(prompt: Prompt) -> dict[str, object]:
     found = _read(prompt, _question(prompt))
     if found is None:
         return {"answer": "", "basis": "guessed", "documents": []}
-    return {"answer": _answer(*found), "basis": "stated", "documents": [fact.document for fact in found]}
+    return {"answer": _answer(found), "basis": "stated", "documents": [fact.document for fact in found]}
 
 
 def read_all(prompt: Prompt) -> dict[str, object]:
@@ -112,7 +119,7 @@ def read_all(prompt: Prompt) -> dict[str, object]:
                 "number": int(number or 1),
                 "documents": [] if found is None else [fact.document for fact in found],
                 "derivation": "It is stated.",
-                "answers": [] if found is None else [_answer(*found)],
+                "answers": [] if found is None else [_answer(found)],
                 "naturalness": 3,
             }
         )
@@ -129,16 +136,15 @@ def _question(prompt: Prompt) -> str:
     return "" if asked is None else asked[2]
 
 
-def _read(prompt: Prompt, question: str) -> tuple[ShallowFact, ShallowFact] | None:
-    """Return the two facts that a question asks for; `None` if one is not shown."""
-    parts = _PARTS.fullmatch(question)
-    if parts is None:
+def _read(prompt: Prompt, question: str) -> list[ShallowFact] | None:
+    """Return the facts that a question asks for; `None` if one is not shown."""
+    if not question.startswith(_ASKS):
         return None
-    known: dict[tuple[str, str], ShallowFact] = {}
+    known: dict[str, ShallowFact] = {}
     for fact in _facts(prompt):
-        known.setdefault((fact.relation, fact.subject), fact)
-    first, second = known.get((parts[1], parts[2])), known.get((parts[3], parts[4]))
-    return None if first is None or second is None else (first, second)
+        known.setdefault(f"the {fact.relation} of {fact.subject}", fact)
+    found = [known.get(thing) for thing in question.removeprefix(_ASKS).removesuffix("?").split(", or ")]
+    return None if None in found else [fact for fact in found if fact is not None]
 
 
 def _facts(prompt: Prompt) -> Iterator[ShallowFact]:

@@ -12,15 +12,13 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from agentflow.growth import with_observations
-from agentflow.journal import open_reader
 from agentflow.questions import GateRoles, JudgedDraft, QuestionGate, ShownDocument
-from agentflow.synthesis import AuditedQuestion, SeedResult, SynthesisConfig, load_synthesis_config
+from agentflow.synthesis import AuditedQuestion, SynthesisConfig, load_synthesis_config
 from agentflow.synthesis._audit import drafts_of
 from agentflow.synthesis._journalled_calls import JournalledCalls, PageSearch
 from agentflow.synthesis._questions import gate_settings, groups_of
 from tests._pages import page_over
-from tests.agentflow.synthesis._recorded import Nobody, NoSearch, trimmed
+from tests.agentflow.synthesis._recorded import Nobody, NoSearch, finished_trees
 
 __all__ = ["AuditedGroup", "LabelledDraft", "fallen", "load_drafts", "load_groups", "replay_audit"]
 
@@ -33,7 +31,6 @@ _SETTINGS = (
     "min_reasoning_steps",
     "repair",
 )
-_GROWTH = ("act/", "level/", "diverged/", "plan/")
 
 
 class LabelledDraft(Struct, frozen=True):
@@ -100,26 +97,15 @@ def fallen(
 
 def _record(output: Path) -> None:
     config = load_synthesis_config(str(output / "settings.yaml"), [])
-    groups: list[AuditedGroup] = []
-    with open_reader(f"sqlite:///{output / 'journal.db'}") as reader:
-        [run] = reader.runs()
-        seeds = {stored.seed.index: stored.seed for stored in reader.seeds(run.number, done=True)}
-        for number, body in reader.harvests(run.number, list(seeds)).items():
-            seed, entries = seeds[number], reader.entries(run.number, number, "")
-            stripped = msgspec.json.decode(body, type=SeedResult).tree
-            assert stripped is not None
-            tree = with_observations(stripped, seed, page_over(entries))
-            [documents] = groups_of(tree, config, divides=False)[1]
-            groups.append(
-                AuditedGroup(
-                    settings={name: getattr(config, name) for name in _SETTINGS},
-                    questions=msgspec.convert(seed.kwargs["questions"], list[AuditedQuestion]),
-                    documents=documents,
-                    answers={
-                        key: trimmed(body) for key, body in entries.items() if not key.startswith(_GROWTH)
-                    },
-                )
-            )
+    groups = [
+        AuditedGroup(
+            settings={name: getattr(config, name) for name in _SETTINGS},
+            questions=msgspec.convert(tree.seed.kwargs["questions"], list[AuditedQuestion]),
+            documents=groups_of(tree, config, divides=False)[1][0],
+            answers={key: answer for key, answer in answers.items() if not key.startswith("plan/")},
+        )
+        for tree, answers in finished_trees(output)
+    ]
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / "groups.json").write_bytes(msgspec.json.format(msgspec.json.encode(groups), indent=1))
 

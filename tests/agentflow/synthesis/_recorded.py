@@ -21,16 +21,23 @@ from agentflow.questions import (
     ProposalRequest,
     QuestionGate,
     ShownDocument,
-    divided,
-    documents_of,
 )
 from agentflow.synthesis import SeedResult, SynthesisConfig, load_synthesis_config
 from agentflow.synthesis._journalled_calls import AlternativeSearch, JournalledCalls, PageSearch
-from agentflow.synthesis._questions import gate_settings
+from agentflow.synthesis._questions import gate_settings, groups_of
 from agentflow.trajectory import ActionOutcome, Tree
 from tests._pages import page_over
 
-__all__ = ["RECORDED", "NoSearch", "Nobody", "Recording", "load_recordings", "record", "replay", "trimmed"]
+__all__ = [
+    "RECORDED",
+    "NoSearch",
+    "Nobody",
+    "Recording",
+    "finished_trees",
+    "load_recordings",
+    "record",
+    "replay",
+]
 
 RECORDED = Path(__file__).parent / "recorded"
 _GROWTH = ("act/", "level/", "diverged/")
@@ -119,32 +126,35 @@ def record(output: Path, folder: Path = RECORDED) -> list[Path]:
     """Write the finished trees of a run, which ask about one group of documents each, as recordings."""
     config = load_synthesis_config(str(output / "settings.yaml"), [])
     files: list[Path] = []
+    for tree, answers in finished_trees(output):
+        documents = groups_of(tree, config, divides=True)[1][0]
+        name = f"{output.name}-{tree.seed.index + 1}"
+        made = Recording(
+            name=name,
+            settings={name: getattr(config, name) for name in _SETTINGS},
+            tree=tree,
+            documents=documents,
+            answers=answers,
+        )
+        files.append(folder / f"{name}.json")
+        files[-1].write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+    return files
+
+
+def finished_trees(output: Path) -> Iterator[tuple[Tree, dict[str, Any]]]:
+    """Yield the finished trees of a run, each with the answers about its documents, by their keys."""
     with open_reader(f"sqlite:///{output / 'journal.db'}") as reader:
         [run] = reader.runs()
         seeds = {stored.seed.index: stored.seed for stored in reader.seeds(run.number, done=True)}
         for number, body in reader.harvests(run.number, list(seeds)).items():
-            seed, entries = seeds[number], reader.entries(run.number, number, "")
+            entries = reader.entries(run.number, number, "")
             stripped = msgspec.json.decode(body, type=SeedResult).tree
             assert stripped is not None
-            tree = with_observations(stripped, seed, page_over(entries))
-            groups = divided(
-                documents_of(tree.nodes), characters=config.max_evidence_chars, most=config.max_documents
-            )
-            made = Recording(
-                name=f"{output.name}-{number + 1}",
-                settings={name: getattr(config, name) for name in _SETTINGS},
-                tree=tree,
-                documents=groups[0],
-                answers={key: trimmed(body) for key, body in entries.items() if not key.startswith(_GROWTH)},
-            )
-            file = folder / f"{made.name}.json"
-            file.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
-            files.append(file)
-    return files
+            answers = {key: _trimmed(entry) for key, entry in entries.items() if not key.startswith(_GROWTH)}
+            yield with_observations(stripped, seeds[number], page_over(entries)), answers
 
 
-def trimmed(body: bytes) -> Mapping[str, Any]:
-    """Return what a recording keeps of an entry of the journal."""
+def _trimmed(body: bytes) -> Mapping[str, Any]:
     return {key: value for key, value in json.loads(body).items() if key in _KEPT}
 
 
