@@ -11,6 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentflow.http_server import identify
 from mcp_servers.serving import Origins
 
 TOKEN: Final = "token"
@@ -77,6 +78,8 @@ class ViewGuard:
         answer = self._refusal(scope, headers) or self._opened(scope, headers)
         if answer is None and not self._knows(headers):
             answer = PlainTextResponse(_NO_SESSION, 401)
+        if answer is None:
+            identify(scope)
         await (answer or self._app)(scope, receive, send_confined)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> Response | None:

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 import anyio
 import anyio.to_thread
 import msgspec
-import uvicorn
 from anyio import CapacityLimiter
 from msgspec import Struct
 from starlette.applications import Starlette
@@ -22,6 +21,7 @@ from agentflow.dashboard._guard import TOKEN, ViewGuard
 from agentflow.dashboard._page_data import MAX_STRETCH, PageData, PageDataError, TextStretch
 from agentflow.dashboard._page_files import INDEX, RASTER, static_files
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
+from agentflow.http_server import AsgiServer
 from agentflow.inspection import RunChanges, RunCollection
 from agentflow.telemetry import get_logger
 
@@ -329,40 +329,14 @@ async def open_view(
         routes = ViewRoutes(PageData(runs))
         guard = ViewGuard(routes.app(), host, port, lambda: on_used(view))
         view = ServedView(guard, f"http://{host}:{port}")
-        server = _ViewServer(
-            uvicorn.Config(
-                guard,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
+        server = AsgiServer(guard, name="view")
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve_to_the_end, listener)
+            tasks.start_soon(server.serve, [listener])
             try:
                 yield view
             finally:
                 routes.close()
                 server.should_exit = True
-
-
-class _ViewServer(uvicorn.Server):
-    """Web server that leaves signals to the program."""
-
-    async def serve_to_the_end(self, listener: socket.socket) -> None:
-        """Serve until `should_exit`, also under cancellation: a server cut short leaves its listener in the event loop,
-        and the next listener with the same descriptor would accept nothing.
-        """
-        with anyio.CancelScope(shield=True):
-            await self.serve([listener])
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
 
 @contextmanager

@@ -22,10 +22,11 @@ from agentflow.actors import ChildSpec, Process, Restart, RestartLimitReached, S
 from agentflow.errors import RunStopped, StopCause
 from agentflow.gateway._answers import Answerer, ExactAnswerer, PlainAnswerer, RecordingAnswerer
 from agentflow.gateway._episodes import EpisodeRegistry
-from agentflow.gateway._server import ModelRoutes, gateway_app, serving
+from agentflow.gateway._server import MOST_REQUESTS, ModelRoutes, gateway_app
 from agentflow.gateway._settings import AgentSettings, GatewaySettings, UpstreamSettings, own_host, url_host
 from agentflow.gateway._store import EpisodeStore
 from agentflow.gateway._swarm_routes import add_swarm_routes
+from agentflow.http_server import serving
 from agentflow.models import ModelConnection, ModelSettings
 from agentflow.runs import lock_output
 from agentflow.serving import kept_port
@@ -187,10 +188,13 @@ async def run_gateway(settings: GatewaySettings, started: "anyio.Event | None" =
         registry = await stack.enter_async_context(
             EpisodeRegistry(settings, store, models, base_url=lambda: address)
         )
-        hosts = (urlsplit(public).netloc, "127.0.0.1", "localhost") if public else ()
-        app = gateway_app(ModelRoutes(registry, max_body=settings.body_bytes), settings.host, hosts)
+        names = (*settings.hosts, urlsplit(public).netloc) if public else settings.hosts
+        hosts = (*names, "127.0.0.1", "localhost") if names else ()
+        most = max(MOST_REQUESTS, 4 * settings.limits.in_flight)
+        routes = ModelRoutes(registry, max_body=settings.body_bytes, most_requests=most)
+        app = gateway_app(routes, settings.host, hosts)
         add_swarm_routes(app, registry, settings)
-        url = await stack.enter_async_context(serving(app, settings.host, settings.port))
+        url = await stack.enter_async_context(serving(app, settings.host, settings.port, name="gateway"))
         port = urlsplit(url).port
         address = address or f"http://{url_host(own_host(settings.host))}:{port}/v1"
         if started is not None:

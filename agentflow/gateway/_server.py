@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -27,12 +28,19 @@ from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi, no_response
 from agentflow.gateway._streams import OnText, StreamedAnswer, unexpected
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
+from agentflow.http_server import BodyRefusedError, RequestBodies, identify
 from agentflow.models import Message
 from agentflow.telemetry import continued_trace
-from runtimes import FrameError, JsonLimits, check_json
+from runtimes import JsonLimits
 
-MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_BODY_BYTES = 8 * 1024 * 1024
 """Size of the largest accepted body."""
+HELD_BYTES = 32 * 1024 * 1024
+"""Total size of the large requests of one key that are being answered."""
+MOST_REQUESTS = 64
+"""Number of concurrent requests with one key."""
+REFUSED_SECONDS = 1.0
+"""Time after which a request beyond that number is refused."""
 PING_SECONDS = 10.0
 """Seconds without an event after which a stream sends one that keeps the connection open."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -101,15 +109,21 @@ class ModelRoutes:
         models: ModelCalls,
         *,
         max_body: int = MAX_BODY_BYTES,
+        most_requests: int = MOST_REQUESTS,
         ping_seconds: float = PING_SECONDS,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Store the calls to make.
 
+        :param max_body: maximum size of a request.
+        :param most_requests: maximum number of concurrent requests with one key.
         :param wall: time of day, for the responses.
         """
         self._models = models
-        self._max_body = max_body
+        limits = JsonLimits(max_bytes=max_body)
+        self._bodies = RequestBodies(limits, held_bytes=HELD_BYTES)
+        self._requests: Counter[str] = Counter()
+        self._most_requests = most_requests
         self._ping_seconds = ping_seconds
         self._wall = wall
 
@@ -130,8 +144,12 @@ class ModelRoutes:
         app.router.add_head("/", _alive)
 
     async def _call(self, api: ModelApi, request: web.Request) -> web.StreamResponse:
-        key, (episode, agent) = self._find(request)
-        body = await self._read(request)
+        async with self._admitted(request) as (key, episode, agent), self._body(key, request) as body:
+            return await self._answer(api, request, key, episode, agent, body)
+
+    async def _answer(
+        self, api: ModelApi, request: web.Request, key: str, episode: EpisodeCalls, agent: str, body: bytes
+    ) -> web.StreamResponse:
         parsed = api.parse(body, Arrival(int(self._wall()), _digest(6, key.encode())))
         _check_model(parsed.model, episode.models(agent))
         call = _continue(parsed, episode, agent)
@@ -162,16 +180,15 @@ class ModelRoutes:
                 episode.delivered([answer.id for answer in answers], delivered)
 
     async def _count(self, api: MessagesApi, request: web.Request) -> web.Response:
-        key, (episode, agent) = self._find(request)
-        body = await self._read(request)
-        parsed = api.parse_prompt(body, Arrival(int(self._wall()), _digest(6, key.encode())))
-        _check_model(parsed.model, episode.models(agent))
-        number = await episode.count(agent, parsed.call)
+        async with self._admitted(request) as (key, episode, agent), self._body(key, request) as body:
+            parsed = api.parse_prompt(body, Arrival(int(self._wall()), _digest(6, key.encode())))
+            _check_model(parsed.model, episode.models(agent))
+            number = await episode.count(agent, parsed.call)
         return web.Response(body=encode({"input_tokens": number}), headers={**_JSON, **_headers(parsed, ())})
 
     async def _list(self, request: web.Request) -> web.Response:
-        _, (episode, agent) = self._find(request)
-        names = episode.models(agent)
+        async with self._admitted(request) as (_, episode, agent):
+            names = episode.models(agent)
         shown = [_model(name, request) for name in names]
         paging = (
             {"has_more": False, "first_id": names[0], "last_id": names[-1]} if _is_anthropic(request) else {}
@@ -179,52 +196,78 @@ class ModelRoutes:
         return web.Response(body=encode({"object": "list", "data": shown, **paging}), headers=_JSON)
 
     async def _show(self, request: web.Request) -> web.Response:
-        _, (episode, agent) = self._find(request)
-        name = request.match_info["model"]
-        _check_model(name, episode.models(agent))
+        async with self._admitted(request) as (_, episode, agent):
+            name = request.match_info["model"]
+            _check_model(name, episode.models(agent))
         return web.Response(body=encode(_model(name, request)), headers=_JSON)
 
-    def _find(self, request: web.Request) -> tuple[str, tuple[EpisodeCalls, str]]:
+    @asynccontextmanager
+    async def _admitted(self, request: web.Request) -> AsyncGenerator[tuple[str, EpisodeCalls, str]]:
+        """Enter with the key of a request, its episode and agent; count the request as one of the key's.
+
+        :raises GatewayError: if the key is unknown, or too many requests with it are being answered.
+        """
         key = key_of(request.headers)
         if not key:
             raise GatewayError(
                 401, "the key is missing; send `Authorization: Bearer KEY` or `x-api-key: KEY`", code="no_key"
             )
-        return key, self._models.find(key)
+        episode, agent = self._models.find(key)
+        identify(request)
+        if self._requests[key] >= self._most_requests:
+            # A client that ignores the answer can't fill the time of the server with refusals.
+            await anyio.sleep(REFUSED_SECONDS)
+            told = f"this key has {self._most_requests} requests running; wait for one"
+            raise GatewayError(429, told, code="too_many_requests", retry_after=REFUSED_SECONDS)
+        self._requests[key] += 1
+        try:
+            yield key, episode, agent
+        finally:
+            self._requests[key] -= 1
+            if not self._requests[key]:
+                del self._requests[key]
 
-    async def _read(self, request: web.Request) -> bytes:
-        return await read_body(request, self._max_body)
+    @asynccontextmanager
+    async def _body(self, key: str, request: web.Request) -> AsyncGenerator[bytes]:
+        """Enter with the body of a request, which counts as held until it is answered.
+
+        :raises GatewayError: if it is refused.
+        """
+        try:
+            async with self._bodies.read(
+                key, announced_size(request), partial(receive_pieces, request)
+            ) as body:
+                yield body
+        except BodyRefusedError as refused:
+            raise body_refused(refused) from None
 
 
-async def read_body(request: web.Request, most: int = MAX_BODY_BYTES) -> bytes:
-    """Return the body of a request; its size and number of values are checked before it is decoded.
+async def receive_pieces(request: web.Request) -> dict[str, object]:
+    """Return the next piece of a body as a message of ASGI.
 
-    :raises GatewayError: if it is too large.
+    :raises GatewayError: if it does not have the encoding of its headers.
     """
-    if (request.content_length or 0) > most:
-        raise _too_large(most)
-    pieces: list[bytes] = []
-    size = 0
     try:
-        async for piece in request.content.iter_any():
-            size += len(piece)
-            if size > most:
-                raise _too_large(most)
-            pieces.append(piece)
+        piece = await request.content.readany()
     except web.RequestPayloadError:
         raise GatewayError(
             400, "the body does not have the encoding of its headers", code="encoding"
         ) from None
-    body = b"".join(pieces)
-    try:
-        check_json(body, JsonLimits(max_bytes=most))
-    except FrameError as error:
-        raise GatewayError(413, f"{error}; send less", code="too_large") from None
-    return body
+    return {"type": "http.request", "body": piece, "more_body": not request.content.at_eof()}
 
 
-def _too_large(most: int) -> GatewayError:
-    return GatewayError(413, f"the body is over the limit of {most} bytes; send less", code="too_large")
+def announced_size(request: web.Request) -> int | None:
+    """Return the size of a body as its headers say; `None` if they don't."""
+    encoded = "Content-Encoding" in request.headers or "Transfer-Encoding" in request.headers
+    return None if encoded else request.content_length or 0
+
+
+def body_refused(refused: BodyRefusedError) -> GatewayError:
+    """Return the error of a body that is refused."""
+    code = {413: "too_large", 503: "busy"}.get(refused.status, "body")
+    return GatewayError(
+        refused.status, str(refused), code=code, retry_after=1.0 if refused.status == 503 else None
+    )
 
 
 def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[str] = ()) -> web.Application:
@@ -262,22 +305,6 @@ def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[
     app = web.Application(middlewares=[answer])
     models.add_routes(app)
     return app
-
-
-@asynccontextmanager
-async def serving(app: web.Application, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str]:
-    """Serve an application, and yield its address. A call whose client leaves is cancelled."""
-    # A stop does not wait for requests that wait for something to happen.
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        bound = runner.addresses[0][1]
-        yield f"http://{f'[{host}]' if ':' in host else host}:{bound}"
-    finally:
-        with anyio.CancelScope(shield=True):
-            await runner.cleanup()
 
 
 def key_of(headers: Mapping[str, str]) -> str:

@@ -83,7 +83,7 @@ class GatewaySettings(Section):
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on; 0: any free port."""
     hosts: tuple[str, ...] = ()
-    """Further names under which clients reach it, with or without a port."""
+    """Further names under which clients reach it, with or without a port; requests for another host are refused."""
     public_url: EndpointUrl = ""
     """Address that episodes are told; empty: host and port, or those of the client's request if it listens on all addresses."""
     folder: Path | None = None
@@ -98,7 +98,7 @@ class GatewaySettings(Section):
     """Number of episodes of each task that clients bring."""
     limits: EpisodeLimits = EpisodeLimits()
     """Limits of one episode."""
-    body_bytes: int = Field(default=32 * 2**20, ge=1024)
+    body_bytes: int = Field(default=8 * 2**20, ge=1024)
     """Maximum size of a request."""
     token: SecretStr = SecretStr("")
     """Token of the owner, the trainer; empty: a random one."""

@@ -1,12 +1,12 @@
 """Swarm API: episodes for clients, and the trainer's side, over HTTP. See docs/swarm.md."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import anyio
 import msgspec
 from aiohttp import web
-from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 from msgspec import structs
 
 from agentflow.errors import RunStopped
@@ -29,8 +29,10 @@ from agentflow.gateway._bodies import (
 )
 from agentflow.gateway._episodes import EpisodeRegistry
 from agentflow.gateway._keys import ClientIdentity, ClientRole, RoleTokens
+from agentflow.gateway._server import announced_size, body_refused, receive_pieces
 from agentflow.gateway._settings import GatewaySettings, own_host
 from agentflow.gateway._types import GatewayError
+from agentflow.http_server import BodyRefusedError, RequestBodies, identify
 from agentflow.telemetry import get_logger
 from runtimes import FrameError, JsonLimits, decode_untrusted
 
@@ -39,6 +41,7 @@ Handler = Callable[[web.Request, ClientIdentity], Awaitable[web.StreamResponse]]
 
 MSGPACK = "application/msgpack"
 _WORKER_BYTES = 1 << 20
+_OWNER_BYTES = 32 << 20
 _WORKER_VALUES = 50_000
 _OWNER_VALUES = 1_000_000
 _log = get_logger(__name__)
@@ -63,8 +66,12 @@ class _SwarmRoutes:
         self._collector = registry.collector
         self._roles = roles
         self._any_host = own_host(settings.host) != settings.host and not settings.public_url
-        self._owner_limits = JsonLimits(max_bytes=settings.body_bytes, max_values=_OWNER_VALUES)
+        most = max(_OWNER_BYTES, settings.body_bytes)
+        self._owner_limits = JsonLimits(max_bytes=most, max_values=_OWNER_VALUES)
         self._worker_limits = JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_VALUES)
+        # The decoding counts the values.
+        self._owner_bodies = RequestBodies(JsonLimits(max_bytes=most, max_values=most))
+        self._worker_bodies = RequestBodies(JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_BYTES))
 
     def add_to(self, app: web.Application) -> None:
         """Add all routes."""
@@ -213,23 +220,19 @@ class _SwarmRoutes:
 
         :raises GatewayError: 400 if it isn't of that kind, 413 if it is too large.
         """
-        limits = self._owner_limits if who.role is ClientRole.OWNER else self._worker_limits
-        too_large = GatewayError(
-            413, f"body: larger than {limits.max_bytes} bytes; send less", code="too_large"
+        own = who.role is ClientRole.OWNER
+        bodies, limits = (
+            (self._owner_bodies, self._owner_limits) if own else (self._worker_bodies, self._worker_limits)
         )
-        if (request.content_length or 0) > limits.max_bytes:
-            raise too_large
-        payload = bytearray()
-        try:
-            async for piece in request.content.iter_any():
-                payload += piece
-                if len(payload) > limits.max_bytes:
-                    raise too_large
-        except HTTPRequestEntityTooLarge:
-            raise too_large from None
+        identify(request)
         decoder = msgspec.json.Decoder(kind)
         try:
-            return await decode_untrusted(bytes(payload) or b"{}", decoder.decode, limits)
+            async with bodies.read(
+                who.client or who.role.name, announced_size(request), partial(receive_pieces, request)
+            ) as payload:
+                return await decode_untrusted(payload or b"{}", decoder.decode, limits)
+        except BodyRefusedError as refused:
+            raise body_refused(refused) from None
         except FrameError as error:
             raise GatewayError(400, f"body: {error}", code="bad_body") from None
 

@@ -3,7 +3,7 @@
 import hmac
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, error_line
+from agentflow.http_server import identify, serving
 from agentflow.interop._task_host import HostFailure, TaskHost, TaskScore, TaskSession
 from agentflow.models import is_loopback
 from agentflow.telemetry import get_logger
@@ -152,6 +153,7 @@ class EnvironmentServer:
                     raise _Refusal(403, "a web page of another origin can't use this server")
                 if self._token and not self._knows(request.headers):
                     raise _Refusal(401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
+                identify(request)
                 return await handler(request)
             except _Refusal as refusal:
                 return web.json_response({"error": str(refusal)}, status=refusal.status)
@@ -445,13 +447,11 @@ async def serve_tasks(
     if not token and not is_loopback(f"http://{address}"):
         raise ConfigurationError(f"host: {address} is reachable from other machines; set a token")
     server = EnvironmentServer(host, token=token, limits=limits)
-    runner = web.AppRunner(
-        server.app(address), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
-    )
-    await runner.setup()
-    try:
+    async with AsyncExitStack() as stack:
         try:
-            await web.TCPSite(runner, address, port).start()
+            url = await stack.enter_async_context(
+                serving(server.app(address), address, port, name="serve-env")
+            )
         except (OSError, OverflowError) as error:
             raise ConfigurationError(
                 f"host: {address}:{port} can't be used: {error_line(error)}; choose another port"
@@ -460,17 +460,13 @@ async def serve_tasks(
         raised: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(server.close_idle)
-            shown = f"[{address}]" if ":" in address else address
             try:
-                yield f"http://{shown}:{runner.addresses[0][1]}"
+                yield url
             except Exception as error:  # Raised again below.
                 raised = error
             group.cancel_scope.cancel()
         if raised is not None:
             raise raised
-    finally:
-        with anyio.CancelScope(shield=True):
-            await runner.cleanup()
 
 
 def verifiers_package() -> Path:

@@ -15,11 +15,11 @@ from msgspec import Struct, field
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import error_line
+from agentflow.http_server import serving
 from agentflow.readers._environments import EnvironmentState
 
 _LARGEST: Final = 4 << 20
 """Maximum size of a request, in bytes."""
-_SHUTDOWN_SECONDS: Final = 5.0
 """Time for running requests at the end."""
 
 
@@ -212,16 +212,12 @@ async def serve_environments(
     app = web.Application(client_max_size=_LARGEST)
     for operation in ("get_env_profile", "get_info", "create", "step", "evaluate", "release"):
         app.router.add_post(f"/{operation}", partial(service.answer, operation))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        yield f"http://{host}:{runner.addresses[0][1]}"
-    finally:
-        with anyio.CancelScope(shield=True):
-            await service.close()
-            await runner.cleanup()
+    async with serving(app, host, port, name="environment server") as url:
+        try:
+            yield url
+        finally:
+            with anyio.CancelScope(shield=True):
+                await service.close()
 
 
 def _described(state: EnvironmentState, instance: str) -> dict[str, Any]:

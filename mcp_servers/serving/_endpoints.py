@@ -25,7 +25,7 @@ from mcp_servers.serving._http_framing import SESSIONS_HEADER
 from mcp_servers.serving._metrics import Metrics, own_usage
 from mcp_servers.serving._post_response import PostResponse
 from mcp_servers.serving._protocol import McpAdapter, RequestContext
-from mcp_servers.serving._request_bodies import RequestIds
+from mcp_servers.serving._request_ids import RequestIds
 from mcp_servers.serving._server_names import CONNECTION_HEADER, split_connection
 
 PRINCIPAL = "agentflow.principal"

@@ -4,34 +4,39 @@ import errno
 import json
 import math
 import socket
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import anyio
-import uvicorn
 from mcp.server import Server
 from mcp_types import INVALID_REQUEST
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentflow.errors import AgentFlowError, ConfigurationError
+from agentflow.http_server import (
+    LARGE_BYTES,
+    STOPPING,
+    WAITING_CONNECTIONS,
+    AsgiServer,
+    BodyRefusedError,
+    Connections,
+    RequestBodies,
+    body_size,
+    identify,
+    max_connections,
+)
 from mcp_servers.core._shares import Shares
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, RateLimit, Scopes
-from mcp_servers.serving._connections import Connections, ProxiedConnection, max_connections
 from mcp_servers.serving._endpoints import SESSIONS_PATH, TableEndpoints, admit, respond
 from mcp_servers.serving._protocol import STRUCTURED
-from mcp_servers.serving._request_bodies import (
-    LARGE_BYTES,
-    STOPPING,
-    BodyRefusedError,
-    RequestBodies,
-    body_size,
-)
+from mcp_servers.serving._proxied import ProxiedConnection
 from mcp_servers.serving._server_names import CONNECTION_HEADER
+from runtimes import JsonLimits
 
 HEALTH = "/health"
 """Liveness; needs no token."""
@@ -46,14 +51,8 @@ METHODS = ("POST", "GET", "DELETE")
 CLOSE = ((b"connection", b"close"),)
 """Header that closes a connection. Otherwise the web server receives the rest of a body that nobody reads."""
 
-ACCEPTED_AT_ONCE = 4
-WAITING_CONNECTIONS = 2048
-"""Connections that wait to be accepted."""
-
-IDLE_SECONDS = 5
-"""Time after which an idle connection is closed."""
-PROXIED_SECONDS = 86_400
-"""The same for connections of a proxy."""
+MAX_VALUES = 20_000
+"""JSON values of a request. Decoding holds the event loop: this many take about 25 ms."""
 
 CLOSE_SECONDS = 5.0
 """Time for the web server to close its connections after the last answer."""
@@ -62,9 +61,7 @@ CLOSE_SECONDS = 5.0
 class Guard:
     """ASGI application that checks host, origin, token and rate, in that order, and then calls the endpoint of the path."""
 
-    def __init__(
-        self, application: TableEndpoints, options: HttpOptions, port: int, connections: Connections
-    ) -> None:
+    def __init__(self, application: TableEndpoints, options: HttpOptions, port: int) -> None:
         """Guard an application that listens on this port. Without tokens every client is the principal `local`."""
         self._application = application
         self._origins = Origins(options.host, port, options.allowed_origins, options.allowed_hosts)
@@ -74,9 +71,9 @@ class Guard:
         principals = options.tokens or (LOCAL,)
         self._rate = None if rate is None else RateLimit(rate, principals, file=options.rate_file)
         self._scopes = Scopes(options.scopes)
-        self._connections = connections
-        self._requests = Shares(connections.limit, dict.fromkeys(clients))
-        self._bodies = RequestBodies(options.body_bytes, clients)
+        self._requests = Shares(max_connections(), dict.fromkeys(clients))
+        limits = JsonLimits(max_bytes=options.body_bytes, max_values=MAX_VALUES)
+        self._bodies = RequestBodies(limits, several=len(clients) > 1)
         self.waiting_for: Sequence[str] = ()
         """Backends that are still being warmed up."""
         self.active = 0
@@ -96,12 +93,6 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        with self._connections.answering(scope.get("client")) as identified:
-            await self._answer_request(scope, receive, send, identified)
-
-    async def _answer_request(
-        self, scope: Scope, receive: Receive, send: Send, identified: Callable[[], None]
-    ) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if not self._origins.allow_host(headers.get(b"host")):
             return await self._refuse(send, 421, "this server does not serve that host")
@@ -123,7 +114,7 @@ class Guard:
             close = CLOSE if size is None or size > LARGE_BYTES else ()
             challenge = [(b"www-authenticate", b"Bearer"), *close]
             return await self._refuse(send, 401, "a valid bearer token is required", challenge)
-        identified()
+        identify(scope)
         if path == SESSIONS_PATH:
             return await respond(send, 200, self._application.sessions_report(principal))
         if endpoint is None:
@@ -161,8 +152,8 @@ class Guard:
             if listens:
                 await endpoint(scope, receive, send)
             else:
-                async with self._bodies.read(principal, scope["headers"], receive) as replay:
-                    await endpoint(scope, replay, send)
+                async with self._bodies.read(principal, body_size(scope["headers"]), receive) as body:
+                    await endpoint(scope, _replay(body, receive), send)
         except BodyRefusedError as refused:
             await self._refuse(send, refused.status, str(refused), CLOSE if refused.close else ())
         finally:
@@ -190,6 +181,15 @@ class Guard:
 def _switch(query: bytes) -> str:
     """Return the value of `structured` in a query; empty if there is none."""
     return parse_qs(query.decode("latin-1"), keep_blank_values=True).get(STRUCTURED, [""])[-1]
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
 
 
 async def _answer(
@@ -277,6 +277,14 @@ class HttpServer:
         self._warming = anyio.CancelScope()
         self._failure: AgentFlowError | None = None
         self.host, self.port = public_address(self._socket, options)
+        guard = self._guard = Guard(self._application, options, self.port)
+        proxied = ProxiedConnection if self._socket.family == socket.AF_UNIX else None
+        self._server = AsgiServer(self._with_cors(guard), name="tool server", protocol=proxied)
+
+    @property
+    def connections(self) -> Connections:
+        """Its open connections."""
+        return self._server.connections
 
     @property
     def url(self) -> str:
@@ -302,13 +310,10 @@ class HttpServer:
         :param waiting: is called with the backends that are not ready yet, whenever they change.
         :raises AgentFlowError: if a backend cannot be warmed up.
         """
-        connections = Connections(max_connections())
-        guard = Guard(self._application, self._options, self.port, connections)
-        server = _Server(self._with_cors(guard), connections, proxied=self._socket.family == socket.AF_UNIX)
+        guard, server = self._guard, self._server
         async with anyio.create_task_group() as group:
             await group.start(self._application.run)
             group.start_soon(server.serve, [self._socket])
-            group.start_soon(connections.watch)
             await server.begun.wait()
             await self._warm(guard, warmup, waiting)
             if self._failure is None:
@@ -354,46 +359,3 @@ class HttpServer:
             allow_headers=("*",),
             expose_headers=("Mcp-Session-Id",),
         )
-
-
-class _Server(uvicorn.Server):
-    """Web server that leaves signals to the program and signals its end."""
-
-    def __init__(self, app: ASGIApp, connections: Connections, *, proxied: bool) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                # A proxy limits the time of its clients, and none of its connections may end while it sends a request.
-                http=ProxiedConnection if proxied else connections.protocol(),
-                timeout_keep_alive=PROXIED_SECONDS if proxied else IDLE_SECONDS,
-                ws="none",
-                # The address of a client in its requests is that of its connection.
-                proxy_headers=False,
-                # Connections accepted in one turn of the event loop, before others are answered.
-                backlog=ACCEPTED_AT_ONCE,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
-        self.begun = anyio.Event()
-        self.finished = anyio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in sockets or ():
-            # The event loop has set the queue of the socket to the number that it accepts at a time.
-            listener.listen(WAITING_CONNECTIONS)
-        self.begun.set()
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        try:
-            await super().serve(sockets)
-        finally:
-            self.finished.set()

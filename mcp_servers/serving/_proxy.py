@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from mcp_types import INTERNAL_ERROR
 
 from agentflow.errors import ErrorKind
-from mcp_servers.serving._connections import Connections, LimitedConnection
+from agentflow.http_server import Connections, LimitedConnection
 from mcp_servers.serving._http_framing import (
     HEAD_END,
     MAX_HEAD_BYTES,

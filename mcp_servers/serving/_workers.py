@@ -27,15 +27,13 @@ from agentflow.actors import (
     StartFailed,
 )
 from agentflow.errors import AgentFlowError, ConfigurationError
+from agentflow.http_server import ACCEPTED_AT_ONCE, WAITING_CONNECTIONS, Connections, max_connections
 from mcp_servers.core._shares import ClientQuota
 from mcp_servers.serving._access import HttpOptions, Origins
-from mcp_servers.serving._connections import Connections, max_connections
 from mcp_servers.serving._http import (
-    ACCEPTED_AT_ONCE,
     HEALTH,
     METRICS,
     READY,
-    WAITING_CONNECTIONS,
     public_address,
     url_of,
 )
@@ -204,34 +202,41 @@ class WorkerServer:
             workers = DynamicSupervisor(
                 template, intensity=RESTARTS, period=PERIOD, backoff=Backoff(), name="workers"
             )
-            async with anyio.create_task_group() as group:
-                connections = Connections(max_connections())
-                server = await self._listen(connections, group.start_soon)
-                try:
-                    async with workers:
-                        for number in range(1, self.size + 1):
-                            await workers.start_child(number)
-                        await self._warm()
-                        if self._refusal is None and not self.stopping:
-                            self._started = True
-                            ready()
-                            await self._stop.wait()
-                        self.stopping = True
-                except (RestartLimitReached, StartFailed):
-                    self._refusal = self._refusal or AgentFlowError(
-                        "the server's workers die repeatedly; see their log"
-                    )
-                server.close()
-                connections.abort_all()
-                group.cancel_scope.cancel()
+            connections = Connections(max_connections(), name="tool server")
+            with connections.watched():
+                await self._supervise(workers, connections, ready)
         if self._refusal is not None:
             raise self._refusal
+
+    async def _supervise(
+        self, workers: DynamicSupervisor, connections: Connections, ready: Callable[[], object]
+    ) -> None:
+        """Keep the workers running and pass requests on to them, until `stop`."""
+        async with anyio.create_task_group() as group:
+            server = await self._listen(connections, group.start_soon)
+            try:
+                async with workers:
+                    for number in range(1, self.size + 1):
+                        await workers.start_child(number)
+                    await self._warm()
+                    if self._refusal is None and not self.stopping:
+                        self._started = True
+                        ready()
+                        await self._stop.wait()
+                    self.stopping = True
+            except (RestartLimitReached, StartFailed):
+                self._refusal = self._refusal or AgentFlowError(
+                    "the server's workers die repeatedly; see their log"
+                )
+            server.close()
+            connections.abort_all()
+            group.cancel_scope.cancel()
 
     async def _listen(self, connections: Connections, start_soon: Callable[..., object]) -> asyncio.Server:
         """Begin to accept connections."""
 
         def accepted() -> asyncio.Protocol:
-            return connections.limited(ClientLink(self, connections, start_soon))
+            return connections.limited(lambda: ClientLink(self, connections, start_soon))
 
         # Connections accepted in one turn of the event loop, before others are answered.
         loop = asyncio.get_running_loop()
@@ -240,7 +245,6 @@ class WorkerServer:
         else:
             server = await loop.create_server(accepted, sock=self._listener, backlog=ACCEPTED_AT_ONCE)
         self._listener.listen(WAITING_CONNECTIONS)
-        start_soon(connections.watch)
         return server
 
     async def _warm(self) -> None:

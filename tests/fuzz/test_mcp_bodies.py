@@ -9,7 +9,6 @@ import httpx2
 import pytest
 
 from mcp_servers import HttpOptions, ToolTable
-from mcp_servers.serving._connections import Connections
 from mcp_servers.serving._endpoints import TableEndpoints
 from mcp_servers.serving._http import Guard
 from mcp_servers.serving._http_framing import FramingError, MessageHead
@@ -48,7 +47,7 @@ async def application() -> AsyncGenerator[httpx2.AsyncClient]:
     async with ToolTable([Counter()]) as table, anyio.create_task_group() as group:
         endpoints = TableEndpoints(table, options)
         await group.start(endpoints.run)
-        guard = Guard(endpoints, options, 1, Connections(16))
+        guard = Guard(endpoints, options, 1)
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(guard)) as http:
             yield http
         endpoints.close()

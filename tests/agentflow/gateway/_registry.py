@@ -20,7 +20,8 @@ from agentflow.gateway import (
     add_swarm_routes,
 )
 from agentflow.gateway._keys import ClientIdentity, ClientRole
-from agentflow.gateway._server import ModelRoutes, gateway_app, serving
+from agentflow.gateway._server import ModelRoutes, gateway_app
+from agentflow.http_server import serving
 from agentflow.models import Message, TextPart
 from agentflow.trajectory import Task, Tokens
 

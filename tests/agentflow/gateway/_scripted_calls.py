@@ -9,8 +9,9 @@ import anyio
 import httpx2
 
 from agentflow.gateway import GatewayAnswer, GatewayCall, GatewayError
-from agentflow.gateway._server import EpisodeCalls, ModelRoutes, gateway_app, serving
+from agentflow.gateway._server import EpisodeCalls, ModelRoutes, gateway_app
 from agentflow.gateway._streams import OnText
+from agentflow.http_server import serving
 from agentflow.models import Message, TextPart, ToolCall
 from agentflow.trajectory import Usage
 

@@ -9,8 +9,8 @@ import anyio.to_thread
 import httpx2
 import pytest
 
+from agentflow.http_server import _connections
 from mcp_servers import HttpOptions, HttpServer, ToolTable
-from mcp_servers.serving import _connections
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._serving import headers_of, post, request, serving
 
@@ -48,6 +48,12 @@ async def received(sock: socket.socket) -> bytes:
         return await anyio.to_thread.run_sync(read)
 
 
+async def first_line(sock: socket.socket) -> bytes:
+    """Return the first line of an answer."""
+    with sock:
+        return await anyio.to_thread.run_sync(sock.makefile("rb").readline)
+
+
 def call(server: HttpServer, name: str, **arguments: object) -> bytes:
     """Return the bytes of a call."""
     message = request("tools/call", {"name": name, "arguments": arguments})
@@ -78,10 +84,10 @@ async def test_a_running_call_is_not_limited_by_the_time_for_headers_but_its_nex
         started = await post(http, server.url, message, ALICE)
     session = started.json()["result"]["structuredContent"]["session"]
     with anyio.fail_after(60):
-        # Half a request follows the call, so that the web server's own limit for idle connections does not apply.
         sock = opened(server, call(server, "counter_wait", session=session) + b"POST /mcp HTTP/1.1\r\n")
         await counter.entered.wait()
         monkeypatch.setattr(_connections, "HEADER_SECONDS", 0.0)
+        monkeypatch.setattr(_connections, "IDLE_SECONDS", 0.0)
         assert await received(opened(server)) == b""
         counter.release.set()
         answer = await received(sock)
@@ -90,21 +96,26 @@ async def test_a_running_call_is_not_limited_by_the_time_for_headers_but_its_nex
 
 
 @pytest.mark.promise("mcp:http:unidentified")
-async def test_the_oldest_connections_without_a_token_give_way_to_new_ones(
+async def test_connections_without_a_request_give_way_to_new_ones_that_never_had_a_token_first(
     server: HttpServer, counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "UNIDENTIFIED", 4)
+    monkeypatch.setattr(_connections, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(_connections, "PRESSED_SECONDS", 60.0)
+    server.connections.limit = 4
     with anyio.fail_after(60):
         async with httpx2.AsyncClient(timeout=60) as http:
             started = await post(http, server.url, request("tools/list"), ALICE)
             assert started.status_code == 200
-            silent = [opened(server) for _ in range(12)]
-            for sock in silent[:8]:
-                assert await received(sock) == b""
-            # The connection that sent a token is still open.
-            stream = started.extensions["network_stream"]
-            local = stream.get_extra_info("client_addr")
+            silent = [opened(server, b"POST /mcp HT") for _ in range(3)]
+            while len(server.connections) < 4:
+                await anyio.lowlevel.checkpoint()
             again = await post(http, server.url, request("tools/list"), ALICE)
+            newer = opened(server, call(server, "session_start"))
+            answers = [await received(sock) for sock in silent[:1]]
+            assert answers == [b""]
+            assert await first_line(newer) == b"HTTP/1.1 200 OK\r\n"
+            # The connection that sent a token is still open.
+            local = started.extensions["network_stream"].get_extra_info("client_addr")
             assert again.extensions["network_stream"].get_extra_info("client_addr") == local
-    for sock in silent[8:]:
+    for sock in silent[1:]:
         sock.close()

@@ -9,8 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_servers.serving import _connections
-from mcp_servers.serving._connections import Connections
+from agentflow.http_server import Connections, _connections
 from mcp_servers.serving._http_framing import MAX_HEAD_BYTES, MessageHead
 from mcp_servers.serving._proxy import ClientLink, Upstream
 from mcp_servers.serving._server_names import handles_of
@@ -105,10 +104,11 @@ async def proxied(folder: Path, serve: Serve = answer_every_request) -> AsyncGen
     connections = Connections(1000)
     async with anyio.create_task_group() as group:
         listening = await asyncio.get_running_loop().create_server(
-            lambda: connections.limited(ClientLink(router, connections, group.start_soon)), "127.0.0.1", 0
+            lambda: connections.limited(lambda: ClientLink(router, connections, group.start_soon)),
+            "127.0.0.1",
+            0,
         )
-        group.start_soon(connections.watch)
-        with anyio.fail_after(60):
+        with anyio.fail_after(60), connections.watched():
             yield Proxied(router, listening.sockets[0].getsockname()[1])
         listening.close()
         connections.abort_all()

@@ -7,9 +7,9 @@ import anyio
 import pytest
 from starlette.types import Message, Receive
 
-from mcp_servers.serving import _request_bodies
-from mcp_servers.serving._request_bodies import HELD_BYTES, BodyRefusedError, RequestBodies, RequestThrottle
-from runtimes import MIB
+from agentflow.http_server import _bodies
+from agentflow.http_server._bodies import HELD_BYTES, BodyRefusedError, RequestBodies, RequestThrottle
+from runtimes import MIB, JsonLimits
 from tests.mcp_servers._now import Now
 
 CLIENTS = ("alice", "bob")
@@ -32,17 +32,14 @@ def sending(pieces: Sequence[bytes]) -> Receive:
 
 async def read(bodies: RequestBodies, pieces: Sequence[bytes], length: int | None = None) -> bytes:
     """Read a body, announced with that length."""
-    headers = [] if length is None else [(b"content-length", str(length).encode())]
-    async with bodies.read("alice", headers, sending(pieces)) as replay:
-        message = await replay()
-        assert not message["more_body"]
-        return message["body"]
+    async with bodies.read("alice", length, sending(pieces)) as body:
+        return body
 
 
 @pytest.mark.promise("mcp:http:values")
 @pytest.mark.parametrize("length", [True, False])
 async def test_a_body_with_too_many_values_is_refused_before_it_is_decoded(length: bool) -> None:
-    bodies = RequestBodies(MIB, CLIENTS)
+    bodies = RequestBodies(JsonLimits(max_bytes=MIB, max_values=20_000))
     for body in (b"[" + b"[]," * 20_000 + b"1]", json.dumps({f"a{n}": 0 for n in range(20_000)}).encode()):
         with pytest.raises(BodyRefusedError, match="at most 20,000 JSON values") as refused:
             await read(bodies, [body], len(body) if length else None)
@@ -56,14 +53,16 @@ async def test_too_many_values_are_refused_before_the_whole_body_has_arrived() -
     with anyio.fail_after(60), pytest.raises(BodyRefusedError, match="20,000 JSON values"):
         # More is announced, but never comes.
         pieces = [b"[" + b"[]," * 100_000, b"1]"]
-        await read(RequestBodies(16 * MIB, CLIENTS), pieces[:1] * 2, 15 * MIB)
+        await read(RequestBodies(JsonLimits(max_bytes=16 * MIB, max_values=20_000)), pieces[:1] * 2, 15 * MIB)
 
 
 @pytest.mark.promise("mcp:http:body")
 @pytest.mark.parametrize("length", [200_000, None])
 async def test_a_body_over_the_limit_is_refused(length: int | None) -> None:
     with pytest.raises(BodyRefusedError, match="at most 100,000 bytes") as refused:
-        await read(RequestBodies(100_000, CLIENTS), [b"x" * 70_000] * 3, length)
+        await read(
+            RequestBodies(JsonLimits(max_bytes=100_000, max_values=20_000)), [b"x" * 70_000] * 3, length
+        )
     assert refused.value.status == 413
 
 
@@ -72,16 +71,15 @@ async def test_a_body_over_the_limit_is_refused(length: int | None) -> None:
 async def test_a_body_that_stops_arriving_is_refused(
     length: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_request_bodies, "PIECE_SECONDS", 0.01)
-    bodies = RequestBodies(MIB, CLIENTS)
+    monkeypatch.setattr(_bodies, "PIECE_SECONDS", 0.01)
+    bodies = RequestBodies(JsonLimits(max_bytes=MIB, max_values=20_000))
 
     async def nothing() -> Message:
         await anyio.sleep_forever()
         raise AssertionError
 
     with anyio.fail_after(60), pytest.raises(BodyRefusedError, match="did not arrive in time") as refused:
-        headers = [] if length is None else [(b"content-length", str(length).encode())]
-        async with bodies.read("alice", headers, nothing):
+        async with bodies.read("alice", length, nothing):
             raise AssertionError
     assert refused.value.status == 408
 
@@ -89,13 +87,12 @@ async def test_a_body_that_stops_arriving_is_refused(
 @pytest.mark.promise("mcp:http:held")
 @pytest.mark.parametrize("clients", [CLIENTS, ()])
 async def test_large_requests_of_one_client_hold_a_bounded_amount_of_memory(clients: Sequence[str]) -> None:
-    bodies = RequestBodies(HELD_BYTES, clients)
+    bodies = RequestBodies(JsonLimits(max_bytes=HELD_BYTES, max_values=20_000), several=len(clients) > 1)
     entered: list[str] = []
     leave = anyio.Event()
 
     async def answer(client: str, size: int) -> None:
-        headers = [(b"content-length", str(size).encode())]
-        async with bodies.read(client, headers, sending([b"{}"])):
+        async with bodies.read(client, size, sending([b"{}"])):
             entered.append(client)
             await leave.wait()
 

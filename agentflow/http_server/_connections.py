@@ -1,0 +1,335 @@
+"""Open connections of an HTTP server: their number, and the time for what does not arrive or is not read."""
+
+import array
+import asyncio
+import fcntl
+import resource
+import termios
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TypeAlias, cast
+
+from agentflow.http_server._refusal_log import RefusalLog
+
+HEADER_SECONDS = 10.0
+"""Time for the headers of a request, from the connecting or from their first byte."""
+IDLE_SECONDS = 60.0
+"""Time between two requests of a connection."""
+STALLED_SECONDS = 120.0
+"""Time for which a client may read nothing of an answer that waits for it."""
+PRESSED_SECONDS = 2.0
+"""Time for headers and between requests while more than a quarter of the connections wait for a request."""
+QUIET_SECONDS = 1.0
+"""Time after which a connection without a request gives way if there are too many."""
+LINGER_SECONDS = 2.0
+"""Time for a client to read a refusal."""
+HEAD_BYTES = 64 * 1024
+"""Size of the headers of a request."""
+WAITING_BYTES = 32 * 1024 * 1024
+"""Size of all headers that have not arrived completely."""
+MAX_CONNECTIONS = 8192
+"""Number of all connections; at most a third of the descriptors that the process may open."""
+CHECK_SECONDS = 0.5
+"""Interval between checks of the time."""
+
+Peer: TypeAlias = tuple[str, int]
+_HEAD_ENDS = (b"\r\n\r\n", b"\n\n")
+
+
+def max_connections() -> int:
+    """Raise the limit of open descriptors as far as allowed, and return the number of connections that it permits."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, hard // 3)
+
+
+class Connections:
+    """The open connections of a server.
+
+    A connection that waits for a request is closed after a time, or gives way to a new one if there are too many: those
+    that never sent a valid token first, and none with bytes that have arrived but are not read yet. What finds no room is
+    answered with 503. Time in which the whole process was suspended does not count.
+    """
+
+    def __init__(
+        self, limit: int, *, name: str = "server", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Create it empty.
+
+        :param limit: maximum number of connections.
+        :param name: name of the server in the log.
+        """
+        self.limit = limit
+        """Maximum number of connections."""
+        self.log = RefusalLog(name)
+        """What is refused, by kind."""
+        self._clock = clock
+        self._suspended = 0.0
+        self._by_peer: dict[Peer, LimitedConnection] = {}
+        # All oldest first.
+        self._open: dict[LimitedConnection, None] = {}
+        self._heads: dict[LimitedConnection, float] = {}
+        self._idle: dict[LimitedConnection, float] = {}
+        self._stalled: dict[LimitedConnection, float] = {}
+        self._leaving: dict[LimitedConnection, float] = {}
+        self._head_bytes = 0
+        self._yielded = -QUIET_SECONDS
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def limited(self, make: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
+        """Return the protocol of one of these connections.
+
+        :param make: makes the protocol inside, which answers. It is made when the headers of the first request are complete.
+        """
+        return LimitedConnection(self, make)
+
+    @contextmanager
+    def answering(self, peer: Peer | None) -> Generator[Callable[[], None]]:
+        """Enter when the headers of a request are complete; call the yielded function if its token is valid."""
+        connection = self.begin_answer(peer)
+        try:
+            yield lambda: self.identify(connection)
+        finally:
+            self.end_answer(connection)
+
+    def begin_answer(self, peer: Peer | None) -> "LimitedConnection | None":
+        """Record that the headers of a request are complete; return its connection."""
+        connection = None if peer is None else self._by_peer.get(peer)
+        if connection is not None:
+            self._heads.pop(connection, 0.0)
+            self._idle.pop(connection, 0.0)
+        return connection
+
+    def identify(self, connection: "LimitedConnection | None") -> None:
+        """Record that a request on the connection had a valid token."""
+        if connection is not None:
+            connection.identified = True
+
+    def end_answer(self, connection: "LimitedConnection | None") -> None:
+        """Record that a request is answered: the time until the next one begins."""
+        if connection is not None and connection in self._open:
+            self._idle[connection] = self._now()
+
+    def abort_all(self) -> None:
+        """Close every connection."""
+        for connection in (*self._open, *self._leaving):
+            connection.abort()
+
+    @contextmanager
+    def watched(self) -> Generator[None]:
+        """Close connections whose time is over during the block, and afterwards those that wait for a request."""
+        loop = asyncio.get_running_loop()
+
+        def check(planned: float) -> None:
+            nonlocal timer
+            late = self._clock() - planned
+            if late > CHECK_SECONDS:
+                # The process was suspended, or did something else: what arrived meanwhile is read before anything expires.
+                self._suspended += late
+            else:
+                self.expire()
+            timer = loop.call_later(CHECK_SECONDS, check, self._clock() + CHECK_SECONDS)
+
+        timer = loop.call_later(CHECK_SECONDS, check, self._clock() + CHECK_SECONDS)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            for connection in (*self._heads, *self._leaving):
+                connection.abort()
+
+    def expire(self) -> int:
+        """Close connections whose time is over; return their number."""
+        pressed = len(self._heads) + len(self._idle) > self.limit // 4
+        late = [
+            *self._older(self._heads, PRESSED_SECONDS if pressed else HEADER_SECONDS),
+            *self._older(self._idle, PRESSED_SECONDS if pressed else IDLE_SECONDS),
+        ]
+        late = [connection for connection in late if not connection.is_busy()]
+        late += [
+            *self._older(self._stalled, STALLED_SECONDS),
+            *self._older(self._leaving, LINGER_SECONDS),
+        ]
+        for connection in late:
+            connection.abort()
+        return len(late)
+
+    def add(self, connection: "LimitedConnection") -> bool:
+        """Record a new connection; return false if there is no room for it."""
+        if len(self._open) >= self.limit and not self._make_room():
+            self.log.refused("too many connections")
+            return False
+        self._by_peer[connection.peer] = connection
+        self._open[connection] = None
+        self._heads[connection] = self._now()
+        return True
+
+    def begin_head(self, connection: "LimitedConnection") -> None:
+        """Record the first bytes of a further request."""
+        if self._idle.pop(connection, None) is not None:
+            self._heads[connection] = self._now()
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of headers that wait for their rest; return false if that is too much."""
+        self._head_bytes += size
+        return self._head_bytes <= WAITING_BYTES
+
+    def stalled(self, connection: "LimitedConnection", stalled: bool) -> None:
+        """Record that a client reads nothing, or reads again."""
+        if stalled:
+            self._stalled[connection] = self._now()
+        else:
+            self._stalled.pop(connection, None)
+
+    def leave(self, connection: "LimitedConnection") -> None:
+        """Keep a refused connection until its client has read the answer."""
+        self.remove(connection)
+        self._leaving[connection] = self._now()
+        if len(self._leaving) > self.limit:
+            next(iter(self._leaving)).abort()
+
+    def remove(self, connection: "LimitedConnection") -> None:
+        """Forget a closed connection."""
+        if self._by_peer.get(connection.peer) is connection:
+            del self._by_peer[connection.peer]
+        for group in (self._open, self._heads, self._idle, self._stalled, self._leaving):
+            group.pop(connection, None)
+
+    def _now(self) -> float:
+        return self._clock() - self._suspended
+
+    def _older(
+        self, group: "dict[LimitedConnection, float]", seconds: float
+    ) -> "Generator[LimitedConnection]":
+        """Yield the connections that have been in a group for so long."""
+        before = self._now() - seconds
+        for connection, since in group.items():
+            if since > before:
+                return
+            yield connection
+
+    def _make_room(self) -> bool:
+        """Close connections that wait for a request, of the address that has most of them; return whether there were any."""
+        now = self._now()
+        if now - self._yielded < QUIET_SECONDS / 10:
+            return False
+        self._yielded = now
+        quiet = [*self._older(self._heads, QUIET_SECONDS), *self._older(self._idle, QUIET_SECONDS)]
+        quiet = [connection for connection in quiet if not connection.is_busy()]
+        quiet = [connection for connection in quiet if not connection.identified] or quiet
+        by_host: dict[str, list[LimitedConnection]] = {}
+        for connection in quiet:
+            by_host.setdefault(connection.peer[0], []).append(connection)
+        if not by_host:
+            return False
+        greediest = max(by_host.values(), key=len)
+        for connection in greediest[: max(1, self.limit // 8)]:
+            connection.abort()
+        return True
+
+
+class LimitedConnection(asyncio.Protocol):
+    """One connection; the protocol inside does the work from the first request on."""
+
+    def __init__(self, connections: Connections, make: Callable[[], asyncio.Protocol]) -> None:
+        self._connections = connections
+        self._make = make
+        self._inner: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport
+        self._head = bytearray()
+        self._has_room = True
+        self._left = False
+        self.peer: Peer = ("", 0)
+        """Address of the client, as in its requests."""
+        self.identified = False
+        """A request on it had a valid token."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # The transports of uvloop have no base class in common with asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        # Behind a Unix socket, a proxy limits its clients.
+        if peer := transport.get_extra_info("peername"):
+            self.peer = (str(peer[0]), int(peer[1]))
+            self._has_room = self._connections.add(self)
+            if not self._has_room:
+                self._connections.leave(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._drop_head()
+        self._connections.remove(self)
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is not None:
+            self._connections.begin_head(self)
+            self._inner.data_received(data)
+        elif not self._left:
+            self._take_head(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connections.stalled(self, True)
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connections.stalled(self, False)
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def is_busy(self) -> bool:
+        """Return true if bytes have arrived that are not read yet, or an answer is not sent yet."""
+        if self._transport.is_closing():
+            return False
+        unread = array.array("i", [0])
+        fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.FIONREAD, unread)
+        return unread[0] > 0 or self._transport.get_write_buffer_size() > 0
+
+    def abort(self) -> None:
+        """Close the connection without waiting for the client."""
+        self._connections.remove(self)
+        self._transport.abort()
+
+    def _take_head(self, data: bytes) -> None:
+        """Keep the bytes until the headers are complete; then let the protocol inside answer."""
+        start = max(0, len(self._head) - 3)
+        self._head += data
+        fits = self._connections.hold(len(data))
+        # What is no request at all is answered by the protocol inside.
+        if self._head[:1].isalpha() and all(self._head.find(end, start) < 0 for end in _HEAD_ENDS):
+            if len(self._head) > HEAD_BYTES:
+                self._refuse("431 Request Header Fields Too Large", "the headers are too large")
+            elif not fits:
+                self._connections.log.refused("too many incomplete requests")
+                self.abort()
+            return
+        if not self._has_room:
+            self._refuse(
+                "503 Service Unavailable", "the server has too many connections", "retry-after: 1\r\n"
+            )
+            return
+        head = bytes(self._head)
+        self._drop_head()
+        self._inner = self._make()
+        self._inner.connection_made(self._transport)
+        self._inner.data_received(head)
+
+    def _refuse(self, status: str, message: str, header: str = "") -> None:
+        """Answer in place of the protocol inside; what else arrives is discarded, so that the client reads the answer."""
+        self._left = True
+        self._drop_head()
+        body = f'{{"error": {{"message": "{message}"}}}}'
+        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        self._transport.write(f"{head}connection: close\r\n{header}\r\n{body}".encode())
+        self._transport.write_eof()
+        self._connections.leave(self)
+
+    def _drop_head(self) -> None:
+        self._connections.hold(-len(self._head))
+        self._head.clear()
