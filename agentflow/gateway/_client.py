@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 from msgspec import structs
 
+from agentflow._http_client import MAX_ANSWER_BYTES, AnswerRefused, open_session, read_answer
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.gateway._bodies import (
@@ -49,6 +50,8 @@ T = TypeVar("T")
 _BACKOFF = Backoff(initial=0.05, maximum=2.0)
 _REQUEST_SECONDS = 60.0
 _LARGE_BYTES = 1 << 20
+_MAX_RECORD_BYTES = 512 << 20
+"""Maximum size of a record: the gateway bounds it by `recorded_bytes`, and JSON is longer."""
 
 
 class _Recorded(msgspec.Struct):
@@ -92,7 +95,7 @@ class GatewayClient:
     async def __aenter__(self) -> Self:
         # The number of requests is limited by those who send them.
         connector = aiohttp.TCPConnector(limit=0)
-        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        self._session = open_session(connector=connector, headers=self._headers)
         return self
 
     async def __aexit__(
@@ -179,7 +182,8 @@ class GatewayClient:
     async def tokens(self, episode: BegunEpisode | EndedEpisode) -> list[RecordedCall]:
         """Return the record of an episode so far, with exact tokens."""
         path = f"{_path(_episode_id(episode), 'tokens')}?attempt={episode.attempt}"
-        return (await self._ask("GET", path, _Recorded, client=_client_of(episode))).calls
+        content = await self._send("GET", path, client=_client_of(episode), max_bytes=_MAX_RECORD_BYTES)
+        return _decode(content, _Recorded).calls
 
     async def status(self) -> GatewayStatus:
         """Return figures of the moment."""
@@ -208,7 +212,8 @@ class GatewayClient:
     async def calls(self, episode: str, attempt: int) -> list[RecordedCall]:
         """Return the record of an attempt."""
         path = f"{_path(episode, 'calls')}?attempt={attempt}"
-        return _decode(await self._send("GET", path), list[RecordedCall], packed=True)
+        content = await self._send("GET", path, max_bytes=_MAX_RECORD_BYTES)
+        return _decode(content, list[RecordedCall], packed=True)
 
     async def score(self, episode: str, attempt: int, outcome: EpisodeOutcome) -> None:
         """Give an ended episode its outcome.
@@ -259,7 +264,14 @@ class GatewayClient:
         return _decode(await self._send(method, path, body, wait=wait, client=client), kind)
 
     async def _send(
-        self, method: str, path: str, body: object | None = None, *, wait: float = 0.0, client: str = ""
+        self,
+        method: str,
+        path: str,
+        body: object | None = None,
+        *,
+        wait: float = 0.0,
+        client: str = "",
+        max_bytes: int = MAX_ANSWER_BYTES,
     ) -> bytes:
         """Send a request until the gateway answers; return the body of the answer."""
         client = client or self.client
@@ -274,8 +286,10 @@ class GatewayClient:
                 async with self._session.request(
                     method, self._url + path, data=data, headers=headers, timeout=timeout
                 ) as answer:
-                    status, content = answer.status, await answer.read()
+                    status, content = answer.status, await read_answer(answer, max_bytes)
                     retry_after = answer.headers.get("Retry-After")
+            except AnswerRefused as refused:
+                raise GatewayError(502, f"{self._url}: {refused}") from None
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 reason = str(error) or type(error).__name__
             else:

@@ -234,6 +234,7 @@ async def _open_trained(upstream: UpstreamSettings, stack: AsyncExitStack) -> An
         tokens=True,
         max_concurrency=upstream.max_concurrency,
         call_seconds=upstream.call_seconds,
+        response_bytes=upstream.response_bytes,
     )
     connection = await stack.enter_async_context(ModelConnection(settings))
     return ExactAnswerer(connection.engine) if upstream.tokens == "exact" else RecordingAnswerer(connection)

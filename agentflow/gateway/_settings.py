@@ -39,6 +39,8 @@ class UpstreamSettings(Section):
     """Maximum number of concurrent requests."""
     call_seconds: float = Field(default=600.0, gt=0)
     """Time for one call in seconds, over all attempts."""
+    response_bytes: int = Field(default=64 * 2**20, ge=1024)
+    """Maximum size of an answer; a larger one fails the call."""
 
 
 class AgentSettings(Section):

@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from agentflow._http_client import AnswerRefused, open_session, read_answer
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.learner._config import FROZEN, POLICY, TrainConfig
@@ -113,12 +114,12 @@ async def _only_model(config: TrainConfig) -> str:
     headers = {"Authorization": f"Bearer {config.engine.api_key.get_secret_value()}"}
     try:
         async with (
-            aiohttp.ClientSession(headers=headers) as session,
+            open_session(headers=headers) as session,
             session.get(f"{url}/v1/models") as answer,
         ):
             answer.raise_for_status()
-            return msgspec.json.decode(await answer.read(), type=_ServedModels).data[0].id
-    except (aiohttp.ClientError, OSError, msgspec.MsgspecError, IndexError) as error:
+            return msgspec.json.decode(await read_answer(answer), type=_ServedModels).data[0].id
+    except (aiohttp.ClientError, OSError, AnswerRefused, msgspec.MsgspecError, IndexError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise ConfigurationError(
             f"engine.base_url: {url} does not list its models: {why}; start it, or set engine.served_model_name"

@@ -92,7 +92,7 @@ class ModelConnection:
         outgoing = self._address.api.encode(ask)
         with model_failures():
             answer = await self._post(outgoing)
-            return self._address.api.read(answer, len(outgoing.body)).without_reasoning()
+            return self._endpoint.read(answer, len(outgoing.body)).without_reasoning()
 
     async def _post(self, request: EncodedRequest) -> bytes:
         return await self._attempts.run(partial(self._endpoint.post, self.model, request))

@@ -12,7 +12,7 @@ from msgspec import structs
 from agentflow._typeguards import is_object
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.models._answer_format import FormatExperience
-from agentflow.models._apis import EncodedRequest, LiteLlmApi
+from agentflow.models._apis import ApiAnswer, EncodedRequest, LiteLlmApi
 from agentflow.models._exact_tokens import TokenHistory
 from agentflow.models._providers import ModelAddress
 from agentflow.models._rate_limits import LocalRateLimiter, RateLimiter
@@ -150,6 +150,8 @@ class Endpoint:
         self._clock = clock
         self._conversations: dict[str, TokenHistory] = {}
         self._memory = memory
+        self._api = address.api
+        self._miscounts = False
         self._transport = _transport_to(address, most, clock)
         self._users = 0
         self._stack = AsyncExitStack()
@@ -174,6 +176,23 @@ class Endpoint:
             outgoing, lambda adapted: self._transport.post(adapted, deadline - self._clock.now())
         )
 
+    def read(self, body: bytes, sent: int) -> ApiAnswer:
+        """Decode an answer; the first one with impossible token counts is logged.
+
+        :param sent: length of the request.
+        :raises msgspec.MsgspecError: if the body can't be decoded.
+        """
+        answer = self._api.read(body, sent)
+        if answer.usage_problem and not self._miscounts:
+            self._miscounts = True
+            logger.warning(
+                "reported token counts are impossible",
+                endpoint=self.url,
+                problem=answer.usage_problem,
+                from_now_on="such answers count four characters per token",
+            )
+        return answer
+
     async def __aenter__(self) -> Self:
         self._users += 1
         if self._users == 1:
@@ -193,7 +212,9 @@ def _transport_to(
         return ReplicaTransport(address, most, clock)
     if isinstance(address.api, LiteLlmApi):
         return LiteLlmTransport(address.key)
-    return HttpTransport(address.url, address.api.headers(address.key), most)
+    return HttpTransport(
+        address.url, address.api.headers(address.key), most, max_bytes=address.response_bytes
+    )
 
 
 class ModelEndpoints:
@@ -215,12 +236,12 @@ class ModelEndpoints:
         self._known: dict[tuple[str, ...], Endpoint] = {}
 
     def at(self, address: ModelAddress, most: int) -> Endpoint:
-        """Return the endpoint at an address; equal address, key and limit give the same object.
+        """Return the endpoint at an address; equal address, key and limits give the same object.
 
         Each model with replicas has an endpoint of its own.
         """
         own = (address.registry, address.model) if address.registry else ()
-        place = (address.url, address.api.name, address.key, str(most), *own)
+        place = (address.url, address.api.name, address.key, str(most), str(address.response_bytes), *own)
         if place not in self._known:
             self._known[place] = Endpoint(address, most, self._clock, self._memory, self._rates)
         return self._known[place]

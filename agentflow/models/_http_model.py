@@ -287,7 +287,7 @@ class HttpModel:
                 return await self._exact.answer(ask, partial(self._endpoint.post, ask.model, seconds=seconds))
             outgoing = self._address.api.encode(ask)
             answer = await self._endpoint.post(ask.model, outgoing, seconds)
-            return self._address.api.read(answer, len(outgoing.body)).without_reasoning()
+            return self._endpoint.read(answer, len(outgoing.body)).without_reasoning()
         except msgspec.MsgspecError as error:
             raise undecodable(error, answer) from None
 
@@ -470,8 +470,14 @@ class ChatClient:
             raise _error_of(error, self._endpoint.url) from None
         from openai.types.chat import ChatCompletion
 
-        usage = self._api.read(answer, len(body)).usage
+        read = self._endpoint.read(answer, len(body))
+        usage = read.usage
         self._accounts.add(self._role, usage, self._settings.cost(usage), model=self._settings.name)
+        if read.usage_problem:
+            counts = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+            total = usage.prompt_tokens + usage.completion_tokens
+            fields: dict[str, object] = dict(msgspec.json.decode(answer, type=dict[str, msgspec.Raw]))
+            answer = msgspec.json.encode({**fields, "usage": {**counts, "total_tokens": total}})
         completion = ChatCompletion.model_validate_json(answer)
         for choice in completion.choices:
             found = separate_reasoning(choice.message.content or "")
@@ -484,7 +490,7 @@ class ChatClient:
         self._accounts.check()
         answer = await self._endpoint.post(model, outgoing, seconds)
         try:
-            self._api.read(answer, len(outgoing.body))
+            self._endpoint.read(answer, len(outgoing.body))
         except msgspec.MsgspecError as error:
             raise undecodable(error, answer) from None
         return answer

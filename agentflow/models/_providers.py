@@ -148,6 +148,8 @@ class ModelAddress(Struct, frozen=True, kw_only=True):
     """Setting or variable that holds the key, for messages."""
     registry: str = ""
     """Database with the replicas of the model; empty: there is one server, at `url`."""
+    response_bytes: int
+    """Maximum size of an answer."""
 
 
 def full_name(settings: ModelSettings) -> str:
@@ -188,6 +190,7 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Mod
         api=OpenAiApi() if plain else provider.make_api(environment),
         answer_format="json_schema" if own else provider.answer_format,
         tokens=bool(settings.tokens),
+        response_bytes=settings.response_bytes,
         source="api_key" if settings.api_key.get_secret_value() else provider.key_variable,
     )
 
@@ -199,6 +202,7 @@ def _at_replicas(settings: ModelSettings) -> ModelAddress:
         model=settings.name,
         api=OpenAiApi(),
         tokens=bool(settings.tokens),
+        response_bytes=settings.response_bytes,
         source="the keys in its table",
         registry=settings.base_url,
     )
@@ -217,6 +221,7 @@ def _in_this_process(settings: ModelSettings) -> ModelAddress:
         key=settings.api_key.get_secret_value(),
         model=settings.name.removeprefix(f"{LITELLM}/"),
         api=LiteLlmApi(),
+        response_bytes=settings.response_bytes,
         source="its provider's key",
     )
 

@@ -75,6 +75,8 @@ class ModelSettings(Section):
     """Rate limit of the key for this model, kept by all who share it; `None`: no limit is known."""
     call_seconds: float = Field(default=120.0, gt=0)
     """Time for one call in seconds, over all attempts, from its first request on."""
+    response_bytes: int = Field(default=64 * 2**20, ge=1024)
+    """Maximum size of an answer; a larger one fails the call. Answers are neither requested nor accepted compressed."""
     max_attempts: int = Field(default=4, ge=1, le=10)
     """Maximum number of HTTP requests for one call."""
     structured: StructuredOutput = "auto"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agentflow.errors import ModelFailureKind
 from agentflow.models._apis import separate_reasoning
 from agentflow.models._apis._messages import call_id, parse_call
-from agentflow.models._apis._openai import AnswerLogprobs, AnswerUsage, tokens_of
+from agentflow.models._apis._openai import AnswerLogprobs, tokens_of
 from agentflow.models._protocol import ToolCall
 from agentflow.models._request_error import RequestError
 from agentflow.trajectory import Tokens
@@ -38,7 +38,6 @@ class _SampledChoice(Struct):
 class _GeneratedBody(Struct):
     choices: list[_SampledChoice]
     model: str | None = None
-    usage: AnswerUsage | None = None
     prompt_token_ids: list[int] | None = None
 
 

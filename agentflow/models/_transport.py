@@ -7,7 +7,7 @@ import time
 import urllib.request
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from hashlib import blake2b
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ import anyio
 import msgspec
 from msgspec import structs
 
+from agentflow._http_client import AnswerRefused, AnswerTooLarge, answer_lines, open_session, read_answer
 from agentflow._secrets import remember_secrets
 from agentflow.actors import Clock, Hosted
 from agentflow.errors import ConfigurationError, ModelFailureKind, RunStopped
@@ -40,6 +41,7 @@ IDLE_SECONDS = 4.0
 """Lifetime of an idle connection. It is shorter than the five seconds of Uvicorn and vLLM: a request on a connection that
 the server just closed fails."""
 _LARGE = 1024 * 1024
+_MAX_ERROR_BYTES = 1024 * 1024
 _PATIENCE = 5.0
 _BLOCK_BYTES = 128
 _FINE_BYTES = 16_384
@@ -52,17 +54,25 @@ class HttpTransport:
     """Pool of connections to one endpoint."""
 
     def __init__(
-        self, url: str, headers: Mapping[str, str], most: int, *, wall: Callable[[], float] = time.time
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        most: int,
+        *,
+        max_bytes: int,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """Describe the pool; it is opened by `async with`.
 
         :param headers: headers of every request.
         :param most: maximum number of concurrent requests.
+        :param max_bytes: maximum size of an answer.
         :param wall: time of day, for endpoints that send a date in `Retry-After`.
         """
         self._url = url
         self._headers = headers
         self._most = most
+        self._max_bytes = max_bytes
         self._wall = wall
         self._session: aiohttp.ClientSession | None = None
         self._targets: dict[str, URL] = {}
@@ -72,7 +82,7 @@ class HttpTransport:
         from yarl import URL
 
         headers = {"Content-Type": "application/json", "User-Agent": "agentflow", **self._headers}
-        self._session = aiohttp.ClientSession(
+        self._session = open_session(
             connector=aiohttp.TCPConnector(limit=self._most + 1, keepalive_timeout=IDLE_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=headers,
@@ -107,11 +117,9 @@ class HttpTransport:
             async with self._session.post(
                 target, data=data, headers=request.headers, timeout=timeout, allow_redirects=False
             ) as response:
-                if request.on_line is not None and response.status == 200:
-                    async for line in response.content:
-                        request.on_line(line)
-                    return b""
-                answer = await response.read()
+                if response.status != 200:
+                    raise await self._refusal(response)
+                return await self._answer(response, request.on_line)
         except TimeoutError:
             raise timed_out() from None
         except (aiohttp.ClientError, OSError) as error:
@@ -121,9 +129,28 @@ class HttpTransport:
             raise RequestError(
                 ModelFailureKind.UNAVAILABLE, message, retry=True, unreachable=unreachable
             ) from error
-        if response.status != 200:
-            raise error_of_response(response.status, response.headers, answer, self._wall())
-        return answer
+
+    async def _answer(
+        self, response: "aiohttp.ClientResponse", on_line: Callable[[bytes], None] | None
+    ) -> bytes:
+        try:
+            if on_line is None:
+                return await read_answer(response, self._max_bytes)
+            async with aclosing(answer_lines(response, self._max_bytes)) as lines:
+                async for line in lines:
+                    on_line(line)
+            return b""
+        except AnswerRefused as refused:
+            remedy = "; raise response_bytes if it may be" if isinstance(refused, AnswerTooLarge) else ""
+            raise RequestError(ModelFailureKind.UNAVAILABLE, f"{refused}{remedy}", status=200) from None
+
+    async def _refusal(self, response: "aiohttp.ClientResponse") -> RequestError:
+        """Return the error for an answer with another status; its text is left out if it can't be read."""
+        try:
+            body = await read_answer(response, _MAX_ERROR_BYTES)
+        except AnswerRefused:
+            body = b""
+        return error_of_response(response.status, response.headers, body, self._wall())
 
 
 def _proxy_for(target: "URL") -> str | None:
@@ -149,10 +176,10 @@ def _name_of(error: BaseException) -> str:
 class _ReplicaConnection:
     """Connections to one replica, its calls, and the prompts that it has in its prefix cache."""
 
-    def __init__(self, replica: "Replica", most: int) -> None:
+    def __init__(self, replica: "Replica", most: int, max_bytes: int) -> None:
         self.replica = replica
         self._name = blake2b(replica.url.encode(), digest_size=16).digest()
-        self.transport = HttpTransport(replica.url, bearer(replica.key), most)
+        self.transport = HttpTransport(replica.url, bearer(replica.key), most, max_bytes=max_bytes)
         self.failed = False
         """It failed since the last reading of the table."""
         self._read: OrderedDict[bytes, None] = OrderedDict()
@@ -293,7 +320,7 @@ class ReplicaTransport:
                 await self._connections.pop(replica).close()
             for replica in sorted(live - self._connections.keys()):
                 remember_secrets(replica.key, "key")
-                connection = _ReplicaConnection(replica, self._most)
+                connection = _ReplicaConnection(replica, self._most, self._address.response_bytes)
                 await connection.transport.__aenter__()
                 self._connections[replica] = connection
 

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 from msgspec import Struct, field
 
+from agentflow._http_client import AnswerRefused, open_session, read_answer
 from agentflow._typeguards import is_list, is_object
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
@@ -107,7 +108,7 @@ class EnvironmentService:
     async def __aenter__(self) -> Self:
         import aiohttp
 
-        session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), headers=self._headers)
+        session = open_session(cookie_jar=aiohttp.DummyCookieJar(), headers=self._headers)
         self._session = await self._open.enter_async_context(session)
         return self
 
@@ -232,9 +233,7 @@ class EnvironmentService:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=self._timeout),
             ) as answer:
-                payload = await _bounded(answer)
-                if len(payload) > _LONGEST:
-                    return 0, b"", f"its answer is larger than {_LONGEST >> 20} MiB", False
+                payload = await read_answer(answer, _LONGEST)
                 if answer.status in (429, 502, 503, 504):
                     return 0, b"", f"it answered {answer.status}", True
                 return answer.status, payload, "", False
@@ -242,6 +241,8 @@ class EnvironmentService:
             return 0, b"", f"it did not answer within {self._timeout:g} s", operation in _REPEATABLE
         except aiohttp.ClientConnectorError as error:
             return 0, b"", f"it can't be reached ({error_line(error)})", True
+        except AnswerRefused as refused:
+            return 0, b"", str(refused), False
         except aiohttp.ClientError as error:
             return 0, b"", error_line(error), operation in _REPEATABLE
 
@@ -281,18 +282,6 @@ class EnvironmentService:
 
     def _refusal(self, operation: str, problem: str) -> EnvironmentFailure:
         return EnvironmentFailure(f"environment:{self.url}: {operation}: {problem}")
-
-
-async def _bounded(answer: "aiohttp.ClientResponse") -> bytes:
-    """Return an answer, or a little more than the longest that is accepted."""
-    parts: list[bytes] = []
-    size = 0
-    async for part in answer.content.iter_chunked(1 << 16):
-        parts.append(part)
-        size += len(part)
-        if size > _LONGEST:
-            break
-    return b"".join(parts)
 
 
 class EnvironmentInstance:

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -14,10 +12,12 @@ import aiohttp
 import anyio
 from msgspec import Struct
 
+from agentflow._http_client import MAX_ANSWER_BYTES, open_session, read_answer
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.readers._reading import Located, take_option
 from agentflow.readers._settings import ParsedSource, ReaderSettings
+from agentflow.runs import run_sync
 from agentflow.trajectory import Task
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "openenv"
 """`source` of these tasks, and the field with the environment and the arguments of its reset."""
-_MAX_MESSAGE: Final = 64 << 20
 _SECONDS: Final = 30.0
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=_SECONDS)
 
 
 class OpenEnvFailure(AgentFlowError):
@@ -77,11 +77,11 @@ class OpenEnvClient:
 
         :raises OpenEnvFailure: if the environment can't be reached.
         """
-        self._session = aiohttp.ClientSession(headers=self._headers)
+        self._session = open_session(headers=self._headers)
         try:
             with anyio.fail_after(_SECONDS):
                 self._socket = await self._session.ws_connect(
-                    f"{self.url}/ws", max_msg_size=_MAX_MESSAGE, heartbeat=30.0
+                    f"{self.url}/ws", max_msg_size=MAX_ANSWER_BYTES, heartbeat=30.0
                 )
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             await self._session.close()
@@ -124,8 +124,8 @@ class OpenEnvClient:
         """
         assert self._session is not None, "entered before"
         try:
-            async with self._session.get(f"{self.url}/schema") as response:
-                found: object = await response.json(content_type=None)
+            async with self._session.get(f"{self.url}/schema", timeout=_TIMEOUT) as response:
+                found: object = json.loads(await read_answer(response))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise OpenEnvFailure(f"openenv:{self.url}: no schema: {error_line(error)}") from None
         action = found.get("action") if is_object(found) else None
@@ -262,13 +262,21 @@ def _get(url: str, variable: str, path: str, body: Mapping[str, object] | None =
     headers = {"Content-Type": "application/json"}
     if token := _token(variable):
         headers["Authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(url + path, data, headers)
+
+    async def answer() -> tuple[int, bytes]:
+        method = "GET" if data is None else "POST"
+        async with (
+            open_session(headers=headers, timeout=_TIMEOUT) as session,
+            session.request(method, url + path, data=data) as response,
+        ):
+            return response.status, await read_answer(response)
+
     try:
-        with urllib.request.urlopen(request, timeout=_SECONDS) as response:
-            return json.loads(response.read())
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            return []
-        raise ConfigurationError(f"openenv:{url}: {path}: status {error.code}") from None
-    except (OSError, ValueError) as error:
+        status, content = run_sync(answer)
+        if status < 400:
+            return json.loads(content)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ConfigurationError(f"openenv:{url}: can't be read: {error_line(error)}") from None
+    if status == 404:
+        return []
+    raise ConfigurationError(f"openenv:{url}: {path}: status {status}")

@@ -58,6 +58,8 @@ class RoleModel(Section):
     """Time limit of a call, including retries."""
     max_attempts: int | None = Field(default=None, ge=1, le=10)
     """Maximum number of requests per call."""
+    response_bytes: int | None = Field(default=None, ge=1024)
+    """Maximum size of an answer."""
     structured: StructuredOutput | None = None
     """Method of requesting structured output."""
     tokens: TokenMode | None = None
@@ -136,6 +138,8 @@ class RunConfig(Settings):
     """Time limit of a model call, including retries."""
     max_attempts: int = Field(default=4, ge=1, le=10)
     """Maximum number of HTTP requests per model call."""
+    response_bytes: int = Field(default=64 * 2**20, ge=1024)
+    """Maximum size of a model's answer; a larger one fails the call."""
     structured: StructuredOutput = "auto"
     """Method of requesting structured output; `auto`: by schema, otherwise what the endpoint supports."""
     tokens: TokenMode = False

@@ -17,6 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from agentflow._http_client import MAX_ANSWER_BYTES
 from agentflow._typeguards import is_object
 from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure, unwrap_group
@@ -35,6 +36,9 @@ from mcp_servers.core import (
 from mcp_servers.serving import SteadyTransport, failure_of, list_tools, progress_relay, tool_result
 
 logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 60.0
+"""Seconds for connecting and for the list of tools."""
 
 GRACE_SECONDS = 5.0
 """Seconds to wait beyond a call's timeout: the server ends the call first and returns its output."""
@@ -139,8 +143,9 @@ class RemoteToolHost(ToolHost):
             if self._client is None or not self._hosted.alive:
                 hosted = Hosted(self._connect)
                 try:
-                    client = await hosted.open()
-                    tools = await list_tools(client)
+                    with anyio.fail_after(CONNECT_SECONDS):
+                        client = await hosted.open()
+                        tools = await list_tools(client)
                 except Exception as error:  # boundary: connecting fails in as many ways as there are networks
                     await _drop(hosted)
                     raise self._explain(error) from None
@@ -163,7 +168,7 @@ class RemoteToolHost(ToolHost):
         async with (
             httpx2.AsyncClient(transport=transport, timeout=timeout) as http,
             Client(
-                streamable_http_client(self._url, http_client=http, max_sse_event_size=None),
+                streamable_http_client(self._url, http_client=http, max_sse_event_size=MAX_ANSWER_BYTES),
                 client_info=types.Implementation(name="agentflow", version="1"),
             ) as client,
         ):

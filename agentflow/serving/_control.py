@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentflow._http_client import AnswerRefused, open_session, read_answer
 from agentflow.errors import ConfigurationError
 from agentflow.serving._weights import LoadReport, WeightsFailure
 
@@ -97,7 +98,7 @@ class EngineControl:
     async def __aenter__(self) -> Self:
         # Requests are rare: the server would have closed an idle connection by the next one.
         once = aiohttp.TCPConnector(force_close=True)
-        self._session = aiohttp.ClientSession(connector=once, headers=self._headers, timeout=self._timeout)
+        self._session = open_session(connector=once, headers=self._headers, timeout=self._timeout)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -207,12 +208,14 @@ class EngineControl:
     async def _ask(self, method: str, path: str, body: object | None) -> bytes:
         try:
             async with self._session.request(method, self._address + path, json=body) as answer:
-                content = await answer.read()
+                content = await read_answer(answer)
                 status = answer.status
         except TimeoutError as error:
             raise EngineRefused(
                 f"{self._address} did not finish {path} in {self._timeout.total:g} s"
             ) from error
+        except AnswerRefused as refused:
+            raise EngineRefused(f"{self._address} {path}: {refused}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise EngineGone(
                 f"{self._address} does not answer {path}: {error or type(error).__name__}"

@@ -10,6 +10,7 @@ import anyio.to_thread
 import msgspec
 from pydantic import AliasChoices, Field
 
+from agentflow._http_client import AnswerRefused, open_session, read_answer
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.text import without_reasoning
 from mcp_servers.core._backend import Backend
@@ -441,7 +442,7 @@ class VisionModel:
         }
         headers = {"Authorization": f"Bearer {key.get_secret_value()}"} if key else {}
         timeout = aiohttp.ClientTimeout(total=settings.vlm_timeout)
-        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+        async with open_session(headers=headers, timeout=timeout) as session:
             for attempt in range(1, settings.vlm_retry_max_attempts + 1):
                 answer, reason, again = await self._request(session, body)
                 if answer is not None:
@@ -464,8 +465,10 @@ class VisionModel:
 
         try:
             async with session.post(self._url, json=body) as response:
-                data = await response.content.read(MAX_ANSWER_BYTES)
+                data = await read_answer(response, MAX_ANSWER_BYTES)
                 status = response.status
+        except AnswerRefused as refused:
+            return None, str(refused), False
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             return None, str(error) or "timeout", True
         if status != 200:

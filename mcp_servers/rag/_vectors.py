@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agentflow._http_client import open_session, read_answer
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.extras import missing_extra
 from mcp_servers.rag._settings import EmbeddingSettings
@@ -45,7 +46,7 @@ class Embedder:
         self._model = settings.model
         self._url = f"{settings.base_url.rstrip('/')}/embeddings"
         key = settings.api_key
-        self._session = aiohttp.ClientSession(
+        self._session = open_session(
             connector=aiohttp.TCPConnector(keepalive_timeout=IDLE_SECONDS),
             headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key else {},
             timeout=aiohttp.ClientTimeout(total=settings.timeout),
@@ -78,7 +79,7 @@ class Embedder:
         request = {"model": self._model, "input": list(texts)}
         try:
             async with self._session.post(self._url, json=request) as response:
-                body = await response.read()
+                body = await read_answer(response)
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise self._failure(str(error) or "timeout") from None

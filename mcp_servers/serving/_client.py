@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Final
 
 import httpx2
@@ -12,6 +13,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from msgspec import Struct
 
+from agentflow._http_client import NO_COMPRESSION, AnswerRefused, read_parts, refuse_compressed
 from agentflow._typeguards import is_object
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import (
@@ -112,7 +114,7 @@ def failure_of(error: MCPError, where: str) -> ToolFailure:
 
 
 class SteadyTransport(httpx2.AsyncHTTPTransport):
-    """Answers in place of a failed server.
+    """Answers in place of a failed server, or of one whose answer is refused: compressed, or too large.
 
     The protocol's client ends, with all calls in flight, when a request raises; with this transport it receives an error for
     that request and continues. No call is made twice: the caller must find out whether it has run.
@@ -134,16 +136,17 @@ class SteadyTransport(httpx2.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, once."""
+        request.headers.update(NO_COMPRESSION)
         try:
-            response = await self._answer(request)
-            refusal = _REFUSALS.get(response.status_code)
-            if refusal or response.headers.get("content-type", "").startswith("application/json"):
-                await response.aread()
+            response = await _received(await self._answer(request))
+        except AnswerRefused as refused:
+            return _failure(ErrorKind.OUTPUT_LIMIT, f"{refused}; the call may have run.")
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             return _failure(ErrorKind.UNAVAILABLE, "no server answers.")
         except httpx2.TransportError as error:
             lost = f"the connection was lost ({type(error).__name__}); the call may have run or not."
             return _failure(ErrorKind.UNAVAILABLE, lost)
+        refusal = _REFUSALS.get(response.status_code)
         return _refused(response, refusal) if refusal else response
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -158,6 +161,22 @@ class SteadyTransport(httpx2.AsyncHTTPTransport):
             _authorize(request, present)
             response = await super().handle_async_request(request)
         return response
+
+
+async def _received(response: httpx2.Response) -> httpx2.Response:
+    """Return an answer with its whole body; events stay a stream, and the SDK bounds each of them.
+
+    :raises AnswerRefused: if it is compressed or too large.
+    """
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(response.aclose)
+        refuse_compressed(response.headers)
+        if response.headers.get("content-type", "").startswith("text/event-stream"):
+            stack.pop_all()
+            return response
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        body = await read_parts(response.stream)
+        return httpx2.Response(response.status_code, headers=response.headers, content=body)
 
 
 def _authorize(request: httpx2.Request, token: str | None) -> None:

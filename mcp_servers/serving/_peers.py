@@ -16,6 +16,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from agentflow._http_client import MAX_ANSWER_BYTES
 from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure, unwrap_group
 from mcp_servers.core._backend import Backend
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 LISTING = ("session_list", "session:list")
 """The only tool that spans the sessions of all servers."""
+
+CONNECT_SECONDS = 60.0
+"""Seconds for connecting and for the list of tools."""
 
 LIST_SECONDS = 5.0
 """Time for a peer to list the sessions of a client; one that takes longer is left out."""
@@ -106,9 +110,11 @@ class Peer:
             if self._client is None or not self._hosted.alive:
                 self._hosted = Hosted(self._connect)
                 try:
-                    self._client = await self._hosted.open()
+                    with anyio.fail_after(CONNECT_SECONDS):
+                        self._client = await self._hosted.open()
                 except Exception as error:  # boundary: connecting fails in as many ways as there are networks
-                    message = " ".join(str(unwrap_group(error)).split())
+                    error = unwrap_group(error)
+                    message = " ".join((str(error) or type(error).__name__).split())
                     raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None
             return self._client
 
@@ -118,7 +124,7 @@ class Peer:
         async with (
             self._http() as http,
             Client(
-                streamable_http_client(url, http_client=http, max_sse_event_size=None),
+                streamable_http_client(url, http_client=http, max_sse_event_size=MAX_ANSWER_BYTES),
                 client_info=types.Implementation(name="agentflow", version="1"),
             ) as client,
         ):

@@ -9,9 +9,10 @@ from msgspec import Struct
 from agentflow.models._answer_format import instruction
 from agentflow.models._apis._api import AnswerSchema, ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
+    TokenCount,
     arguments_object,
     as_base64,
-    estimate,
+    checked_usage,
     merged,
     parse_call,
     split_system,
@@ -21,7 +22,6 @@ from agentflow.models._apis._messages import (
 )
 from agentflow.models._apis._schemas import is_closed, simplified
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
-from agentflow.trajectory import Usage
 
 _VERSION = "2026-10-21"
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
@@ -51,10 +51,15 @@ class _Block(Struct):
 
 
 class _Consumed(Struct):
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
+    input_tokens: TokenCount = 0
+    output_tokens: TokenCount = 0
+    cache_creation_input_tokens: TokenCount = None
+    cache_read_input_tokens: TokenCount = None
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        read = (self.input_tokens, self.cache_creation_input_tokens, self.cache_read_input_tokens)
+        return sum(tokens or 0 for tokens in read), self.output_tokens or 0
 
 
 class _Details(Struct):
@@ -66,11 +71,12 @@ class _Answer(Struct):
     model: str = ""
     stop_reason: str | None = None
     stop_details: _Details | None = None
-    usage: _Consumed | None = None
+    usage: msgspec.Raw = msgspec.Raw()
 
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Answer)
+_USAGE = msgspec.json.Decoder(_Consumed | None)
 _BLOCK = msgspec.json.Decoder(_Block)
 
 
@@ -137,9 +143,18 @@ class AnthropicApi:
             finish = "stop"
         explanation = answer.stop_details.explanation if answer.stop_details else None
         refusal = (explanation or "") if finish == "content_filter" else ""
-        usage = estimate(sent, text) if answer.usage is None else _usage(answer.usage)
+        usage, problem = checked_usage(answer.usage, _USAGE, sent, text)
         thought = "\n\n".join(filter(None, reasoning))
-        return ApiAnswer(text, finish, refusal, usage, answer.model, tuple(calls), reasoning=thought)
+        return ApiAnswer(
+            text,
+            finish,
+            refusal,
+            usage,
+            answer.model,
+            tuple(calls),
+            reasoning=thought,
+            usage_problem=problem,
+        )
 
 
 def _hold(asked: AnswerSchema) -> dict[str, Any]:
@@ -183,8 +198,3 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
                 shown = list(_blocks(list(part.parts)))
                 reply: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call, "content": shown}
                 yield {**reply, "is_error": True} if part.failed else reply
-
-
-def _usage(consumed: _Consumed) -> Usage:
-    read = [consumed.input_tokens, consumed.cache_creation_input_tokens, consumed.cache_read_input_tokens]
-    return Usage(1, sum(tokens or 0 for tokens in read), consumed.output_tokens)

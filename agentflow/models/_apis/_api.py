@@ -69,6 +69,8 @@ class ApiAnswer(Struct, frozen=True):
     """Prompt and completion tokens, if the endpoint returns them."""
     reasoning: str = ""
     """The model's reasoning, if the endpoint returns it."""
+    usage_problem: str = ""
+    """Reason for estimating the usage although the endpoint reports it; empty: it is as reported, or not reported."""
 
     def without_reasoning(self) -> Self:
         """Return the answer with all reasoning in `reasoning`, also that in its text."""

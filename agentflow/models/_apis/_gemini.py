@@ -9,10 +9,11 @@ from msgspec import Struct
 
 from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
+    TokenCount,
     arguments_object,
     as_base64,
     call_id,
-    estimate,
+    checked_usage,
     instructed,
     merged,
     split_system,
@@ -21,7 +22,6 @@ from agentflow.models._apis._messages import (
 )
 from agentflow.models._apis._schemas import without_const
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
-from agentflow.trajectory import Usage
 
 _SIGNATURE = "thoughtSignature"
 _FINISH = {
@@ -63,20 +63,27 @@ class _Feedback(Struct, rename="camel"):
 
 
 class _Consumed(Struct, rename="camel"):
-    prompt_token_count: int = 0
-    candidates_token_count: int = 0
-    thoughts_token_count: int = 0
+    prompt_token_count: TokenCount = 0
+    candidates_token_count: TokenCount = 0
+    thoughts_token_count: TokenCount = 0
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        return self.prompt_token_count or 0, (self.candidates_token_count or 0) + (
+            self.thoughts_token_count or 0
+        )
 
 
 class _Answer(Struct, rename="camel"):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
-    usage_metadata: _Consumed | None = None
+    usage_metadata: msgspec.Raw = msgspec.Raw()
     model_version: str = ""
 
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Answer)
+_USAGE = msgspec.json.Decoder(_Consumed | None)
 
 
 class GeminiApi:
@@ -130,23 +137,29 @@ class GeminiApi:
         parts = (first.content.parts if first is not None and first.content is not None else None) or []
         text = "".join(part.text or "" for part in parts if not part.thought)
         reasoning = "".join(part.text or "" for part in parts if part.thought)
-        used = answer.usage_metadata
-        usage = (
-            estimate(sent, text)
-            if used is None
-            else Usage(1, used.prompt_token_count, used.candidates_token_count + used.thoughts_token_count)
-        )
+        usage, problem = checked_usage(answer.usage_metadata, _USAGE, sent, text)
         if first is None:
             if answer.prompt_feedback is None or answer.prompt_feedback.block_reason is None:
                 raise msgspec.ValidationError("no candidates")
             blocked = f"the prompt was blocked: {answer.prompt_feedback.block_reason}"
-            return ApiAnswer("", "content_filter", blocked, usage, answer.model_version)
+            return ApiAnswer(
+                "", "content_filter", blocked, usage, answer.model_version, usage_problem=problem
+            )
         calls = tuple(_calls(parts, body))
         finish = _FINISH.get(first.finish_reason or "STOP", (first.finish_reason or "").lower())
         if calls and finish == "stop":
             finish = "tool_calls"
         refusal = first.finish_message or first.finish_reason or "" if finish == "content_filter" else ""
-        return ApiAnswer(text, finish, refusal, usage, answer.model_version, calls, reasoning=reasoning)
+        return ApiAnswer(
+            text,
+            finish,
+            refusal,
+            usage,
+            answer.model_version,
+            calls,
+            reasoning=reasoning,
+            usage_problem=problem,
+        )
 
 
 def _calls(parts: list[_Part], body: bytes) -> Iterator[ToolCall]:

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -12,6 +12,10 @@ from agentflow.models._answer_format import instruction
 from agentflow.models._apis._api import PreparedCall
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
 from agentflow.trajectory import Usage
+
+TokenCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] | None
+"""Number of tokens of one call that an endpoint reports; no model has a longer context."""
+C = TypeVar("C", bound="UsageCounts")
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -117,6 +121,41 @@ def merged(fields: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def estimate(sent: int, text: str) -> Usage:
-    """Estimate the usage of a call at an endpoint that counts no tokens: four characters per token."""
-    return Usage(1, sent // 4 + 1, len(text) // 4 + 1)
+class UsageCounts(Protocol):
+    """Token counts of an answer, as an endpoint reports them."""
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Prompt and completion tokens."""
+        ...
+
+
+class CheckedUsage(NamedTuple):
+    """Usage of a call."""
+
+    usage: Usage
+    """Usage as the endpoint reports it, or an estimate."""
+    problem: str = ""
+    """Reason for not using the reported one; empty: it is used, or none is reported."""
+
+
+def checked_usage(
+    reported: bytes, decoder: msgspec.json.Decoder[C | None], sent: int, text: str
+) -> CheckedUsage:
+    """Return the usage of a call: as reported, or four characters per token if nothing or nothing plausible is.
+
+    A negative count would lift the budgets of a run. Counts have no bound but `TokenCount`: images and hidden reasoning
+    have many tokens in few bytes.
+
+    :param reported: JSON of the counts; empty if there is none.
+    :param sent: length of the request.
+    :param text: text of the answer.
+    """
+    estimate = Usage(1, sent // 4 + 1, len(text) // 4 + 1)
+    try:
+        counts = decoder.decode(reported) if reported else None
+    except msgspec.MsgspecError as error:
+        return CheckedUsage(estimate, str(error))
+    if counts is None or not any(counts.totals):
+        return CheckedUsage(estimate)
+    return CheckedUsage(Usage(1, *counts.totals))

@@ -8,11 +8,12 @@ from msgspec import Struct
 
 from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
+    TokenCount,
     arguments_object,
     as_base64,
     bearer,
     call_id,
-    estimate,
+    checked_usage,
     function_tool,
     instructed,
     merged,
@@ -21,7 +22,6 @@ from agentflow.models._apis._messages import (
     without_none,
 )
 from agentflow.models._protocol import ImagePart, Message, ToolCall, ToolReply
-from agentflow.trajectory import Usage
 
 
 class _Function(Struct):
@@ -44,12 +44,21 @@ class _Answer(Struct):
     message: _Said
     model: str = ""
     done_reason: str = "stop"
-    prompt_eval_count: int | None = None
-    eval_count: int | None = None
+
+
+class _Consumed(Struct):
+    prompt_eval_count: TokenCount = None
+    eval_count: TokenCount = None
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        # Cached prompt tokens are not counted by the server.
+        return self.prompt_eval_count or 0, self.eval_count or 0
 
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Answer)
+_USAGE = msgspec.json.Decoder(_Consumed | None)
 
 
 class OllamaApi:
@@ -95,12 +104,11 @@ class OllamaApi:
             for number, one in enumerate(answer.message.tool_calls or ())
         )
         finish = "tool_calls" if calls and answer.done_reason == "stop" else answer.done_reason
-        usage = estimate(sent, text)
-        if answer.eval_count is not None:
-            # Cached prompt tokens are not counted by the server.
-            usage = Usage(1, answer.prompt_eval_count or 0, answer.eval_count)
+        usage, problem = checked_usage(body, _USAGE, sent, text)
         thought = answer.message.thinking or ""
-        return ApiAnswer(text, finish, "", usage, answer.model, calls, reasoning=thought)
+        return ApiAnswer(
+            text, finish, "", usage, answer.model, calls, reasoning=thought, usage_problem=problem
+        )
 
 
 def _say(message: Message) -> Iterator[dict[str, Any]]:

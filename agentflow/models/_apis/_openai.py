@@ -9,11 +9,12 @@ from msgspec import Struct
 from agentflow.models._answer_format import response_format
 from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._apis._messages import (
+    TokenCount,
     arguments_text,
     as_base64,
     bearer,
     call_id,
-    estimate,
+    checked_usage,
     function_tool,
     instructed,
     parse_call,
@@ -22,7 +23,7 @@ from agentflow.models._apis._messages import (
     without_none,
 )
 from agentflow.models._protocol import ImagePart, Message, TextPart, ToolCall, ToolReply
-from agentflow.trajectory import Tokens, Usage
+from agentflow.trajectory import Tokens
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which endpoints return a model's reasoning; some expect it back with the calls that followed."""
@@ -119,22 +120,28 @@ class _Choice(Struct):
     logprobs: AnswerLogprobs | None = None
 
 
-class AnswerUsage(Struct):
+class _Consumed(Struct):
     """Tokens that an endpoint counted."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: TokenCount = 0
+    completion_tokens: TokenCount = 0
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Prompt and completion tokens."""
+        return self.prompt_tokens or 0, self.completion_tokens or 0
 
 
 class _Answer(Struct):
     choices: list[_Choice]
     model: str | None = None
-    usage: AnswerUsage | None = None
+    usage: msgspec.Raw = msgspec.Raw()
     prompt_token_ids: list[int] | None = None
 
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Answer)
+_USAGE = msgspec.json.Decoder(_Consumed | None)
 
 
 class OpenAiApi:
@@ -189,11 +196,7 @@ class OpenAiApi:
         choice = answer.choices[0]
         spoken = choice.message
         text = spoken.text
-        usage = (
-            estimate(sent, text)
-            if answer.usage is None
-            else Usage(1, answer.usage.prompt_tokens, answer.usage.completion_tokens)
-        )
+        usage, problem = checked_usage(answer.usage, _USAGE, sent, text)
         finish = choice.finish_reason or "stop"
         tokens = None
         if choice.token_ids is not None:
@@ -202,7 +205,7 @@ class OpenAiApi:
         if calls and finish != "length":
             finish = "tool_calls"
         model, refusal = answer.model or "", spoken.refusal or ""
-        return ApiAnswer(text, finish, refusal, usage, model, calls, tokens, spoken.thoughts)
+        return ApiAnswer(text, finish, refusal, usage, model, calls, tokens, spoken.thoughts, problem)
 
 
 class AzureApi(OpenAiApi):

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from agentflow._http_client import MAX_ANSWER_BYTES
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
 
@@ -63,8 +64,11 @@ def hub_files(source: HubSource) -> list[str]:
     :raises ConfigurationError: one line, if the hub can't be reached or has no such data set.
     """
     with _open(source, f"/api/datasets/{source.name}/revision/{quote(source.revision, safe='')}") as answer:
+        body = answer.read(MAX_ANSWER_BYTES + 1)
         try:
-            read: object = json.load(answer)
+            if len(body) > MAX_ANSWER_BYTES:
+                raise ValueError
+            read: object = json.loads(body)
         except ValueError:
             raise ConfigurationError(f"{source}: the answer of {_endpoint()} is not that of a hub") from None
     files: object = read.get("siblings") if is_object(read) else None

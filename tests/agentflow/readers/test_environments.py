@@ -162,7 +162,7 @@ async def test_an_answer_without_an_end_is_cut_off() -> None:
             await stream.write(b" " * (1 << 20))
 
     async with service_of(answer) as url, EnvironmentService(url) as service:
-        with pytest.raises(EnvironmentFailure, match="its answer is larger than 16 MiB"):
+        with pytest.raises(EnvironmentFailure, match="the answer is larger than 16 MiB"):
             await service.evaluate("x")
 
 

@@ -41,7 +41,7 @@ OTHERWISE: dict[str, object] = {
     "sandbox_auto_start": True, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
     "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "api": "ollama", "temperature": 0.5,
     "top_p": 0.4, "max_tokens": 99, "max_text_chars": 40, "seed": 11, "extra_body": {"top_k": 3}, "vision": False, "max_concurrency": 9, "requests_per_minute": 60.0,
-    "call_seconds": 8.0, "max_attempts": 2, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
+    "call_seconds": 8.0, "max_attempts": 2, "response_bytes": 5000, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
     "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0, "journal": "sqlite:///mine.db", "run_name": "mine", "save_prompts": False, "tracing": False, "host_name": "north", "launch_id": "0af3",
 }  # fmt: skip
 """Every field with something that is not its default."""
@@ -49,7 +49,7 @@ NEEDS_PRICES = {"episode_cost", "max_cost"}
 OUTSIDE = {
     "data_path", "number_of_tasks", "task_ids", "max_workers", "parallel", "save_results", "save_trajectories",
     "trajectory_only", "save_summary", "output_dir", "imports", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
-    "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "requests_per_minute", "call_seconds", "max_attempts", "structured",
+    "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "requests_per_minute", "call_seconds", "max_attempts", "response_bytes", "structured",
     "prices", "max_total_tokens", "max_cost", "max_seconds", "journal", "run_name", "save_prompts", "tracing", "host_name", "launch_id", "evaluator_api_key", "evaluator_base_url",
     "evaluator_max_retries",
 }  # fmt: skip

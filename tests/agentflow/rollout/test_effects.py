@@ -38,7 +38,7 @@ HERE = {
         "prices",
     },
     "places": {"journal", "run_name", "parallel"},
-    "engine": {"vision", "max_concurrency", "call_seconds", "max_attempts", "tokens"},
+    "engine": {"vision", "max_concurrency", "call_seconds", "max_attempts", "response_bytes", "tokens"},
     "sandbox": {
         "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_config_path", "sandbox_timeout", "resource_types",
         "resource_init_configs", "on_missing_tool",
@@ -263,7 +263,9 @@ async def test_journal_and_run_name_locate_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.promise("rollout:config:fields")
 def test_settings_of_the_engine_reach_every_role() -> None:
-    said = {"vision": False, "max_concurrency": 9, "call_seconds": 8.0, "max_attempts": 2, "tokens": "exact"}
+    said = {
+        "vision": False, "max_concurrency": 9, "call_seconds": 8.0, "max_attempts": 2, "response_bytes": 5000, "tokens": "exact",
+    }  # fmt: skip
     config = RolloutConfig.model_validate({**said, "model_name": "mine", "evaluate_results": False})
     for model in config.models.values():
         assert {name: getattr(model, name) for name in said} == said

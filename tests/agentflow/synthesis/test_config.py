@@ -36,7 +36,7 @@ OTHERWISE: dict[str, object] = {
     "sandbox_auto_start": False, "sandbox_config_path": "sandbox.yaml", "sandbox_timeout": 7.0, "max_sandboxes": 3,
     "model_name": "mine", "api_key": "sk-mine", "base_url": "http://127.0.0.1:2/v1", "api": "ollama", "temperature": 0.5,
     "top_p": 0.4, "max_tokens": 99, "max_text_chars": 40, "seed": 11, "extra_body": {"top_k": 3}, "vision": False, "max_concurrency": 9, "requests_per_minute": 60.0,
-    "call_seconds": 8.0, "max_attempts": 2, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
+    "call_seconds": 8.0, "max_attempts": 2, "response_bytes": 5000, "structured": "text", "tokens": "exact", "prices": {"input": 1.0, "output": 2.0},
     "planner_model": {"temperature": 0.1}, "verifier_model": {"temperature": 0.2},
     "generator_model": {"temperature": 0.3}, "max_total_tokens": 5, "max_cost": 1.5, "max_seconds": 60.0,
     "sampling_tips": "dig", "max_depth": 4, "branching_factor": 3, "depth_threshold": 1, "verifier": "off",
@@ -280,7 +280,7 @@ def test_a_role_uses_the_shared_model_settings_except_its_own() -> None:
 @pytest.mark.promise("synthesis:config:models")
 def test_every_setting_of_a_model_reaches_it() -> None:
     names = ("temperature", "top_p", "max_tokens", "max_text_chars", "seed", "extra_body", "vision", "max_concurrency", "call_seconds",
-             "max_attempts", "structured", "tokens", "base_url", "api")  # fmt: skip
+             "max_attempts", "response_bytes", "structured", "tokens", "base_url", "api")  # fmt: skip
     config = SynthesisConfig.model_validate(OTHERWISE | {"planner_model": {}})
     model = config.model_for("planner").model_dump()
     assert {name: model[name] for name in names} == {name: OTHERWISE[name] for name in names}
@@ -366,7 +366,7 @@ def test_the_identity_has_only_settings_that_affect_the_content() -> None:
     before = SynthesisConfig(model_name="big", api_key=SecretStr("sk")).identity()
     outside = {
         "seeds_file", "output_dir", "imports", "number_of_seed", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
-        "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "requests_per_minute", "call_seconds", "max_attempts", "structured",
+        "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "requests_per_minute", "call_seconds", "max_attempts", "response_bytes", "structured",
         "prices", "max_total_tokens", "max_cost", "max_seconds", "max_open_trees", "journal", "run_name", "save_prompts", "tracing", "host_name", "launch_id", "control", "learner",
     }  # fmt: skip
     for name, value in OTHERWISE.items():

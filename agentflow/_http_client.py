@@ -1,0 +1,102 @@
+"""HTTP client for calls to other programs: their answers are bounded in size, and neither requested nor accepted compressed.
+
+A compressed answer hides its size: 2.5 MB can be 2.5 GB.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+MAX_ANSWER_BYTES: Final = 64 << 20
+"""Maximum size of an answer, for clients that set none of their own."""
+NO_COMPRESSION: Final[Mapping[str, str]] = {"Accept-Encoding": "identity"}
+"""Header that requests an uncompressed answer."""
+
+
+class AnswerRefused(ValueError):
+    """An answer that is compressed or too large. One line."""
+
+
+class AnswerTooLarge(AnswerRefused):
+    """An answer that is larger than its maximum size."""
+
+
+def open_session(*, headers: Mapping[str, str] | None = None, **options: Any) -> "ClientSession":  # noqa: ANN401
+    """Return a session whose answers `read_answer` or `answer_lines` reads.
+
+    aiohttp itself limits the head of an answer: 128 fields of 8,190 bytes.
+
+    Example::
+
+        async with open_session() as session, session.get(url) as response:
+            body = await read_answer(response)
+
+    :param options: further options of aiohttp's session.
+    """
+    from aiohttp import ClientSession  # heavy: most commands call nothing
+
+    return ClientSession(headers={**(headers or {}), **NO_COMPRESSION}, auto_decompress=False, **options)
+
+
+async def read_answer(response: "ClientResponse", max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
+    """Return the body of an answer.
+
+    :raises AnswerRefused: if it is compressed or too large. Its connection is then closed, not used again.
+    """
+    refuse_compressed(response.headers)
+    return await read_parts(response.content.iter_any(), max_bytes)
+
+
+async def answer_lines(
+    response: "ClientResponse", max_bytes: int = MAX_ANSWER_BYTES
+) -> AsyncGenerator[bytes]:
+    """Yield the lines of an answer, such as a stream of events, without their ends.
+
+    :raises AnswerRefused: if it is compressed, or too large as a whole.
+    """
+    refuse_compressed(response.headers)
+    pending = bytearray()
+    async with aclosing(_bounded(response.content.iter_any(), max_bytes)) as parts:
+        async for part in parts:
+            pending += part
+            if b"\n" in part:
+                *lines, pending = pending.split(b"\n")
+                for line in lines:
+                    yield bytes(line)
+    if pending:
+        yield bytes(pending)
+
+
+def refuse_compressed(headers: Mapping[str, str]) -> None:
+    """Check the headers of an answer: `refuse_compressed({"Content-Encoding": "gzip"})` raises.
+
+    :raises AnswerRefused: if it is compressed.
+    """
+    if headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+        raise AnswerRefused("the answer is compressed although no compression was requested")
+
+
+async def read_parts(parts: AsyncIterable[bytes], max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
+    """Return the body of an answer that arrives in parts, as `read_answer` does.
+
+    :raises AnswerTooLarge: if it is too large.
+    """
+    body = bytearray()
+    async with aclosing(_bounded(parts, max_bytes)) as bounded:
+        async for part in bounded:
+            # Not collected: millions of tiny parts take twenty times their size.
+            body += part
+    return bytes(body)
+
+
+async def _bounded(parts: AsyncIterable[bytes], max_bytes: int) -> AsyncGenerator[bytes]:
+    size = 0
+    async for part in parts:
+        size += len(part)
+        if size > max_bytes:
+            limit = f"{max_bytes >> 20} MiB" if max_bytes % (1 << 20) == 0 else f"{max_bytes:,} bytes"
+            raise AnswerTooLarge(f"the answer is larger than {limit}")
+        yield part
