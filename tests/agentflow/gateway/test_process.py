@@ -98,3 +98,22 @@ async def test_a_gateway_that_fails_again_and_again_ends_the_run_with_its_last_w
             await client.offer(offers())
             change_file(tmp_path, "ALTER TABLE pages RENAME TO gone")
             await client.begin()
+
+
+@pytest.mark.promise("gateway:hosts")
+async def test_a_gateway_answers_to_its_own_names_and_those_in_hosts_only(tmp_path: Path) -> None:
+    async with fake_endpoint() as upstream:
+        settings = GatewaySettings(
+            folder=tmp_path,
+            hosts=("gate.example",),
+            upstream=UpstreamSettings(base_url=upstream, model="tiny", api_key=SecretStr(KEY)),
+        )
+        async with Gateway(settings) as gateway, aiohttp.ClientSession() as session:
+
+            async def status(host: str) -> int:
+                async with session.get(f"{gateway.url}/swarm/status", headers={"Host": host}) as answer:
+                    return answer.status
+
+            # Without a token: the host is checked first.
+            assert {await status(host) for host in ("gate.example", "127.0.0.1", "localhost")} == {401}
+            assert {await status(host) for host in ("evil.example", "gate.example.evil")} == {403}
