@@ -7,8 +7,11 @@ from typing import Any
 import msgspec
 
 from agentflow.gateway._dialect import encode, invalid
+from agentflow.gateway._types import GatewayError
 from agentflow.models import Message, TextPart, ToolCall, ToolReply, ToolSpec
 
+MOST_MESSAGES = 10_000
+"""Messages and results of tools of a conversation. Reading them holds the event loop: this many take about 0.1 s."""
 _TOOL_NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
@@ -18,6 +21,7 @@ class ConversationBuilder:
     def __init__(self) -> None:
         self._messages: list[Message] = []
         self._names: dict[str, str] = {}
+        self._added = 0
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -26,6 +30,7 @@ class ConversationBuilder:
 
     def add_text(self, role: str, texts: Sequence[str]) -> None:
         """Add a message of the user or of the system."""
+        self._count()
         parts = tuple(TextPart(text) for text in texts)
         self._messages.append(Message("user" if role == "user" else "system", parts))
 
@@ -41,6 +46,7 @@ class ConversationBuilder:
 
         :param extend: add to an answer right before it.
         """
+        self._count()
         self._names |= {call.id: call.name for call in calls}
         parts = (*(TextPart(text) for text in texts if text or not calls), *calls)
         if extend and self._messages and self._messages[-1].role == "assistant":
@@ -50,12 +56,22 @@ class ConversationBuilder:
 
     def add_result(self, call: str, texts: Sequence[str], *, failed: bool = False) -> None:
         """Add the result of a tool call; consecutive ones share a message."""
+        self._count()
         reply = ToolReply(call, self._names.get(call, ""), tuple(map(TextPart, texts)), failed)
         last = self._messages[-1] if self._messages else None
-        if last is not None and last.parts and all(isinstance(part, ToolReply) for part in last.parts):
+        if last is not None and last.parts and isinstance(last.parts[0], ToolReply):
             self._messages[-1] = Message("user", (*last.parts, reply))
         else:
             self._messages.append(Message("user", (reply,)))
+
+    def _count(self) -> None:
+        self._added += 1
+        if self._added > MOST_MESSAGES:
+            raise GatewayError(
+                413,
+                f"a conversation may have at most {MOST_MESSAGES:,} messages; send less",
+                code="too_large",
+            )
 
 
 def tool_call(call: str, name: str, arguments: str | dict[str, Any]) -> ToolCall:

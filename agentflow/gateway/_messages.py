@@ -260,7 +260,8 @@ def _ignored_inside(given: MessagesBody) -> Iterator[str]:
     if given.output_config is not None:
         fields = {"effort": given.output_config.effort, "task_budget": given.output_config.task_budget}
         yield from (f"output_config.{name}" for name, value in fields.items() if value is not None)
-    blocks = (block for message in given.messages for block in message.content)
+    contents = (message.content for message in given.messages)
+    blocks = (block for content in contents if not isinstance(content, str) for block in content)
     if any(isinstance(block, _RedactedThinking) for block in blocks):
         yield "messages.redacted_thinking"
     if given.tool_choice is not None and given.tool_choice.disable_parallel_tool_use:

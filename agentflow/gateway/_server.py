@@ -35,7 +35,7 @@ from runtimes import JsonLimits
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Size of the largest accepted body."""
-HELD_BYTES = 32 * 1024 * 1024
+HELD_BYTES = 16 * 1024 * 1024
 """Total size of the large requests of one key that are being answered."""
 MOST_REQUESTS = 64
 """Number of concurrent requests with one key."""

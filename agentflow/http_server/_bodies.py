@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import anyio
+from anyio import to_thread
 
 from runtimes import MIB, FrameError, JsonLimits, check_json
 
@@ -219,12 +220,16 @@ class RequestBodies:
                 raise BodyRefusedError(413, self._too_large())
             if not more or (unchecked and len(body) > _CHECKED_EARLY):
                 unchecked = False
-                self._check(bytes(body))
+                await self._check(bytes(body))
         return bytes(body)
 
-    def _check(self, body: bytes) -> None:
+    async def _check(self, body: bytes) -> None:
         try:
-            check_json(body, self._limits)
+            if len(body) > _CHECKED_EARLY:
+                # In pieces, so that other requests are answered in between.
+                await to_thread.run_sync(check_json, body, self._limits)
+            else:
+                check_json(body, self._limits)
         except FrameError:
             text = f"a request may hold at most {self._limits.max_values:,} JSON values"
             raise BodyRefusedError(413, text) from None

@@ -8,6 +8,7 @@ import termios
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeAlias, cast
 
 from agentflow.http_server._refusal_log import RefusalLog
@@ -123,15 +124,17 @@ class Connections:
         """Close connections whose time is over during the block, and afterwards those that wait for a request."""
         loop = asyncio.get_running_loop()
 
-        def check(planned: float) -> None:
+        def check(planned: float, *, again: bool = False) -> None:
             nonlocal timer
             late = self._clock() - planned
-            if late > CHECK_SECONDS:
+            wait = CHECK_SECONDS
+            if late > CHECK_SECONDS and not again:
                 # The process was suspended, or did something else: what arrived meanwhile is read before anything expires.
                 self._suspended += late
+                wait /= 10
             else:
                 self.expire()
-            timer = loop.call_later(CHECK_SECONDS, check, self._clock() + CHECK_SECONDS)
+            timer = loop.call_later(wait, partial(check, self._clock() + wait, again=wait < CHECK_SECONDS))
 
         timer = loop.call_later(CHECK_SECONDS, check, self._clock() + CHECK_SECONDS)
         try:
