@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 from agentflow._terminal import printable
+from agentflow.cli._display import set_up_logging
 from agentflow.cli._output import Exit, print_json
 from agentflow.dashboard import PageData, write_bundle
 from agentflow.inspection import open_runs
+from agentflow.telemetry import Level
 
 
 def run_bundle(given: argparse.Namespace) -> int:
@@ -15,7 +17,8 @@ def run_bundle(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: one line, if the runs can't be read or the folder can't be written.
     """
-    with open_runs(given.place) as runs:
+    set_up_logging(Level.WARNING)
+    with open_runs(given.place, journal=given.journal) as runs:
         summary = write_bundle(
             PageData(runs),
             Path(given.output),

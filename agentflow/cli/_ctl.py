@@ -1,14 +1,13 @@
 """`agentflow ctl`: calls the control server of an active run, or commands all processes of a run by its journal."""
 
 import argparse
-import json
 import math
 import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 from pydantic import ValidationError
@@ -19,8 +18,7 @@ from agentflow.cli._display import RunView, open_display
 from agentflow.cli._output import Exit, print_json, write_out
 from agentflow.cli._synth import synth_fields
 from agentflow.errors import AgentFlowError, ConfigurationError, ErrorKind, ToolFailure
-from agentflow.journal import has_died
-from agentflow.runs import Phase, is_output_active, usage_text
+from agentflow.runs import ControlAddress, Phase, is_output_active, read_control_address, usage_text
 from agentflow.sandbox import Sandbox
 from agentflow.synthesis import load_seeds
 from agentflow.synthesis.pipeline import CONTROL_FILE, StatusOutput, SynthesisStatus, status_table
@@ -45,15 +43,6 @@ _NOTHING = StatusOutput(
 )  # fmt: skip
 
 
-class _ControlAddress(NamedTuple):
-    """Address of a control server."""
-
-    url: str
-    token: str
-    process: str = ""
-    """Process that wrote it."""
-
-
 def run_ctl(given: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
@@ -76,13 +65,20 @@ def run_ctl(given: argparse.Namespace) -> int:
     if adds and not words:
         raise ConfigurationError("add: name the seeds after the journal")
     seeds = [seed for text in words for seed in load_seeds(text)]
+    if not place and not adds and given.journal:
+        raise ConfigurationError("--journal: name the folder whose settings name it, too")
     if place:
         from agentflow.cli._watch import command_place
 
         if given.url:
             raise ConfigurationError(f"--url: leave it out; a run in {place} is commanded by its journal")
         answers = command_place(
-            place, given.action, run=given.run, seeds=seeds, origin=given.name if adds else ""
+            place,
+            given.action,
+            journal="" if adds else given.journal,
+            run=given.run,
+            seeds=seeds,
+            origin=given.name if adds else "",
         )
     elif given.run:
         raise ConfigurationError("--run: name the journal of the run, too")
@@ -103,7 +99,7 @@ def _print(given: argparse.Namespace, answer: Mapping[str, object]) -> None:
     sys.stdout.writelines(f"{printable(f'{name:<16} {_text(value)}')}\n" for name, value in shown.items())
 
 
-async def _ask(address: _ControlAddress, tool: str, arguments: dict[str, object]) -> dict[str, object]:
+async def _ask(address: ControlAddress, tool: str, arguments: dict[str, object]) -> dict[str, object]:
     try:
         async with Sandbox(address.url, token=address.token, timeout=60) as sandbox:
             return await _call(sandbox, tool, arguments)
@@ -121,7 +117,7 @@ async def _call(sandbox: Sandbox, tool: str, arguments: dict[str, object]) -> di
     return result.data
 
 
-def control_address(given: argparse.Namespace) -> _ControlAddress:
+def control_address(given: argparse.Namespace) -> ControlAddress:
     """Return the address that the arguments of a command name.
 
     :raises AgentFlowError: one line, if there is none.
@@ -133,26 +129,31 @@ def control_address(given: argparse.Namespace) -> _ControlAddress:
         raise ConfigurationError(
             f"token: it is missing; pass --token, or set {TOKEN_VARIABLE}; it is in {CONTROL_FILE}"
         )
-    return _ControlAddress(given.url, token)
+    return ControlAddress(given.url, token)
 
 
-def _address(folder: Path) -> _ControlAddress:
+def _address(folder: Path) -> ControlAddress:
     file = folder / CONTROL_FILE
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        return _ControlAddress(record["url"], record["token"], str(record.get("process", "")))
+        address = read_control_address(folder)
     except (FileNotFoundError, NotADirectoryError):
         raise _NoRun(
             f"no run is active in {folder} (there is no {CONTROL_FILE}); name its output_dir with --dir"
         ) from None
     except OSError as error:
         raise AgentFlowError(f"{file}: can't be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except ValueError:
         raise AgentFlowError(f"{file}: damaged; stop the run by a signal and start it again") from None
+    if not address.is_own:
+        raise _NoRun(
+            f"no run of this machine responds at {address.url}, which {file} names: it has ended or was killed; "
+            "ask a server elsewhere with --url and --token"
+        )
+    return address
 
 
 class _NoRun(AgentFlowError):
-    """No run is active in a directory."""
+    """No run of this machine is active in a directory."""
 
 
 def _text(value: object) -> str:
@@ -170,7 +171,7 @@ def _watch(given: argparse.Namespace) -> int:
 
         if given.url:
             raise ConfigurationError(f"--url: leave it out; {given.place} is followed by its journal")
-        return watch_place(given.place, patience=given.patience, as_json=given.json)
+        return watch_place(given.place, journal=given.journal, patience=given.patience, as_json=given.json)
     if not (math.isfinite(given.patience) and given.patience >= 0):
         raise ConfigurationError("--patience: give a number of seconds, 0 or more")
     watch = _RunWatch(given)
@@ -300,10 +301,10 @@ class _RunWatch:
         if self._address is not None:
             return False
         try:
-            process = _address(Path(self._given.dir)).process
+            _address(Path(self._given.dir))
         except _NoRun:
             return False
-        return bool(process) and not has_died(process)
+        return True
 
     def _lost_line(self) -> str:
         where = self._address.url if self._address is not None else self._given.dir

@@ -260,6 +260,7 @@ def _describe_tokens(parser: argparse.ArgumentParser) -> None:
 def _describe_view(parser: argparse.ArgumentParser) -> None:
     what = f"{_PLACE}, or ssh://[USER@]HOST/PATH (default: this folder)"
     parser.add_argument("place", nargs="?", default=".", metavar="PLACE", help=what)
+    _describe_journal(parser)
     _describe_opening(parser)
     parser.add_argument("--json", action="store_true", help="print the link as JSON")
     parser.add_argument(
@@ -283,6 +284,7 @@ def _describe_opening(parser: argparse.ArgumentParser) -> None:
 
 def _describe_bundle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="PLACE", help=_PLACE)
+    _describe_journal(parser)
     parser.add_argument(
         "-o", "--output", required=True, metavar="FOLDER", help="new folder, or that of an earlier bundle"
     )
@@ -294,6 +296,11 @@ def _describe_bundle(parser: argparse.ArgumentParser) -> None:
 
 
 _PLACE = "output directory of a run, folder of several, journal file, or postgresql://…"
+
+
+def _describe_journal(parser: argparse.ArgumentParser) -> None:
+    what = "database that the settings of a run in PLACE name; without it, none is connected to"
+    parser.add_argument("--journal", default="", metavar="URL", help=what)
 
 
 def _describe_export(parser: argparse.ArgumentParser) -> None:
@@ -431,6 +438,8 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
         elif name not in ("add", "open"):
             place = "command all processes of a run by its journal: its output_dir, or postgresql://…"
             action.add_argument("place", nargs="?", default="", metavar="PLACE", help=place)
+        if name not in ("add", "open"):
+            _describe_journal(action)
         if name not in ("watch", "open"):
             what = "name of the run in that journal, or of the evaluation, if several are unfinished"
             action.add_argument("--run", default="", metavar="NAME", help=what)

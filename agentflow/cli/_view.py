@@ -18,10 +18,12 @@ import anyio.abc
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from agentflow.cli._display import set_up_logging
 from agentflow.cli._output import Exit
 from agentflow.dashboard import ServedView, open_view
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.inspection import RunCollection, open_runs
+from agentflow.telemetry import Level
 
 _LOOPBACK: Final = "127.0.0.1"
 _SSH: Final = "ssh://"
@@ -48,23 +50,40 @@ def run_view(given: argparse.Namespace) -> int:
     :raises AgentFlowError: one line, if it can't be served.
     """
     if given.place.startswith(_SSH):
+        if given.journal:
+            raise ConfigurationError(
+                "--journal: the other machine reads the runs; name its address instead of the ssh:// place"
+            )
         remote = _remote(given.place)
         port = given.port or _free_port()
         return anyio.run(_forward, remote, port, given.remote_command, _opener(not given.no_open), given.json)
     return view_runs(
-        given.place, port=given.port, opens=not given.no_open, as_json=given.json, until_eof=given.until_eof
+        given.place,
+        journal=given.journal,
+        port=given.port,
+        opens=not given.no_open,
+        as_json=given.json,
+        until_eof=given.until_eof,
     )
 
 
 def view_runs(
-    place: str, *, port: int = 0, opens: bool = True, as_json: bool = False, until_eof: bool = False
+    place: str,
+    *,
+    journal: str = "",
+    port: int = 0,
+    opens: bool = True,
+    as_json: bool = False,
+    until_eof: bool = False,
 ) -> int:
     """Serve a page about the runs of a place until Ctrl-C, and open it in a browser if there is one.
 
+    :param journal: database that the settings of the runs may name.
     :param until_eof: end with standard input, too.
     :raises AgentFlowError: one line, if it can't be served.
     """
-    with open_runs(place) as runs:
+    set_up_logging(Level.WARNING)
+    with open_runs(place, journal=journal) as runs:
         known = runs.runs()
         path = f"/r/{known[0].id}" if len(known) == 1 else "/"
         return anyio.run(_serve, runs, path, port, _opener(opens), as_json, until_eof)

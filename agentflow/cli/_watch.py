@@ -101,7 +101,9 @@ class WatchedRun(NamedTuple):
         what = f"{self.counted} done, {usage_text(self.tokens, summary.cost)}"
         if summary.failures:
             what += f", failures: {failures_text(summary.failures)}"
-        if self.phase is Phase.DONE:
+        if summary.trouble:
+            end = summary.trouble
+        elif self.phase is Phase.DONE:
             end = f"done: {what}"
         elif self.killed:
             end = f"was killed or has crashed: {what}; run its command again to resume"
@@ -127,16 +129,17 @@ class _WatchedRuns(NamedTuple):
         return [run for run in self.runs if run.phase not in _IDLE]
 
 
-def watch_place(place: str, *, patience: float, as_json: bool) -> int:
+def watch_place(place: str, *, journal: str = "", patience: float, as_json: bool) -> int:
     """Show the progress of the runs of a place until none is active, and return the exit status.
 
     :param place: output directory of a run, folder of several, journal file, or address of a database.
+    :param journal: database that the settings of the runs may name.
     :param patience: seconds to wait for a restart of a run that was killed.
     :raises AgentFlowError: one line, if nothing can be read.
     """
     if not (math.isfinite(patience) and patience >= 0):
         raise ConfigurationError("--patience: give a number of seconds, 0 or more")
-    with _open(place) as runs:
+    with _open(place, journal) as runs:
         watch = _PlaceWatch(runs, place, patience, as_json=as_json)
         watch.read()
         if as_json:
@@ -148,17 +151,24 @@ def watch_place(place: str, *, patience: float, as_json: bool) -> int:
 
 
 def command_place(
-    place: str, action: str, *, run: str = "", seeds: Sequence[Mapping[str, object]] = (), origin: str = ""
+    place: str,
+    action: str,
+    *,
+    journal: str = "",
+    run: str = "",
+    seeds: Sequence[Mapping[str, object]] = (),
+    origin: str = "",
 ) -> list[dict[str, object]]:
     """Write a command for all processes of a run into its journal; return the progress, or the new seeds.
 
     :param action: `status`, `pause`, `resume`, `stop` or `add`.
+    :param journal: database that the settings of the runs may name.
     :param run: name of the run, or of an evaluation, if the journal has several unfinished ones.
     :param origin: name of the list of seeds.
     :raises AgentFlowError: one line, if there is no such run.
     """
     added = new_seeds(seeds)
-    with open_runs(place) as runs:
+    with open_runs(place, journal=journal) as runs:
         watch = _PlaceWatch(runs, place, 0.0, as_json=False)
         watch.read()
         chosen = _chosen(watch.status().runs, action, run)
@@ -242,11 +252,11 @@ async def _add(
     return {"ids": [seed.id for seed in added], "origin": origin, "note": note}
 
 
-def _open(place: str) -> RunCollection:
+def _open(place: str, journal: str) -> RunCollection:
     """Open the runs; a run that is just starting is waited for."""
     while True:
         try:
-            return open_runs(place)
+            return open_runs(place, journal=journal)
         except ConfigurationError:
             if "://" in place or not is_output_active(Path(place)):
                 raise

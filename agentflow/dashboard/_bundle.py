@@ -1,7 +1,7 @@
 """Bundles: a folder with the page and the data of runs, which opens in a browser without a server."""
 
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 from uuid import uuid4
@@ -13,7 +13,7 @@ from agentflow._private_files import make_private_folder, write_private
 from agentflow.dashboard._machine_paths import shared_summary, without_paths
 from agentflow.dashboard._page_data import PAGE_ROWS, PageData, PageDataError
 from agentflow.dashboard._page_files import INDEX, RASTER, api_path, static_files
-from agentflow.errors import ConfigurationError
+from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.inspection import (
     MAX_TEXT,
     CallDetail,
@@ -24,6 +24,9 @@ from agentflow.inspection import (
     SeedSummary,
     TreeSkeleton,
 )
+from agentflow.telemetry import get_logger
+
+logger = get_logger(__name__)
 
 _CHUNK_BYTES: Final = 1 << 19
 _DATA: Final = "data/index.js"
@@ -114,6 +117,7 @@ class _Bundle:
         """Write all files."""
         runs = [shared_summary(run) for run in self._read("runs", list[RunSummary])]
         found: set[str] = set()
+        troubles: dict[str, str] = {}
         # The page finds the chunk of a path by the order of all paths.
         ordered = [(api_path("r", run.id), run) for run in runs]
         ordered += [(api_path("r", run.id, ""), run) for run in runs]
@@ -121,17 +125,26 @@ class _Bundle:
             if not path.endswith("/"):
                 self._chunks.add(path, msgspec.json.encode(run))
                 continue
-            chosen = [seed for seed in self._all_seeds(run.id) if not self._wanted or seed.id in self._wanted]
-            found.update(seed.id for seed in chosen)
-            self._write_run(run, chosen)
+            try:
+                found |= self._write_run(run)
+            except AgentFlowError as error:
+                if len(runs) == 1:
+                    raise
+                logger.warning("a run is incomplete", run=run.name, reason=str(error))
+                troubles[run.id] = without_paths(str(error))
         if unknown := self._wanted - found:
             raise ConfigurationError(f"--seeds: there is no {', '.join(sorted(unknown))} in {len(runs)} runs")
-        self._chunks.add("runs", msgspec.json.encode(runs))
+        shown = [structs.replace(run, trouble=troubles.get(run.id, run.trouble)) for run in runs]
+        self._chunks.add("runs", msgspec.json.encode(shown))
         self._chunks.close()
         self._write_page()
         self.counts |= {"runs": len(runs), "images": len(self._images)}
 
-    def _write_run(self, run: RunSummary, seeds: Sequence[SeedSummary]) -> None:
+    def _write_run(self, run: RunSummary) -> set[str]:
+        """Write the wanted seeds of a run, and return their ids."""
+        if run.trouble:
+            raise ConfigurationError(run.trouble)
+        seeds = [seed for seed in self._all_seeds(run.id) if not self._wanted or seed.id in self._wanted]
         self._copy([api_path("r", run.id, "metrics")])
         for seed in sorted(seeds, key=lambda seed: api_path("r", run.id, "s", seed.id, "")):
             self._copy(self._seed_paths(run.id, seed.id))
@@ -144,6 +157,7 @@ class _Bundle:
             self._chunks.add(path, msgspec.json.encode([_shared_seed(seed) for seed in page]))
         self._copy([api_path("r", run.id, "tools")])
         self.counts["seeds"] += len(seeds)
+        return {seed.id for seed in seeds}
 
     def _seed_paths(self, run: str, seed: str) -> Iterator[str]:
         """Yield the paths of a seed in order; nodes are read twice, so that none has to stay in memory."""

@@ -5,18 +5,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from msgspec import structs
 
 from agentflow._typeguards import is_list_or_tuple, is_mapping
-from agentflow.errors import AgentFlowError, ToolFailure
+from agentflow.errors import AgentFlowError, ToolFailure, error_line
 from agentflow.exports import ExportFormat, export_run
-from agentflow.inspection import MAX_TEXT, RunCollection, RunReader, WorkState
-from agentflow.runs import CONTROL_FILE
+from agentflow.inspection import DAMAGE, MAX_TEXT, RunCollection, RunReader, WorkState
+from agentflow.runs import read_control_address
 from agentflow.sandbox import SyncSandbox
-from mcp_servers.serving import is_loopback
 
 PAGE_ROWS: Final = 200
 """Seeds of one answer, unless the path says otherwise."""
@@ -29,11 +28,6 @@ _MAX_EXACT: Final = 2**53
 """JavaScript rounds larger integers."""
 _STATUS_SECONDS: Final = 5.0
 _SPOT: Final = re.compile(r"([0-9]{1,9}(-[0-9]{1,9}){0,9999})?")
-
-
-class _Control(msgspec.Struct):
-    url: str
-    token: str
 
 
 class PageDataError(AgentFlowError):
@@ -63,6 +57,15 @@ class PageData:
 
         :raises PageDataError: if there is no such path, run, seed or node.
         """
+        try:
+            return self._load(path)
+        except AgentFlowError:
+            raise
+        except (KeyError, *DAMAGE) as error:
+            reason = str(error) if isinstance(error, msgspec.DecodeError) else error_line(error)
+            raise PageDataError(503, f"a record of the run is damaged: {reason}") from None
+
+    def _load(self, path: str) -> bytes:
         name, _, query = path.partition("?")
         given = dict(parse_qsl(query, keep_blank_values=True))
         match [unquote(part) for part in name.split("/")]:
@@ -166,11 +169,9 @@ def _search(run: RunReader, given: Query) -> object:
 
 def _status(run: RunReader, given: Query) -> object:
     """Ask the control server of an active run for its actors and calls."""
-    file = Path(run.summary().folder, CONTROL_FILE)
     try:
-        control = msgspec.json.decode(file.read_bytes(), type=_Control)
-        # A folder may come from elsewhere: what it names is asked on this machine only.
-        if not is_loopback(urlsplit(control.url).hostname or ""):
+        control = read_control_address(Path(run.summary().folder))
+        if not control.is_own:
             raise PageDataError(404, "the run is not active on this machine")
         with SyncSandbox(
             control.url, token=control.token, timeout=_STATUS_SECONDS, auto_start=False

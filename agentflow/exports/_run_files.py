@@ -1,6 +1,7 @@
 """Trees and episodes from the files of a run: those of a synthesis, a rollout, or a training."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -8,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from agentflow._folder_files import open_file, read_file, read_lines
 from agentflow.errors import ConfigurationError
 from agentflow.exports._records import ExportAnswer, ExportCall, ExportImage, ExportNode, ExportTree
 from agentflow.models import ToolSpec
@@ -131,8 +133,8 @@ class RunFiles:
         if self.kind == "training":
             paths = sorted((self.folder / _ROLLOUTS).glob("step_*.jsonl.gz"))
         for path in paths:
-            if path.is_file():
-                with path.open("rb") as file:
+            if path.exists():
+                with _reported(path), open_file(path, self.folder) as file:
                     while part := file.read(1 << 20):
                         total.update(part)
             total.update(b"\0")
@@ -153,9 +155,9 @@ class RunFiles:
 
     def image(self, image: ExportImage) -> bytes | None:
         """Return the bytes of an image; `None`: it is missing."""
-        path = self.folder / image.file
-        inside = self.folder.resolve() in path.resolve().parents
-        return path.read_bytes() if inside and path.is_file() else None
+        with suppress(OSError, ValueError):
+            return read_file(self.folder / image.file, self.folder)
+        return None
 
     def _synthesis(self) -> Iterator[ExportTree]:
         selected = {line.trajectory_id: [node.node_id for node in line.nodes] for line in self._paths()}
@@ -163,7 +165,7 @@ class RunFiles:
         for name, right in ((_PAIRS, True), (_SURPLUS, False)):
             if not right and not (self.folder / name).exists():
                 continue
-            for number, pair in enumerate(_lines(self.folder / name, _AcceptedPairLine), 1):
+            for number, pair in enumerate(json_lines(self.folder, name, _AcceptedPairLine), 1):
                 nodes = selected.get(pair.trajectory_id)
                 if nodes is None:
                     missing = f"trajectory {pair.trajectory_id} is not in {_PATHS}; write the files again"
@@ -186,9 +188,9 @@ class RunFiles:
                 )
         tasks: dict[str, list[VerifiableTask]] = {}
         if (self.folder / _TASKS).exists():
-            for task in _lines(self.folder / _TASKS, VerifiableTask):
+            for task in json_lines(self.folder, _TASKS, VerifiableTask):
                 tasks.setdefault(task.source_id, []).append(task)
-        for line in _lines(self.folder / _TREES, _GrownTreeLine):
+        for line in json_lines(self.folder, _TREES, _GrownTreeLine):
             yield ExportTree(
                 id=line.tree_id,
                 group=line.source_id,
@@ -201,16 +203,16 @@ class RunFiles:
             )
 
     def _paths(self) -> Iterator[_SelectedPathLine]:
-        return _lines(self.folder / _PATHS, _SelectedPathLine)
+        return json_lines(self.folder, _PATHS, _SelectedPathLine)
 
     def _rollout(self) -> Iterator[ExportTree]:
-        results = self.folder / _RESULTS
         references: dict[tuple[str, int], tuple[str, ...]] = {}
-        if results.is_file():
+        if (self.folder / _RESULTS).exists():
             references = {
-                (one.task_id, one.sample): one.references for one in _lines(results, _TaskReferencesLine)
+                (one.task_id, one.sample): one.references
+                for one in json_lines(self.folder, _RESULTS, _TaskReferencesLine)
             }
-        for line in _lines(self.folder / _PATHS, _RolloutEpisodeLine):
+        for line in json_lines(self.folder, _PATHS, _RolloutEpisodeLine):
             answer = ExportAnswer(
                 id=line.trajectory_id,
                 question=line.seed_data,
@@ -277,17 +279,27 @@ def _calls(lines: list[_ExchangeLine]) -> Iterator[ExportCall]:
             yield ExportCall(id=line.key, role=line.role, tokens=line.tokens)
 
 
-def _lines(path: Path, kind: type[T]) -> Iterator[T]:
-    decoder = msgspec.json.Decoder(kind)
+def json_lines(folder: Path, name: str, kind: type[T]) -> Iterator[T]:
+    """Yield the lines of a file of a run.
+
+    :raises ConfigurationError: one line with file and line, if one can't be read.
+    """
+    decoder, path = msgspec.json.Decoder(kind), folder / name
+    with _reported(path):
+        for number, line in enumerate(read_lines(path, folder), 1):
+            try:
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ConfigurationError(
+                    f"{path}:{number}: {error}; name the output directory of a run"
+                ) from None
+
+
+@contextmanager
+def _reported(path: Path) -> Generator[None]:
+    """Raise `ConfigurationError` if a file can't be read."""
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield decoder.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    raise ConfigurationError(
-                        f"{path}:{number}: {error}; name the output directory of a run"
-                    ) from None
+        yield
     except OSError as error:
         raise ConfigurationError(
             f"{path}: can't be read: {error.strerror}; name the output directory of a finished run"

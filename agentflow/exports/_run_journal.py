@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +16,7 @@ from agentflow.exports._records import (
     ExportNode,
     ExportTree,
 )
+from agentflow.exports._run_files import json_lines
 from agentflow.inspection import RunKind, RunReader, SeedSummary
 from agentflow.models import ToolSpec
 from agentflow.rollout import TaskResult
@@ -28,6 +29,8 @@ from agentflow.trajectory import Blob, Exchange, Task, Tree, Turn, Verdict, dige
 _PAGE: Final = 200
 _WHOLE: Final = 100.0
 """Highest score of a path."""
+
+T = TypeVar("T", bound=Struct)
 
 
 class _SurplusLine(Struct):
@@ -111,20 +114,19 @@ class RunJournal:
     @cached_property
     def _surplus(self) -> frozenset[str]:
         """Ids of accepted pairs that the files of the run leave out; empty as long as there are no files."""
-        path = None if self._folder is None else self._folder / SURPLUS
-        if path is None or not path.is_file():
-            return frozenset()
-        with path.open("rb") as file:
-            return frozenset(msgspec.json.decode(line, type=_SurplusLine).qa_id for line in file)
+        return frozenset(line.qa_id for line in self._lines(SURPLUS, _SurplusLine) or ())
 
     @cached_property
     def _tasks(self) -> frozenset[str] | None:
         """Ids of the tasks in the files of the run; `None` as long as there are no files: all."""
-        path = None if self._folder is None else self._folder / TASKS
-        if path is None or not path.is_file():
+        lines = self._lines(TASKS, _TaskLine)
+        return None if lines is None else frozenset(line.id for line in lines)
+
+    def _lines(self, name: str, kind: type[T]) -> Iterator[T] | None:
+        """Return the lines of a file of the run; `None`: there is none."""
+        if self._folder is None or not (self._folder / name).exists():
             return None
-        with path.open("rb") as file:
-            return frozenset(msgspec.json.decode(line, type=_TaskLine).id for line in file)
+        return json_lines(self._folder, name, kind)
 
 
 def _path_of(key: str) -> tuple[int, ...]:

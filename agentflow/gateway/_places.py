@@ -11,6 +11,7 @@ import anyio
 import msgspec
 from msgspec import Struct, structs
 
+from agentflow._folder_files import connect_read_only, find_file, sqlite_reason
 from agentflow.errors import ConfigurationError
 from agentflow.gateway._store import FILE, Change, EpisodeStore, PageRow, PlaceRow, put_place
 from agentflow.gateway._types import (
@@ -81,16 +82,18 @@ def recorded_calls(folder: Path, episode: str) -> list[RecordedCall]:
     :raises ConfigurationError: if the journal can't be read.
     """
     path = folder / FILE
-    if not path.is_file():
-        return []
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as reader:
+        with closing(connect_read_only(find_file(path, folder.parent))) as reader:
             newest = "SELECT page, end FROM pages WHERE place = ? ORDER BY attempt DESC LIMIT 1"
             page, end = reader.execute(newest, (episode,)).fetchone() or (None, None)
             query = "SELECT body FROM calls WHERE page = ? ORDER BY number"
             return decode_calls((body for (body,) in reader.execute(query, (page,))), end)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
     except (sqlite3.Error, msgspec.MsgspecError) as error:
-        raise ConfigurationError(f"{path}: can't be read: {error}") from None
+        raise ConfigurationError(f"{path}: can't be read: {sqlite_reason(error)}") from None
 
 
 class Place:

@@ -4,7 +4,7 @@
 """
 
 from agentflow.inspection._collection import RunCollection, open_runs
-from agentflow.inspection._reader import MAX_TEXT, RunReader
+from agentflow.inspection._reader import DAMAGE, MAX_TEXT, RunReader
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -29,6 +29,7 @@ from agentflow.inspection._types import (
 )
 
 __all__ = [
+    "DAMAGE",
     "MAX_TEXT",
     "CallDetail",
     "CallSummary",

@@ -1,27 +1,34 @@
 """Finding the runs of a folder, a journal or a database."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
+from shlex import quote
 from typing import Final, Self
 
 import msgspec
 from msgspec import Struct
 
-from agentflow._secrets import MASK
+from agentflow._folder_files import find_file, is_inside
+from agentflow._secrets import MASK, mask_text
+from agentflow._terminal import printable
 from agentflow._typeguards import is_object
-from agentflow.errors import ConfigurationError, error_line
+from agentflow.errors import ConfigurationError
 from agentflow.inspection._cards import card_or_error, runs_card
-from agentflow.inspection._reader import RunReader
+from agentflow.inspection._reader import RunReader, damage_reported
 from agentflow.inspection._rollouts import EpisodeRun
 from agentflow.inspection._trainings import TrainingFolder, is_training, settings_of
 from agentflow.inspection._trees import TreeRun
 from agentflow.inspection._types import RunSummary, WorkState
-from agentflow.journal import JournalReader, StoredRun, open_reader
+from agentflow.journal import JournalReader, StoredRun, is_same_database, journal_hosts, open_reader
 from agentflow.runs import JOURNAL_FILE, RUN_START
+from agentflow.telemetry import get_logger
 from agentflow.trajectory import digest
+
+logger = get_logger(__name__)
 
 _DEPTH: Final = 3
 """Levels of folders that are searched for runs."""
@@ -40,13 +47,16 @@ class RunCollection:
             print([run.name for run in collection.runs()])
     """
 
-    def __init__(self, place: str | Path) -> None:
+    def __init__(self, place: str | Path, journal: str = "") -> None:
         """Open it.
 
+        :param journal: database that the settings of its runs may name.
         :raises ConfigurationError: one line, if there is no run.
         """
         self.place = place
         """Folder, file or URL."""
+        self._journal = journal
+        self._refused: set[str] = set()
         self._stack = ExitStack()
         self._journals: dict[str, JournalReader] = {}
         self._readers: dict[str, RunReader] = {}
@@ -112,34 +122,44 @@ class RunCollection:
     def _find(self) -> None:
         """Open what is not open yet."""
         if isinstance(self.place, str):
-            self._add_journal(self.place, None)
-            return
-        if self.place.is_file():
-            folder = self.place.parent if self.place.name == JOURNAL_FILE else None
-            self._add_journal(self.place, folder)
+            with damage_reported(self.place):
+                self._add_journal(self.place, None)
             return
         if not self.place.is_dir():
-            raise ConfigurationError(f"{self.place}: no such file or folder; name the output_dir of a run")
-        broken: list[ConfigurationError] = []
+            if not self.place.exists():
+                raise ConfigurationError(
+                    f"{self.place}: no such file or folder; name the output_dir of a run"
+                )
+            folder = self.place.parent if self.place.name == JOURNAL_FILE else None
+            with damage_reported(self.place):
+                self._add_journal(self.place, folder)
+            return
         for folder in _folders(self.place, _DEPTH):
             try:
-                self._add_folder(folder)
+                with damage_reported(folder):
+                    self._add_folder(folder)
             except ConfigurationError as error:
-                broken.append(error)
-            except msgspec.DecodeError as error:
-                broken.append(ConfigurationError(f"{folder}: a record of the run is damaged: {error}"))
-        if broken and not self._readers:
-            raise broken[0]
+                if not self._readers and folder == self.place:
+                    raise
+                if str(error) not in self._refused:
+                    logger.warning("a run is left out", reason=str(error))
+                self._refused.add(str(error))
         if not self._readers:
+            reason = f"; {min(self._refused)}" if self._refused else ""
             raise ConfigurationError(
-                f"{self.place}: has no runs; name the output_dir of a run, or a folder of such folders"
+                f"{self.place}: has no runs; name the output_dir of a run, or a folder of such folders{reason}"
             )
 
     def _add_folder(self, folder: Path) -> None:
-        if (folder / JOURNAL_FILE).is_file():
+        if not is_inside(folder, Path(self.place)):
+            raise ConfigurationError(f"{folder}: a link leads out of {self.place}; name the folder behind it")
+        if os.path.lexists(folder / JOURNAL_FILE):
+            find_file(folder / JOURNAL_FILE, folder)
             self._add_journal(folder / JOURNAL_FILE, folder)
         elif (url := _journal_url(folder)) is not None:
-            self._add_journal(url, folder)
+            if not self._journal or not is_same_database(url, self._journal):
+                raise ConfigurationError(f"{folder}: {_refusal(url)}")
+            self._add_journal(self._journal, folder)
         elif is_training(folder) and (str(folder), 0) not in self._known:
             self._known.add((str(folder), 0))
             id = self._free(_id(folder.name, digest(folder.name, 4)), folder)
@@ -171,22 +191,24 @@ class RunCollection:
         return f"{id}{digest(str(place), 2)}" if id in self._readers else id
 
 
-def open_runs(place: str | PathLike[str]) -> RunCollection:
+def open_runs(place: str | PathLike[str], *, journal: str = "") -> RunCollection:
     """Open runs for reading: a run's folder, a folder of such folders, a journal file, or `postgresql://…`.
 
     They may be active, finished or killed; nothing is changed. See docs/journal.md.
 
+    :param journal: address of the database that the settings in the folders name. No other is connected to.
     :raises ConfigurationError: one line, if there is no run that can be read.
     """
     named = str(place)
-    return RunCollection(named if "://" in named else Path(place))
+    return RunCollection(named if "://" in named else Path(place), journal)
 
 
 def _summary(reader: RunReader) -> RunSummary:
     try:
-        return reader.summary()
-    except (ConfigurationError, msgspec.DecodeError) as error:
-        trouble = str(error) if isinstance(error, ConfigurationError) else error_line(error)
+        with damage_reported(reader.name):
+            return reader.summary()
+    except ConfigurationError as error:
+        trouble = str(error)
         return RunSummary(
             id=reader.id, name=reader.name, kind=reader.kind, state=WorkState.STOPPED, trouble=trouble
         )
@@ -194,9 +216,9 @@ def _summary(reader: RunReader) -> RunSummary:
 
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the folders of runs in and below a folder."""
-    if (folder / JOURNAL_FILE).is_file() or is_training(folder) or _journal_url(folder) is not None:
+    if os.path.lexists(folder / JOURNAL_FILE) or is_training(folder) or _journal_url(folder) is not None:
         yield folder
-    elif depth:
+    elif depth and (depth == _DEPTH or not folder.is_symlink()):
         try:
             inner = sorted(
                 each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")
@@ -208,16 +230,19 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _journal_url(folder: Path) -> str | None:
-    """Return the database that the settings of a run name; `None`: its journal is a file beside them.
-
-    :raises ConfigurationError: if its password is needed.
-    """
+    """Return the database that the settings of a run name; `None`: its journal is a file beside them."""
     url: object = settings_of(folder).get("journal")
-    if not isinstance(url, str) or "://" not in url:
-        return None
-    if MASK in url:
-        raise ConfigurationError(f"{folder}: its journal is {url}; name that address with its password")
-    return url
+    return url if isinstance(url, str) and "://" in url else None
+
+
+def _refusal(url: str) -> str:
+    """Return one line about a database that only a folder names; the folder may come from elsewhere."""
+    hosts = journal_hosts(url)
+    if hosts is None:
+        return "its settings name a journal that is no address of a database"
+    shown = quote(printable(mask_text(url)))
+    password = " with its password" if MASK in shown else ""
+    return f"its settings name a journal on {printable(hosts)}; to connect to it, add --journal {shown}{password}"
 
 
 def _is_rollout(journal: JournalReader, run: StoredRun) -> bool:

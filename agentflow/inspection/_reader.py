@@ -2,14 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from agentflow._folder_files import read_file
 from agentflow._typeguards import is_object
+from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.inspection._cards import SHOWN_SEEDS, card_or_error, run_card
 from agentflow.inspection._types import (
     CallDetail,
@@ -41,11 +44,34 @@ from agentflow.trajectory import Blob, Observation, Reply, Text, Tree, digest
 
 MAX_TEXT: Final = 1_000_000
 """Characters of a text that are returned; more of it is in the files of the run."""
+_MAX_REPORT: Final = 4 << 20
 SHORT: Final = 200
 """Characters of a beginning."""
+DAMAGE: Final = (
+    msgspec.MsgspecError, ValueError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, MemoryError,
+)  # fmt: skip
+"""Errors of reading records that have not the form in which runs write them."""
 _SIGNATURES: Final = ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif"))
 
 R = TypeVar("R")
+
+
+@contextmanager
+def damage_reported(what: object) -> Generator[None]:
+    """Raise `ConfigurationError` with one line if a record has not the form in which runs write it.
+
+    A key that is missing is the caller's.
+    """
+    try:
+        yield
+    except (AgentFlowError, KeyError):
+        raise
+    except OSError as error:
+        raise ConfigurationError(
+            f"{error.filename or what}: can't be read: {error.strerror or error}"
+        ) from None
+    except DAMAGE as error:
+        raise ConfigurationError(f"{what}: a record of the run is damaged: {error_line(error)}") from None
 
 
 class RunReader(ABC):
@@ -374,10 +400,7 @@ class JournalRun(RunReader, Generic[R]):
         """Return the failures by kind: those that its processes stored, and of a finished run those of its report."""
         stored = self._journal.failures(self._run)
         for name in ("report.json", "summary.json") if done or not stored else ():
-            try:
-                report = msgspec.json.decode((self._folder / name).read_bytes()) if self._folder else None
-            except (OSError, msgspec.DecodeError):
-                continue
+            report = self._read_report(name)
             if not is_object(report):
                 continue
             found = Counter[str]()
@@ -387,6 +410,16 @@ class JournalRun(RunReader, Generic[R]):
                     found.update({kind: number for kind, number in kinds.items() if isinstance(number, int)})
             return dict(sorted(found.items()))
         return stored
+
+    def _read_report(self, name: str) -> object:
+        if self._folder is None:
+            return None
+        try:
+            return msgspec.json.decode(read_file(self._folder / name, self._folder, _MAX_REPORT))
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+        except OSError as error:
+            raise ConfigurationError(f"{self._folder / name}: can't be read: {error.strerror}") from None
 
 
 def _state(stored: StoredSeed) -> WorkState:

@@ -1,15 +1,16 @@
 """Training and tuning runs: their stored rollouts, figures and, of any agent, the record of the gateway."""
 
-import gzip
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from agentflow._folder_files import read_lines
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
@@ -38,16 +39,15 @@ from agentflow.inspection._types import (
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.runs import is_output_active
-from agentflow.settings import parse_yaml
+from agentflow.settings import read_run_settings
 from agentflow.tokens import Decode, token_texts
 from agentflow.trajectory import Tokens, Usage
 
 if TYPE_CHECKING:
     from agentflow.learner import EpisodeTokens, RunTokens
 
-_SETTINGS: Final = "settings.yaml"
 _FAILED: Final = "episodes/failed_"
-_SOME: Final = 4
+_REMEMBERED_STEPS: Final = 2
 
 
 class TrainingFolder(RunReader):
@@ -63,12 +63,11 @@ class TrainingFolder(RunReader):
         self._lock = Lock()
         self._lists: dict[int, list[SeedSummary]] = {}
         self._counts: dict[int, int] = {}
-        self._steps: dict[int, list[EpisodeTokens]] = {}
         self._decoder: tuple[Decode, str] | None = None
 
     def summary(self) -> RunSummary:
         """Return the run without its episodes."""
-        settings = settings_of(self.folder)
+        settings = read_run_settings(self.folder)
         metrics = self.metrics()
         made = max((line.step for line in metrics), default=0)
         used, cost = _usage(metrics)
@@ -284,12 +283,15 @@ class TrainingFolder(RunReader):
         with self._lock:
             if (known := self._counts.get(step)) is not None:
                 return known
+        path = self.folder / "rollouts" / f"step_{step:06d}.jsonl.gz"
         try:
-            body = gzip.decompress((self.folder / "rollouts" / f"step_{step:06d}.jsonl.gz").read_bytes())
-        except (OSError, EOFError, zlib.error):
+            count = sum(line.count(b'"reward":') for line in read_lines(path, self.folder))
+        except FileNotFoundError:
             return 0
+        except OSError as error:
+            raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
         with self._lock:
-            return self._counts.setdefault(step, body.count(b'"reward":'))
+            return self._counts.setdefault(step, count)
 
     def _list(self, step: int) -> list[SeedSummary]:
         """Return the episodes of a step; they never change."""
@@ -313,23 +315,11 @@ class TrainingFolder(RunReader):
             return self._lists.setdefault(step, found)
 
     def _episodes(self, step: int) -> "list[EpisodeTokens]":
-        with self._lock:
-            if (known := self._steps.get(step)) is not None:
-                return known
-        found = list(self._tokens().episodes(step))
-        with self._lock:
-            while len(self._steps) >= _SOME:
-                del self._steps[next(iter(self._steps))]
-            self._steps[step] = found
-        return found
-
-    def _tokens(self) -> "RunTokens":
         try:
-            # Here, because it needs numpy, which other runs do not.
-            from agentflow.learner import RunTokens
-        except ModuleNotFoundError:
-            raise ConfigurationError(missing_extra("reading the episodes of a training", "train")) from None
-        return RunTokens(self.folder)
+            about = (self.folder / "rollouts" / f"step_{step:06d}.jsonl.gz").stat()
+        except OSError:
+            return []
+        return _stored_episodes(self.folder, step, about.st_mtime_ns, about.st_size)
 
     def _step_of(self, seed: str) -> int:
         step = seed.partition(".")[0]
@@ -357,7 +347,7 @@ class TrainingFolder(RunReader):
 
     def _decoding(self) -> tuple[Decode, str]:
         if self._decoder is None:
-            self._decoder = self._tokens().decoder()
+            self._decoder = _tokens(self.folder).decoder()
         return self._decoder
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -365,6 +355,21 @@ class TrainingFolder(RunReader):
 
     def _said(self, tokens: Tokens) -> str:
         return self._decode(tokens.sampled)[:MAX_TEXT]
+
+
+def _tokens(folder: Path) -> "RunTokens":
+    try:
+        # Here, because it needs numpy, which other runs do not.
+        from agentflow.learner import RunTokens
+    except ModuleNotFoundError:
+        raise ConfigurationError(missing_extra("reading the episodes of a training", "train")) from None
+    return RunTokens(folder)
+
+
+# One memory for all runs: a folder may have thousands, and a step takes up to a gigabyte.
+@lru_cache(maxsize=_REMEMBERED_STEPS)
+def _stored_episodes(folder: Path, step: int, *_state: int) -> "list[EpisodeTokens]":
+    return list(_tokens(folder).episodes(step))
 
 
 def _failures(metrics: Sequence[StepFigures]) -> dict[str, int]:
@@ -402,12 +407,9 @@ def _id(step: int, episode: "EpisodeTokens", number: int) -> str:
 
 def settings_of(folder: Path) -> Mapping[str, Any]:
     """Return the settings that a run wrote into its folder; empty if there are none that can be read."""
-    path = folder / _SETTINGS
-    try:
-        content = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeError, ConfigurationError):
-        return {}
-    return content if is_object(content) else {}
+    with suppress(ConfigurationError):
+        return read_run_settings(folder)
+    return {}
 
 
 def _part(text: str) -> NodePart:

@@ -10,8 +10,9 @@ from agentflow.journal._page import MemoryPage, Page, Writing
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from agentflow.journal._database import is_same_database, journal_hosts
     from agentflow.journal._journal import Journal, open_journal
-    from agentflow.journal._leases import Counts, has_died, this_process
+    from agentflow.journal._leases import Counts, has_died, is_alive_here, this_process
     from agentflow.journal._news import JournalNews
     from agentflow.journal._reader import JournalReader, StoredRun, StoredSeed, open_reader
     from agentflow.journal._replicas import (
@@ -46,6 +47,9 @@ __all__ = [
     "StoredSeed",
     "Writing",
     "has_died",
+    "is_alive_here",
+    "is_same_database",
+    "journal_hosts",
     "open_journal",
     "open_reader",
     "open_replicas",
@@ -57,8 +61,9 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
+        "._database": ["is_same_database", "journal_hosts"],
         "._journal": ["Journal", "open_journal"],
-        "._leases": ["Counts", "has_died", "this_process"],
+        "._leases": ["Counts", "has_died", "is_alive_here", "this_process"],
         "._news": ["JournalNews"],
         "._reader": ["JournalReader", "StoredRun", "StoredSeed", "open_reader"],
         "._replicas": [

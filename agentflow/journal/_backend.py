@@ -7,6 +7,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import ColumnElement, Connection
 
+from agentflow._folder_files import unpack
+
 T = TypeVar("T")
 _PACKED_BYTES: Final = 4096
 """A compression costs 70 us at least, and saves half of a short text."""
@@ -21,6 +23,8 @@ class DatabaseFailure(Enum):
     """It may pass soon: a lost connection, a server that starts."""
     FULL = auto()
     """The disk is full."""
+    DAMAGED = auto()
+    """The stored data is damaged."""
     BROKEN = auto()
     """A retry would not help."""
 
@@ -60,10 +64,7 @@ def unpacked_json(data: bytes) -> bytes:
     """
     if data.startswith(b"{"):
         return data
-    try:
-        return zlib.decompress(data)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
+    return unpack(data)
 
 
 class DatabaseBackend(Protocol):

@@ -33,10 +33,7 @@ def backend_for(url: str | Path) -> DatabaseBackend:
     """
     if isinstance(url, Path):
         return Sqlite(URL.create("sqlite", database=str(url)))
-    try:
-        address = make_url(url)
-    except ArgumentError:
-        address = None
+    address = _address(url)
     kind = address.drivername.partition("+")[0] if address is not None else ""
     if address is not None and kind == "sqlite" and address.database not in (None, "", ":memory:"):
         return Sqlite(address)
@@ -51,6 +48,46 @@ def backend_for(url: str | Path) -> DatabaseBackend:
     raise ConfigurationError(
         "journal: not an address that can be used; write sqlite:///FILE or postgresql://…"
     )
+
+
+def journal_hosts(url: str) -> str | None:
+    """Return the hosts or the file of a database; `None`: it is no address. Nothing is connected to.
+
+    >>> journal_hosts("postgresql://me@db.example/runs")
+    'db.example'
+    """
+    address = _address(url)
+    if address is None:
+        return None
+    if address.drivername.startswith("sqlite"):
+        return f"this machine, {address.database}"
+    # The driver prefers hosts of the query.
+    named = address.query.get("host", address.host or "the host of PGHOST")
+    return named if isinstance(named, str) else ", ".join(named)
+
+
+def is_same_database(url: str, other: str) -> bool:
+    """Return whether two addresses name the same database of the same host; users and passwords may differ.
+
+    >>> is_same_database("postgresql://me:***@db.example/runs", "postgresql://you@db.example:5432/runs")
+    True
+    """
+    first, second = _address(url), _address(other)
+    if first is None or second is None:
+        return False
+    return _name_of(first) == _name_of(second)
+
+
+def _name_of(address: URL) -> tuple[object, ...]:
+    kind = address.drivername.partition("+")[0].replace("postgresql", "postgres")
+    return kind, address.host, address.port or 5432, address.database
+
+
+def _address(url: str) -> URL | None:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        return None
 
 
 class JournalDatabase:
@@ -122,6 +159,12 @@ class JournalDatabase:
         trouble = self.backend.trouble(error)
         if trouble is DatabaseFailure.FULL:
             raise self._stopped(f"no room is left ({reason}); make room") from error
+        if trouble is DatabaseFailure.DAMAGED:
+            raise RunStopped(
+                StopCause.JOURNAL,
+                f"journal {self.backend.shown}: damaged ({reason}), so that part of what was recorded may be lost; restore a "
+                "copy of it, move it away to begin again, or name another",
+            ) from error
         if trouble is DatabaseFailure.BROKEN:
             raise self._stopped(f"{reason}; mend it") from error
         now = self._clock.now()

@@ -240,11 +240,20 @@ def has_died(owner: str) -> bool:
 
         assert not has_died(this_process())
     """
+    return owner.partition(":")[0] == _place() and not is_alive_here(owner)
+
+
+def is_alive_here(owner: str) -> bool:
+    """Return true if an owner is a living process of this machine.
+
+    Example::
+
+        assert is_alive_here(this_process())
+    """
     place, _, rest = owner.partition(":")
     pid, _, started = rest.partition(":")
-    if place != _place() or not pid.isdecimal():
-        return False
-    return _started(int(pid)) != started
+    is_here = place == _place() and pid.isascii() and pid.isdecimal() and len(pid) < 10
+    return is_here and bool(started) and _started(int(pid)) == started
 
 
 @cache

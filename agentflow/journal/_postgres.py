@@ -49,6 +49,7 @@ _SCHEMA_LOCK = 0x6166_6A6F_7572_6E61
 # SQLSTATE classes and codes: connections, lost races, a server that stops, starts or has no space.
 _PASSING = ("08", "40", "25P03", "57P01", "57P02", "57P03", "53300", "55P03")
 _FULL = "53100"
+_DAMAGED = ("XX001", "XX002")
 _SILENT_SECONDS = 30
 """Time after which an end that does not answer is given up: by the client, whose network may be cut, and by the server, where
 a transaction of a machine that has stopped would keep its locks."""
@@ -172,6 +173,8 @@ class Postgres:
         state: object = getattr(root_of(error), "sqlstate", None)
         if state == _FULL:
             return DatabaseFailure.FULL
+        if state in _DAMAGED:
+            return DatabaseFailure.DAMAGED
         passing = state is None or str(state).startswith(_PASSING)
         return DatabaseFailure.PASSING if passing else DatabaseFailure.BROKEN
 

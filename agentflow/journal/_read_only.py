@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Protocol, TypeVar
-from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
+from agentflow._folder_files import check_regular, connect_read_only, limit_query
 from agentflow.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -55,6 +55,9 @@ class ReadOnlySqlite:
             engine = self._open(state)
             try:
                 with engine.connect() as connection:
+                    driver = connection.connection.driver_connection
+                    assert isinstance(driver, sqlite3.Connection)
+                    limit_query(driver, self._path)
                     result = ask(connection)
             except READ_ERRORS:
                 if self._look() == state:
@@ -76,6 +79,8 @@ class ReadOnlySqlite:
     def _look(self) -> tuple[object, ...]:
         """Return the state of the files that decides how the journal is opened."""
         about = self._path.stat()
+        # SQLite would wait for the other end of a FIFO.
+        check_regular(about, self._path)
         if any(_size(Path(f"{self._path}{end}")) for end in ("-wal", "-journal")):
             return "shared", about.st_ino
         return "immutable", about.st_ino, about.st_size, about.st_mtime_ns
@@ -85,11 +90,7 @@ class ReadOnlySqlite:
             if self._engine is None or self._state != state:
                 if self._engine is not None:
                     self._engine.dispose()
-                mode = "mode=ro" if state[0] == "shared" else "mode=ro&immutable=1"
-                uri = f"file:{quote(str(self._path.absolute()))}?{mode}"
-                connect = partial(
-                    sqlite3.connect, uri, uri=True, timeout=5, isolation_level=None, check_same_thread=False
-                )
+                connect = partial(connect_read_only, self._path, immutable=state[0] == "immutable")
                 # The default pool of this URL closes connections that other threads are using.
                 engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=4)
                 self._engine, self._state = engine, state
@@ -98,6 +99,8 @@ class ReadOnlySqlite:
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        about = path.lstat()
     except FileNotFoundError:
         return 0
+    check_regular(about, path)
+    return about.st_size

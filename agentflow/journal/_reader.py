@@ -8,6 +8,7 @@ from typing import NamedTuple, Self, TypeVar
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Text, case, cast, func, select
 
+from agentflow._folder_files import sqlite_reason
 from agentflow.errors import ConfigurationError
 from agentflow.journal._backend import root_of, unpacked_json
 from agentflow.journal._database import backend_for
@@ -80,8 +81,7 @@ class JournalReader:
         try:
             return self._access.read(ask)
         except READ_ERRORS as error:
-            reason = " ".join(str(root_of(error)).split()) or type(root_of(error)).__name__
-            raise ConfigurationError(f"{self.shown}: can't be read: {reason}") from None
+            raise ConfigurationError(f"{self.shown}: can't be read: {_reason(error)}") from None
 
     def check(self) -> None:
         """Check that it is a journal of a known version; older ones are read as they are.
@@ -91,7 +91,7 @@ class JournalReader:
         try:
             version = self._access.read(lambda connection: connection.scalar(select(schema.c.version)))
         except READ_ERRORS as error:
-            reason = str(root_of(error))
+            reason = _reason(error)
             if "agentflow_schema" in reason or "not a database" in reason:
                 hint = (
                     "no run was begun in this database"
@@ -99,7 +99,7 @@ class JournalReader:
                     else "name the output_dir of a run, or its journal.db"
                 )
                 raise ConfigurationError(f"{self.shown}: is no journal; {hint}") from None
-            raise ConfigurationError(f"{self.shown}: can't be read: {' '.join(reason.split())}") from None
+            raise ConfigurationError(f"{self.shown}: can't be read: {reason}") from None
         if version is not None and version > len(MIGRATIONS):
             raise ConfigurationError(
                 f"{self.shown}: its tables are of version {version}, this program knows {len(MIGRATIONS)}; "
@@ -197,12 +197,18 @@ class JournalReader:
 
         :raises KeyError: if there is none.
         """
-        for found in self._seeds([seeds.c.run == run, seeds.c.name == name], 1):
-            return found
-        raise KeyError(name)
+        found = self._seeds([seeds.c.run == run, seeds.c.name == name], 2)
+        if not found:
+            raise KeyError(name)
+        if len(found) > 1:
+            raise ConfigurationError(f"{self.shown}: it is damaged: two seeds have the id {name!r}")
+        return found[0]
 
     def _seeds(self, chosen: Sequence[ColumnElement[bool]], limit: int) -> list[StoredSeed]:
-        columns = seeds.c.body, seeds.c.done, seeds.c.owner, seeds.c.until, seeds.c.claims
+        columns = (
+            *(seeds.c.number, seeds.c.name, seeds.c.body),
+            *(seeds.c.done, seeds.c.owner, seeds.c.until, seeds.c.claims),
+        )
 
         def ask(connection: Connection) -> list[StoredSeed]:
             now = self._access.now(connection)
@@ -211,12 +217,19 @@ class JournalReader:
             ).all()
             return [
                 StoredSeed(
-                    msgspec.json.decode(body, type=Seed), bool(done), _is_active(owner, until, now), claims
+                    self._decoded(body, number, name), bool(done), _is_active(owner, until, now), claims
                 )
-                for body, done, owner, until, claims in rows
+                for number, name, body, done, owner, until, claims in rows
             ]
 
         return self.read(ask)
+
+    def _decoded(self, body: bytes, number: int, name: str) -> Seed:
+        seed = msgspec.json.decode(body, type=Seed)
+        # A page of seeds begins after the last one of the page before.
+        if (seed.index, seed.id) != (number, name):
+            raise ConfigurationError(f"{self.shown}: the record of seed {number} is damaged")
+        return seed
 
     def count_entries(self, run: int, numbers: Sequence[int], prefix: str) -> dict[int, int]:
         """Count the entries of seeds under keys with a prefix, by number of the seed; from the keys alone."""
@@ -402,6 +415,11 @@ def open_reader(url: str | Path) -> JournalReader:
         reader.close()
         raise
     return reader
+
+
+def _reason(error: Exception) -> str:
+    root = root_of(error)
+    return root.strerror if isinstance(root, OSError) and root.strerror else sqlite_reason(root)
 
 
 def _is_active(owner: str | None, until: float | None, now: float) -> bool:

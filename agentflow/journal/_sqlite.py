@@ -43,6 +43,7 @@ _BUSY_SECONDS = 2
 # The second code means no space for the shared-memory file beside the journal.
 _NO_ROOM = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}
 _PASSING = {"SQLITE_BUSY", "SQLITE_LOCKED"}
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _CLOCK: ColumnElement[float] = bindparam("now", callable_=time.time, type_=Double[float]())
 _CHECKPOINT_PAGES = 4000
 _WRITE_AHEAD_BYTES = 64 * 2**20
@@ -116,6 +117,8 @@ class Sqlite:
         name = str(getattr(root_of(error), "sqlite_errorname", ""))
         if name in _NO_ROOM:
             return DatabaseFailure.FULL
+        if name.startswith(_DAMAGED):
+            return DatabaseFailure.DAMAGED
         return (
             DatabaseFailure.PASSING
             if any(name.startswith(passing) for passing in _PASSING)

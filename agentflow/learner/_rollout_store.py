@@ -5,7 +5,8 @@ Beside it are the scores of the step: what its loss used for each trained call.
 
 import gzip
 import os
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -15,6 +16,7 @@ import numpy as np
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
+from agentflow._folder_files import open_file, read_lines
 from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._groups import Batch, Group, ReplacedGroup
@@ -54,9 +56,11 @@ class RolloutStore:
     The scores of the step are in `step_000012.scores.npz`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, root: Path | None = None) -> None:
+        """:param root: folder of a run that may come from elsewhere, whose files are read with bounds."""
         self.folder = folder
         """Folder of the files."""
+        self._root = root
 
     def path(self, step: int) -> Path:
         """Return the file of a step."""
@@ -91,20 +95,31 @@ class RolloutStore:
         """
         path = self.path(step)
         try:
-            first, *lines = gzip.decompress(path.read_bytes()).splitlines()
-            header = msgspec.json.decode(first, type=_Header)
+            lines = self._lines(path)
+            header = msgspec.json.decode(next(lines, b""), type=_Header)
             groups = tuple(msgspec.json.decode(line, type=Group) for line in lines)
         except FileNotFoundError:
             return None
-        except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
-            why = " ".join(str(error).split())
-            raise ConfigurationError(f"{path}: can't be read: {why}; remove it to sample it again") from None
-        if len(groups) != header.groups:
+        except (OSError, EOFError, ValueError, msgspec.MsgspecError, zlib.error) as error:
+            why = " ".join(str(getattr(error, "strerror", None) or error).split())
             raise ConfigurationError(
-                f"{path}: has {len(groups)} of {header.groups} groups; remove it to sample it again"
-            )
+                f"{path}: can't be read: {why}{self._remedy('sample it again')}"
+            ) from None
+        if len(groups) != header.groups:
+            count = f"has {len(groups)} of {header.groups} groups"
+            raise ConfigurationError(f"{path}: {count}{self._remedy('sample it again')}")
         fields = {name: value for name, value in structs.asdict(header).items() if name != "groups"}
         return Batch(**fields, groups=groups)
+
+    def _lines(self, path: Path) -> Iterator[bytes]:
+        if self._root is not None:
+            return read_lines(path, self._root)
+        with gzip.open(path) as file:
+            return iter(file.readlines())
+
+    def _remedy(self, purpose: str) -> str:
+        """Return the end of a line about a damaged file; somebody who only looks at a run is not told to remove it."""
+        return f"; remove it to {purpose}" if self._root is None else ""
 
     def write_scores(self, step: int, scores: Sequence[CallScores]) -> None:
         """Store the scores of a step, at least one.
@@ -136,7 +151,13 @@ class RolloutStore:
         """
         path = self._scores_path(step)
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            with (
+                open_file(path, self._root or self.folder) as file,
+                np.load(file, allow_pickle=False) as stored,
+            ):
+                # They are written as they are; from elsewhere, they may be compressed.
+                if sum(part.file_size for part in stored.zip.infolist()) > os.fstat(file.fileno()).st_size:
+                    raise ValueError("it is compressed")
                 samples, calls, advantages = (
                     stored[name].tolist() for name in ("samples", "calls", "advantages")
                 )
@@ -147,9 +168,18 @@ class RolloutStore:
             }
         except FileNotFoundError:
             return {}
-        except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
-            why = " ".join(str(error).split())
-            raise ConfigurationError(f"{path}: can't be read: {why}; remove it to read the rest") from None
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            LookupError,
+            TypeError,
+            MemoryError,
+            BadZipFile,
+            zlib.error,
+        ) as error:
+            why = " ".join(str(getattr(error, "strerror", None) or error).split())
+            raise ConfigurationError(f"{path}: can't be read: {why}{self._remedy('read the rest')}") from None
 
     def _scores_path(self, step: int) -> Path:
         return self.folder / f"step_{step:06d}.scores.npz"

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct, structs
 from pydantic import ValidationError
 
+from agentflow._folder_files import read_file
 from agentflow._terminal import printable
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
@@ -20,7 +21,7 @@ from agentflow.learner._groups import Batch, Sample, optimizer_parts
 from agentflow.learner._rollout_store import CallScores, RolloutStore
 from agentflow.learner.losses import LossSettings, advantages_of
 from agentflow.learner.losses._step import call_advantages, equal_groups, is_trained
-from agentflow.settings import explain_line, parse_yaml, report_read_errors
+from agentflow.settings import explain_line, read_run_settings
 from agentflow.tokens import (
     CallFork,
     Decode,
@@ -271,7 +272,7 @@ class RunTokens:
         """
         self.folder = folder
         """Output directory of the run."""
-        self._store = RolloutStore(folder / "rollouts")
+        self._store = RolloutStore(folder / "rollouts", root=folder)
         found = (_STEP.fullmatch(path.name) for path in self._store.folder.glob("step_*.jsonl.gz"))
         self.steps: list[int] = sorted(int(match[1]) for match in found if match)
         """Steps whose rollouts are stored."""
@@ -279,7 +280,11 @@ class RunTokens:
             raise ConfigurationError(
                 f"{folder}: has no rollouts/step_*.jsonl.gz; name the output_dir of a training"
             )
-        self._settings = _settings_of(folder / _SETTINGS)
+        if not (folder / _SETTINGS).exists():
+            raise ConfigurationError(
+                f"{folder / _SETTINGS}: no such file; the advantages depend on its loss section"
+            )
+        self._settings = read_run_settings(folder)
         schedule = self._settings.get("schedule")
         steps: object = schedule.get("steps_per_batch") if is_object(schedule) else None
         self._steps_per_batch = steps if isinstance(steps, int) and steps > 0 else 1
@@ -349,7 +354,8 @@ class RunTokens:
                 f"{_NO_TEXT}: the policy {model or '(unknown)'} has no tokenizer.json on this machine",
             )
         try:
-            tokenizer = Tokenizer.from_file(str(file))
+            file = file.resolve()
+            tokenizer = Tokenizer.from_buffer(read_file(file, file.parent))
         except Exception as error:  # the library raises no other type
             return _shown_ids, f"{_NO_TEXT}: {file} can't be read: {printable(str(error)).splitlines()[0]}"
         return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False), ""
@@ -360,14 +366,6 @@ class RunTokens:
         except ValidationError as error:
             why = explain_line(error, LossSettings)
             raise ConfigurationError(f"{self.folder / _SETTINGS}: loss: {why}") from None
-
-
-def _settings_of(path: Path) -> Mapping[str, object]:
-    with report_read_errors(path, missing="no such file; the advantages depend on its loss section"):
-        content = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    if not is_object(content):
-        raise ConfigurationError(f"{path}: holds no mapping; name the output_dir of a training")
-    return content
 
 
 def _shown_ids(ids: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from agentflow._folder_files import read_file
 from agentflow._private_files import make_private_folder, open_private, write_private
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
@@ -61,12 +62,12 @@ class Jsonl:
 
 def read_figures(path: Path) -> list[dict[str, float | None]]:
     """Return the lines of a figures file, each with its `step`; a line truncated by a crash is skipped. See docs/trackers.md."""
-    return [figures for _, figures in _lines(path)]
+    return [figures for _, figures in _lines(read_file(path, path.parent))]
 
 
-def _lines(path: Path) -> list[tuple[bytes, dict[str, float | None]]]:
+def _lines(data: bytes) -> list[tuple[bytes, dict[str, float | None]]]:
     found: list[tuple[bytes, dict[str, float | None]]] = []
-    for line in path.read_bytes().splitlines():
+    for line in data.splitlines():
         try:
             found.append((line, msgspec.json.decode(line, type=dict[str, float | None])))
         except msgspec.DecodeError:
@@ -78,11 +79,11 @@ def _cut(path: Path, after: int) -> None:
     """Move the lines of steps that will be repeated to a separate file."""
     if not path.exists():
         return
-    lines = _lines(path)
+    lines = _lines(data := path.read_bytes())
     kept = [line for line, figures in lines if (figures.get("step") or 0) <= after]
     gone = [line for line, figures in lines if (figures.get("step") or 0) > after]
     whole = b"".join(line + b"\n" for line in kept)
-    if whole == path.read_bytes():
+    if whole == data:
         return
     if gone:
         with open_private(path.with_suffix(".set-aside.jsonl"), "ab") as aside:

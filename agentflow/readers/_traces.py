@@ -1,6 +1,5 @@
 """Tasks from traces: the results of our rollouts, and OpenTelemetry spans of language models."""
 
-import gzip
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from agentflow._folder_files import read_lines
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.readers._reading import Located, read_tasks, refuse_options, take_option
@@ -293,9 +293,8 @@ def stored_rates(path: Path) -> dict[str, float]:
     rewards: dict[str, list[float]] = {}
     for step in steps:
         try:
-            with gzip.open(step) as file:
-                groups = [decoder.decode(line) for line in file]
-        except (OSError, EOFError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            groups = [decoder.decode(line) for line in read_lines(step, path)]
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{step}: can't be read: {error_line(error)}") from None
         for group in groups:
             # A group is a task and the number of its draw.

@@ -10,6 +10,7 @@ from unicodedata import east_asian_width
 import msgspec
 from msgspec import Struct
 
+from agentflow._folder_files import read_file
 from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.rollout._files import SUMMARY
@@ -82,7 +83,9 @@ def find_runs(folders: Iterable[str | Path]) -> list[AnalysedRun]:
 
 def _read(file: Path) -> AnalysedRun:
     try:
-        return AnalysedRun(str(file.parent), msgspec.json.decode(file.read_bytes(), type=RolloutSummary))
+        return AnalysedRun(
+            str(file.parent), msgspec.json.decode(read_file(file, file.parent), type=RolloutSummary)
+        )
     except OSError as error:
         raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:

@@ -37,6 +37,7 @@ from agentflow.runs._throughput import ThroughputMeter
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from agentflow.runs._control_address import ControlAddress, read_control_address
     from agentflow.runs._prompts import read_prompt
     from agentflow.runs._run import SupervisedRun, check_models, run_in_place, run_sync, traced_run
     from agentflow.runs._run_records import RUN_MODELS, RUN_START, RunModels, RunStart
@@ -78,6 +79,7 @@ __all__ = [
     "AtomicFiles",
     "BlobReader",
     "ChosenTools",
+    "ControlAddress",
     "ExportedImages",
     "MeasuredProgress",
     "PauseGate",
@@ -123,6 +125,7 @@ __all__ = [
     "prices_as_of",
     "prices_of",
     "progress_table",
+    "read_control_address",
     "read_prompt",
     "render_config",
     "report_disk_errors",
@@ -146,6 +149,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._run": ["SupervisedRun", "check_models", "run_in_place", "run_sync", "traced_run"],
+        "._control_address": ["ControlAddress", "read_control_address"],
         "._prompts": ["read_prompt"],
         "._run_records": ["RUN_MODELS", "RUN_START", "RunModels", "RunStart"],
         "._screen": [

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from agentflow._folder_files import read_file
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.telemetry import get_logger
 
@@ -46,6 +47,7 @@ _SHARED = (
     "/dev/shm",
 )
 _HOLDER = re.compile(r"pid (\d{1,9}) on (.+)")
+_MAX_LOCK = 1 << 10
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -130,7 +132,7 @@ def is_output_active(folder: Path) -> bool:
     See docs/supervisor.md.
     """
     try:
-        found = _HOLDER.fullmatch((folder / LOCK_FILE).read_text(encoding="utf-8").strip())
+        found = _holder(folder)
         if found is None or found[2] != socket.gethostname():
             return False
         os.kill(int(found[1]), 0)
@@ -147,10 +149,16 @@ def is_output_abandoned(folder: Path) -> bool:
     See docs/supervisor.md.
     """
     try:
-        found = _HOLDER.fullmatch((folder / LOCK_FILE).read_text(encoding="utf-8").strip())
+        found = _holder(folder)
     except (OSError, UnicodeError):
         return False
     return found is not None and found[2] == socket.gethostname() and not is_output_active(folder)
+
+
+def _holder(folder: Path) -> re.Match[str] | None:
+    """Return the process id and the host in the lock of a folder, which may come from elsewhere."""
+    text = read_file(folder / LOCK_FILE, folder, _MAX_LOCK).decode()
+    return _HOLDER.fullmatch(text.strip())
 
 
 def _acquire(path: Path) -> int | None:

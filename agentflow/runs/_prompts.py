@@ -30,6 +30,7 @@ from agentflow.trajectory import Blob
 T = TypeVar("T")
 
 _REMEMBERED: Final = 8_192
+_MAX_PROMPT: Final = 64 << 20
 
 
 class StoredMessage(Struct, frozen=True):
@@ -113,9 +114,15 @@ def read_prompt(read: Callable[[str], bytes], hash: str) -> list[Message]:
     :raises KeyError: if a message is missing.
     :raises ValueError: if one is damaged.
     """
-    messages: list[Message] = []
+    messages: dict[str, Message] = {}
+    left = _MAX_PROMPT
     while hash:
-        stored = msgspec.json.decode(read(hash), type=StoredMessage)
-        messages.append(stored.message)
+        text = read(hash)
+        left -= len(text)
+        # The journal may come from elsewhere.
+        if hash in messages or left < 0:
+            raise ValueError(f"a message follows itself, or all have more than {_MAX_PROMPT:,} bytes")
+        stored = msgspec.json.decode(text, type=StoredMessage)
+        messages[hash] = stored.message
         hash = stored.before
-    return messages[::-1]
+    return list(messages.values())[::-1]

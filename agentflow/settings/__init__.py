@@ -5,7 +5,13 @@ A program declares its settings as a subclass of `Settings` and loads them with 
 """
 
 from agentflow.settings._explain import explain_line, nearest, unknown_key
-from agentflow.settings._load import load_settings, read_environment, read_file, report_read_errors
+from agentflow.settings._load import (
+    load_settings,
+    read_environment,
+    read_file,
+    read_run_settings,
+    report_read_errors,
+)
 from agentflow.settings._model import EndpointUrl, Section, Settings, SettingsByName
 from agentflow.settings._references import import_named, import_object
 from agentflow.settings._renamed import RenamedSettingWarning
@@ -26,6 +32,7 @@ __all__ = [
     "parse_yaml",
     "read_environment",
     "read_file",
+    "read_run_settings",
     "report_read_errors",
     "unknown_key",
 ]

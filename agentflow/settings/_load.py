@@ -3,7 +3,7 @@ import os
 import re
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,6 +12,7 @@ from dotenv import dotenv_values
 from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource, SettingsError
 
+from agentflow._folder_files import read_file as folder_file
 from agentflow._secrets import MASK, VARIABLES, remember_secrets, remember_variables
 from agentflow._typeguards import is_list, is_mapping, is_object
 from agentflow.errors import ConfigurationError
@@ -198,6 +199,39 @@ def read_file(path: str | PathLike[str], environment: Mapping[str, str]) -> dict
         return _filled(path, content, environment)
     except RecursionError:
         raise ConfigurationError(f"{path}: nested too deeply; write it flatter") from None
+
+
+def read_run_settings(folder: Path) -> Mapping[str, Any]:
+    """Return the settings that a run wrote into its folder; empty: it has none. See docs/security.md.
+
+    Nothing in them is used but shown: the folder may come from elsewhere.
+
+    :raises ConfigurationError: if they can't be read.
+    """
+    path = folder / "settings.yaml"
+    try:
+        about = path.stat()
+    except OSError:
+        return {}
+    content = _run_settings(path, about.st_ino, about.st_mtime_ns, about.st_size)
+    if isinstance(content, str):
+        raise ConfigurationError(content)
+    return content
+
+
+@lru_cache(maxsize=256)
+def _run_settings(path: Path, *_state: int) -> Mapping[str, Any] | str:
+    """Return the settings in a file, or the reason why they can't be read: both take seconds for a large one."""
+    try:
+        with report_read_errors(path):
+            text = folder_file(path, path.parent, _MAX_RUN_SETTINGS).decode()
+        content = parse_yaml(text, str(path))
+    except ConfigurationError as error:
+        return str(error)
+    return content if is_object(content) else f"{path}: holds no mapping"
+
+
+_MAX_RUN_SETTINGS = 128 << 10
 
 
 def _shipped(path: Path) -> Path:

@@ -259,7 +259,7 @@ def write_masked(folder: Path) -> None:
         (write_foreign, "journal.db", "is no journal"),
         (write_newer, "", "version 99"),
         (write_empty, "", "is no journal"),
-        (write_masked, "", "with its password"),
+        (write_masked, "", "a journal on host; to connect to it, add --journal .* with its password"),
     ],
 )
 def test_what_holds_no_run_is_refused_in_one_line(
@@ -322,7 +322,7 @@ async def test_the_folder_of_a_run_in_a_database_names_it(postgres: PostgresServ
         await journal.open_run("another", SETTINGS)
     settings = f"journal: {url}\nrun_name: run\n"
     (tmp_path / "settings.yaml").write_text(settings, encoding="utf-8")
-    with open_runs(tmp_path) as collection:
+    with open_runs(tmp_path, journal=url) as collection:
         assert [run.folder for run in collection.runs()] == [str(tmp_path)]
         assert len(collection.runs()) == 1
 

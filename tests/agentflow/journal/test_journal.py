@@ -1,5 +1,6 @@
 """Opening the journal and runs in it."""
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import anyio
 import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.journal import Journal, open_journal
+from agentflow.journal import Journal, NewSeed, open_journal, this_process
 from tests._postgres import PostgresServer
 
 
@@ -63,15 +64,35 @@ async def test_a_foreign_file_gives_one_line_and_is_not_changed(tmp_path: Path) 
     file = tmp_path / "notes.txt"
     file.write_text("not a database\n" * 100, encoding="utf-8")
     for url, reason in (
-        (f"sqlite:///{file}", "file is not a database"),
-        (f"sqlite:///{tmp_path}/nowhere/journal.db", "unable to open database file"),
+        (
+            f"sqlite:///{file}",
+            r"damaged \(file is not a database\), so that part of what was recorded may be lost",
+        ),
+        (f"sqlite:///{tmp_path}/nowhere/journal.db", "unable to open database file; mend it"),
     ):
-        with pytest.raises(RunStopped, match=f"^journal {tmp_path}/.*: {reason}; mend it") as stopped:
+        with pytest.raises(RunStopped, match=f"^journal {tmp_path}/.*: {reason}") as stopped:
             async with open_journal(url):
                 raise AssertionError
         assert stopped.value.cause is StopCause.JOURNAL
         assert "\n" not in str(stopped.value)
     assert file.read_text(encoding="utf-8").startswith("not a database\n")
+
+
+@pytest.mark.promise("journal:damaged")
+@pytest.mark.parametrize("kept", [0.3, 0.5, 0.9])
+async def test_a_journal_that_was_cut_is_not_said_to_be_whole(kept: float, tmp_path: Path) -> None:
+    file = tmp_path / "journal.db"
+    async with open_journal(file) as journal:
+        run = await journal.open_run("run", {})
+        await run.add_seeds([NewSeed("x" * 5000) for _ in range(100)])
+    os.truncate(file, int(file.stat().st_size * kept))
+    with pytest.raises(RunStopped) as stopped:
+        async with open_journal(file) as journal:
+            await (await journal.open_run("run", {})).claim(this_process(), 100)
+    assert stopped.value.cause is StopCause.JOURNAL
+    line = str(stopped.value)
+    assert line.startswith(f"journal {file}: damaged (database disk image is malformed), so that part of")
+    assert "move it away to begin again" in line and "\n" not in line and "nothing" not in line
 
 
 @pytest.mark.promise("journal:address")
