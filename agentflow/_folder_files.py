@@ -19,10 +19,11 @@ MAX_FILE: Final = 64 << 20
 """Bytes of a file that is read as a whole."""
 MAX_LINE: Final = 256 << 20
 """Bytes of a line."""
-MIN_MEMORY: Final = 64 << 20
+MIN_MEMORY: Final = 128 << 20
 """Memory that the lines of any file may take."""
-MAX_GROWTH: Final = 32
-"""Memory that lines may take for each byte of their file, if that is more."""
+MAX_GROWTH: Final = 160
+"""Memory that lines may take for each byte of their file, if that is more. Packed text of models takes about 40, with one text for
+all episodes up to 210."""
 QUERY_SECONDS: Final = 5.0
 """Processor time of a query."""
 _BYTES_PER_SECOND: Final = 20e6
