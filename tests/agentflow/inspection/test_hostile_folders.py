@@ -155,7 +155,9 @@ def test_a_database_on_the_command_line_is_not_used_for_a_folder_that_names_anot
 
 
 @pytest.mark.promise("inspection:named-hosts")
-@pytest.mark.parametrize("process", ["", "elsewhere:1:1", f"{this_process()}0"])
+@pytest.mark.parametrize(
+    "process", ["", "elsewhere:1:1", f"{this_process()}0"], ids=["none", "elsewhere", "dead"]
+)
 def test_a_control_server_that_no_process_of_this_machine_serves_is_not_asked(
     process: str, tmp_path: Path, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
