@@ -182,7 +182,7 @@ MISTAKES: Sequence[Case] = (
     Case(("ctl",), "the following arguments are required: ACTION"),
     Case(("ctl", "status"), "no run is active in synthesis_results", status=1),
     _ctl("out/control.json: damaged", files={"out/control.json": "{"}),
-    _ctl("no run responds at http://127.0.0.1:9/mcp", files={"out/control.json": GONE}),
+    _ctl("no run of this machine responds at http://127.0.0.1:9/mcp", files={"out/control.json": GONE}),
     Case(("ctl", "add", "--dir", "out"), "the following arguments are required: SEED"),
     Case(("ctl", "add", "--dir", "out", "s.jsonl"), "s.jsonl:1: not JSON", files={"s.jsonl": "{"}),
     Case(("extras", "add"), "the following arguments are required: NAME"),
