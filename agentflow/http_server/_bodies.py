@@ -255,7 +255,10 @@ async def _next_piece(receive: Receive) -> MutableMapping[str, Any]:
 
 
 def body_size(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """Return the announced size of a body; `None` if it ends when the client says so."""
+    """Return the announced size of a body; `None` if it ends when the client says so.
+
+    See docs/security.md.
+    """
     size = next((value for name, value in headers if name == b"content-length"), None)
     if size is None:
         return None if any(name == b"transfer-encoding" for name, _ in headers) else 0

@@ -39,7 +39,10 @@ _HEAD_ENDS = (b"\r\n\r\n", b"\n\n")
 
 
 def max_connections() -> int:
-    """Raise the limit of open descriptors as far as allowed, and return the number of connections that it permits."""
+    """Raise the limit of open descriptors as far as allowed, and return the number of connections that it permits.
+
+    See docs/security.md.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, hard // 3)
@@ -64,7 +67,7 @@ class Connections:
         self.limit = limit
         """Maximum number of connections."""
         self.log = RefusalLog(name)
-        """What is refused, by kind."""
+        """Log of what is refused."""
         self._clock = clock
         self._suspended = 0.0
         self._by_peer: dict[Peer, LimitedConnection] = {}

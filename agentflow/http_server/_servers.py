@@ -28,7 +28,10 @@ _MAKE: Callable[..., asyncio.Protocol] = H11Protocol
 
 
 def identify(request: Scope | web.Request) -> None:
-    """Record that a request has a valid token: its connection is kept longer than others if there are too many."""
+    """Record that a request has a valid token: its connection is kept longer than others if there are too many.
+
+    See docs/security.md.
+    """
     identified = (
         request.get(_IDENTIFIED_KEY) if isinstance(request, web.Request) else request.get(_IDENTIFIED)
     )
@@ -82,9 +85,11 @@ class AsgiServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
+        """Leave signals to the program."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
         await super().startup(sockets)
         for listener in sockets or ():
             # The event loop has set the queue of the socket to the number that it accepts at a time.
@@ -92,6 +97,7 @@ class AsgiServer(uvicorn.Server):
         self.begun.set()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until `should_exit`."""
         with self.connections.watched():
             try:
                 # A server cut short leaves its listener in the event loop, and the next one with the same descriptor
@@ -107,6 +113,8 @@ async def serving(
     app: web.Application, host: str = "127.0.0.1", port: int = 0, *, name: str = "server"
 ) -> AsyncGenerator[str]:
     """Serve an application of aiohttp, and yield its address. A call whose client leaves is cancelled.
+
+    See docs/security.md.
 
     :param name: name of the server in the log.
     :raises OSError: if the address can't be used.
