@@ -78,7 +78,7 @@ class Connections:
         self._stalled: dict[LimitedConnection, float] = {}
         self._leaving: dict[LimitedConnection, float] = {}
         self._head_bytes = 0
-        self._yielded = -QUIET_SECONDS
+        self._made_room = -QUIET_SECONDS
 
     def __len__(self) -> int:
         return len(self._open)
@@ -220,9 +220,9 @@ class Connections:
     def _make_room(self) -> bool:
         """Close connections that wait for a request, of the address that has most of them; return whether there were any."""
         now = self._now()
-        if now - self._yielded < QUIET_SECONDS / 10:
+        if now - self._made_room < QUIET_SECONDS / 10:
             return False
-        self._yielded = now
+        self._made_room = now
         quiet = [*self._older(self._heads, QUIET_SECONDS), *self._older(self._idle, QUIET_SECONDS)]
         quiet = [connection for connection in quiet if not connection.is_busy()]
         quiet = [connection for connection in quiet if not connection.identified] or quiet
