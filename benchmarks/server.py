@@ -14,12 +14,16 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import anyio
+import httpx2
 import psutil
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from pydantic import Field
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -27,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from agentflow.sandbox import Backend, Sandbox, Session, tool
 from benchmarks._rows import Row
 from benchmarks.tools import TOKEN, Call, calls_through, p95, served
+from mcp_servers.serving._client import SteadyTransport
 from mcp_servers.serving._server_names import server_of
 
 SLOW_SECONDS = 0.5
@@ -190,6 +195,36 @@ def cpu(processes: Iterable[psutil.Process]) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
+async def forwarding(url: str) -> float:
+    """CPU that a call costs more, in milliseconds, if it reaches the wrong worker, which then calls the right one."""
+    workers = workers_of(psutil.Process(pid_of(url)))
+    sockets = {
+        Path(connection.laddr).stem: connection.laddr
+        for worker in workers
+        for connection in worker.net_connections("unix")
+        if connection.laddr.endswith(".sock")
+    }
+    async with AsyncExitStack() as stack:
+        sandbox = await stack.enter_async_context(Sandbox(url, token=TOKEN))
+        await calls_through(sandbox, "slow:visit")()
+        (session,) = await sandbox.list_sessions()
+        owner = server_of(session.session)
+        spent: dict[bool, float] = {}
+        for name, path in sockets.items():
+            http = await stack.enter_async_context(
+                httpx2.AsyncClient(
+                    transport=SteadyTransport(path), headers={"authorization": f"Bearer {TOKEN}"}, timeout=60
+                )
+            )
+            client = await stack.enter_async_context(Client(streamable_http_client(url, http_client=http)))
+            call = partial(client.call_tool, "slow_visit", {"session": session.session})
+            await latencies(call)
+            before = cpu(workers)
+            await latencies(call)
+            spent[name == owner] = 1000 * (cpu(workers) - before) / CALLS
+        return spent[False] - spent[True]
+
+
 async def rate(url: str) -> float:
     """Return the calls a second of several clients at once, on all cores."""
     async with AsyncExitStack() as stack:
@@ -212,9 +247,11 @@ async def two_workers(one: str, two: str) -> list[Row]:
         Load(*map(statistics.median, zip(*(each for loads in side for each in loads), strict=True)))
         for side in zip(*rounds, strict=True)
     )
+    forwarded = statistics.median([await forwarding(two) for _ in range(ROUNDS)])
     return [
         Row("calls_a_second_of_two_workers", many, single, "one process"),
         Row("proxy_cpu_of_a_call_ms", proxied.front_ms, 0.0, "nothing", 0.15),
+        Row("proxy_cpu_of_a_call_ratio", proxied.front_ms / forwarded, 1.0, "forwarded by a worker", 0.25),
         # The inverse of the calls for each second of CPU, so that less is better.
         Row(
             "cpu_of_a_call_in_workers_ratio",
