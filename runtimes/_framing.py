@@ -249,8 +249,8 @@ def write_frame(descriptor: int, payload: bytes) -> None:
         frame = frame[_os_write(descriptor, frame) :]
 
 
-def check_json(payload: bytes, limits: JsonLimits = _JSON_LIMITS) -> None:
-    """Check the size and the number of values of a JSON payload before it is decoded.
+def check_json(payload: bytes, limits: JsonLimits = _JSON_LIMITS) -> int:
+    """Check the size and the number of values of a JSON payload before it is decoded, and return a bound of that number.
 
     Reads each byte a few times with functions in C and creates nothing per value. Text is not mistaken for values. In
     malformed JSON, a decoder stops before the first value that was not counted.
@@ -264,8 +264,10 @@ def check_json(payload: bytes, limits: JsonLimits = _JSON_LIMITS) -> None:
     if len(payload) > limits.max_bytes:
         raise FrameError(f"a message of {len(payload)} bytes is over the limit of {limits.max_bytes}")
     # A bound from above: each value follows one of these, but they occur in text, too.
-    if _openings(payload) >= limits.max_values and _has_more_values(payload, limits.max_values):
+    openings = _openings(payload)
+    if openings >= limits.max_values and _has_more_values(payload, limits.max_values):
         raise FrameError(f"a message has more than {limits.max_values} values")
+    return min(openings + 1, limits.max_values)
 
 
 def _openings(data: bytes) -> int:

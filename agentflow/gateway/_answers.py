@@ -10,7 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import together
-from agentflow.gateway._memory import PromptMatch, PromptMemory
+from agentflow.gateway._dialect import computed
+from agentflow.gateway._memory import PromptMatch, PromptMemory, message_digests
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError, PromptOrigin, RecordedCall
 from agentflow.models import (
     ApiAnswer,
@@ -23,6 +24,7 @@ from agentflow.models import (
     TextPart,
     TokenEngine,
     ToolCall,
+    ToolReply,
     ToolSpec,
     engine_sampling,
     escaped_message,
@@ -125,7 +127,7 @@ class ExactAnswerer:
 
         :raises ModelFailure: if the engine fails for good.
         """
-        call = _storable(call)
+        call = await computed(call.large, _storable, call)
         with model_failures():
             match, prompt = await self._prompt(call, memory)
             name = memory.draw(prompt.tobytes())
@@ -152,16 +154,14 @@ class ExactAnswerer:
 
     async def _prompt(self, call: GatewayCall, memory: PromptMemory) -> tuple[PromptMatch, "array[int]"]:
         """Return the known part of the prompt, and all its tokens."""
-        if call.prompt is not None:
-            return PromptMatch(PromptOrigin.OPENING), array("i", await self._rendered(call))
-        match = memory.match(call)
+        match = memory.match(call, await computed(call.large, message_digests, call.messages))
         if match.parent:
-            messages = tuple(map(escaped_message, call.messages[match.count - 1 :]))
+            messages = await computed(call.large, _escaped, call.messages[match.count - 1 :])
             tools = self._tools(call)
             tail = await self._engine.tail(messages[0], messages[1:], tools, template=_template(call))
             if tail is not None:
                 return match, match.ids + array("i", joined(match.ids[-1:], tail)[1:])
-            match = PromptMatch(PromptOrigin.TEMPLATE)
+            match = match.rendered(PromptOrigin.TEMPLATE)
         return match, array("i", await self._rendered(call))
 
     async def _rendered(self, call: GatewayCall) -> list[int]:
@@ -170,7 +170,7 @@ class ExactAnswerer:
             if not isinstance(text, str) and not all(0 <= id < _MOST_IDS for id in text):
                 raise GatewayError(400, "prompt: not an id of a token", code="invalid_prompt")
             return await self._engine.tokenize(text) if isinstance(text, str) else list(text)
-        messages = tuple(map(escaped_message, call.messages))
+        messages = await computed(call.large, _escaped, call.messages)
         return await self._engine.render(messages, self._tools(call), template=_template(call))
 
     async def _structure(self, call: GatewayCall) -> Mapping[str, Any] | None:
@@ -214,8 +214,7 @@ class _ChatAnswerer:
 
     async def count(self, call: GatewayCall) -> int:
         """Return an estimate of the number of tokens of a call's prompt: four characters per token."""
-        texts = [repr(message.parts) for message in call.messages] + [repr(tool) for tool in call.tools]
-        return sum(map(len, texts)) // 4 + 1
+        return await computed(call.large, _estimated_tokens, call)
 
     async def answer(
         self,
@@ -231,12 +230,12 @@ class _ChatAnswerer:
 
         :raises ModelFailure: if the endpoint fails for good.
         """
-        call = _storable(call)
+        call = await computed(call.large, _storable, call)
         messages = call.messages
         if call.prompt is not None:
             messages = (Message("user", (TextPart(_as_text(call.prompt)),)),)
-        match = memory.match(call)
-        name = memory.draw(_ENCODER.encode((messages, call.tools)))
+        match = memory.match(call, await computed(call.large, message_digests, call.messages))
+        name = memory.draw(await computed(call.large, _ENCODER.encode, (messages, call.tools)))
 
         async def ask(place: int) -> ApiAnswer:
             return await self._connection.ask(
@@ -246,6 +245,7 @@ class _ChatAnswerer:
                 sampling=self._sampling(call, memory, temperature, f"{seed}/{name}/{place}"),
                 schema=call.schema,
                 tokens=self._tokens,
+                in_thread=call.large,
             )
 
         answers = await together([partial(ask, place) for place in range(len(ids))])
@@ -286,9 +286,8 @@ class _ChatAnswerer:
     ) -> Answered:
         if answer.tokens is not None:
             proven = match.parent and answer.tokens.prompt[: len(match.ids)] == tuple(match.ids)
-            match = (
-                replace(match, origin=PromptOrigin.RECORDED) if proven else PromptMatch(PromptOrigin.RECORDED)
-            )
+            recorded = PromptOrigin.RECORDED
+            match = replace(match, origin=recorded) if proven else match.rendered(recorded)
         finish = answer.finish if answer.finish in ("length", "tool_calls") else "stop"
         found = GatewayAnswer(
             id="",
@@ -406,8 +405,28 @@ def _recorded(
         overrides=overrides,
         removed=call.removed,
     )
-    memory.add(record)
+    memory.add(record, match)
     return replace(found, id=id, calls=calls), record
+
+
+def _escaped(messages: Sequence[Message]) -> tuple[Message, ...]:
+    return tuple(map(escaped_message, messages))
+
+
+def _estimated_tokens(call: GatewayCall) -> int:
+    """Return the length of messages and tools, four characters per token."""
+    parts = [part for message in call.messages for part in message.parts]
+    return (sum(map(_length, parts)) + sum(len(repr(tool)) for tool in call.tools)) // 4 + 1
+
+
+def _length(part: Part) -> int:
+    match part:
+        case TextPart(text=text):
+            return len(text)
+        case ToolReply(parts=parts):
+            return sum(map(_length, parts))
+        case _:
+            return len(repr(part))
 
 
 def _storable(call: GatewayCall) -> GatewayCall:

@@ -1,11 +1,13 @@
 """Parts that all model APIs share: strict bodies, errors, usage and events."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import isfinite
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import msgspec
+from anyio import to_thread
 from msgspec import Struct
 
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
@@ -14,6 +16,7 @@ from agentflow.settings import nearest
 from agentflow.trajectory import Usage
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*?)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -126,6 +129,37 @@ class ModelApi(Protocol):
     def failure_event(self, error: GatewayError) -> bytes:
         """Return the event of an error after the first events."""
         ...
+
+
+async def computed(in_thread: bool, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a call of a function.
+
+    :param in_thread: call it in a thread, because it takes long.
+    """
+    if not in_thread:
+        return compute(*args, **kwargs)
+    outcome = await to_thread.run_sync(partial(_outcome, compute, *args, **kwargs))
+    if not isinstance(outcome, _Failed):
+        return outcome
+    try:
+        raise outcome.error
+    finally:
+        del outcome
+
+
+class _Failed(NamedTuple):
+    error: Exception
+
+
+def _outcome(compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | _Failed:
+    """Return the result or the exception of a call of a function.
+
+    An exception that a thread raises would keep everything that was read until the next collection of cycles.
+    """
+    try:
+        return compute(*args, **kwargs)
+    except Exception as error:
+        return _Failed(error)
 
 
 def invalid(message: str, code: str = "invalid_request") -> GatewayError:

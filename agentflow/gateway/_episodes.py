@@ -346,6 +346,7 @@ class EpisodeRegistry:
             tasks=self._tasks,
             opened=self._opened,
             record=self._store.add_call,
+            records=self._store.calls,
         )
         begin = _encode(PageBegin(digests, place.client, self._version))
         with anyio.CancelScope(shield=True):

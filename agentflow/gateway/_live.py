@@ -7,6 +7,8 @@ from typing import TypeAlias
 import anyio
 import anyio.abc
 import msgspec
+from anyio import to_thread
+from msgspec import structs
 
 from agentflow.actors import Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, error_line
@@ -32,6 +34,16 @@ _REMEMBERED = 64
 _RETRY_SECONDS = 1.0
 _log = get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(RecordedCall).decode
+
+
+class _RecordId(msgspec.Struct):
+    """Id of a recorded call."""
+
+    id: str
+
+
+_decode_id = msgspec.msgpack.Decoder(_RecordId).decode
 
 
 class _RunningCall:
@@ -50,6 +62,10 @@ class _RunningCall:
         self.delivered = False
         self.origins: tuple[str, ...] = ()
         self.trainable = 0
+
+    def forget(self) -> None:
+        """Forget the answers; no retry can find them any more."""
+        self.answers = []
 
     def stream_to(self, id: str, on_text: OnText | None) -> Callable[[str], None] | None:
         """Return a receiver of text that falls silent when the client leaves."""
@@ -81,6 +97,7 @@ class LiveEpisode:
         tasks: anyio.abc.TaskGroup,
         opened: Callable[[], Awaitable[None]],
         record: Callable[[int, int, bytes], Awaitable[None]],
+        records: Callable[[int], Awaitable[Sequence[bytes]]],
     ) -> None:
         self.offer = offer
         """Its place."""
@@ -106,6 +123,7 @@ class LiveEpisode:
         self._tasks = tasks
         self._opened = opened
         self._record = record
+        self._records = records
         self._bytes = 0
         self._calls = 0
         self._running: set[_RunningCall] = set()
@@ -141,9 +159,12 @@ class LiveEpisode:
         """Return the sampling parameters of a request that the run replaces."""
         return self._models[agent].overrides(call, self._temperature_of(agent))
 
-    def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
+    async def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
         """Return the messages of a recorded call with its answer; `None` if the agent made no such call."""
-        return self._memories[agent].conversation(call)
+        chain = self._memories[agent].chain(call)
+        if not chain:
+            return None
+        return await to_thread.run_sync(_conversation, chain, await self._records(self.page))
 
     async def count(self, agent: str, call: GatewayCall) -> int:
         """Return the number of tokens of a prompt.
@@ -283,7 +304,7 @@ class LiveEpisode:
         self._running.add(running)
         self._recent.append(running)
         if len(self._recent) > _REMEMBERED and self._recent[0].done.is_set():
-            self._recent.popleft()
+            self._recent.popleft().forget()
         self._tasks.start_soon(self._play, running, call, ids, running.stream_to(ids[0], on_text))
         return running
 
@@ -368,6 +389,16 @@ def _sampled(answer: GatewayAnswer) -> int:
     if answer.usage is not None:
         return answer.usage.completion_tokens
     return 0 if answer.tokens is None else len(answer.tokens.sampled)
+
+
+def _conversation(chain: Sequence[str], records: Sequence[bytes]) -> tuple[Message, ...]:
+    """Return the messages of calls that continue each other, with their answers."""
+    of_chain = set(chain)
+    calls = {(call := _decode(record)).id: call for record in records if _decode_id(record).id in of_chain}
+    messages: list[Message] = []
+    for id in chain:
+        messages += [*calls[id].messages, structs.replace(calls[id].answer, mark=id)]
+    return tuple(messages)
 
 
 def ended_error() -> GatewayError:

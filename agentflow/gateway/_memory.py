@@ -36,22 +36,26 @@ class PromptMatch(Struct, frozen=True):
     """Number of messages up to the answer of that call."""
     ids: "array[int]" = array("i")
     """Tokens of these messages; empty if the model reports none."""
+    place: "_PromptPlace | None" = None
+    """Place after the prompt."""
+
+    def rendered(self, origin: PromptOrigin) -> "PromptMatch":
+        """Return the match of a prompt that was rendered as a whole."""
+        return PromptMatch(origin, place=self.place)
 
 
 class _CallNode:
-    """A recorded call."""
+    """A recorded call, without the texts of its prompt."""
 
-    __slots__ = ("after", "ids", "messages", "parent", "record", "words")
+    __slots__ = ("answer", "id", "ids", "parent")
 
-    def __init__(self, record: RecordedCall, parent: "_CallNode | None", asked: "_PromptPlace") -> None:
+    def __init__(self, record: RecordedCall, parent: "_CallNode | None") -> None:
         tokens = record.tokens
-        self.record = record
+        self.id = record.id
         self.parent = parent
         self.ids = array("i") if tokens is None else array("i", (*tokens.prompt, *tokens.sampled))
         """Tokens after those of the parent."""
-        self.messages = record.messages
-        self.after = asked.known(record.id)
-        """Place after its answer."""
+        self.answer = record.answer
 
 
 class _PromptPlace(Struct, frozen=True):
@@ -62,13 +66,13 @@ class _PromptPlace(Struct, frozen=True):
 
     def known(self, id: str) -> "_PromptPlace":
         """Return the place after the answer of a call."""
-        return self._next(b"\0" + id.encode())
+        return self.then(b"\0" + id.encode())
 
-    def then(self, message: Message) -> "_PromptPlace":
-        """Return the place after any other message."""
-        return self._next(_ENCODER.encode((message.role, [_content(part) for part in message.parts])))
+    def then(self, data: bytes) -> "_PromptPlace":
+        """Return the place after another message.
 
-    def _next(self, data: bytes) -> "_PromptPlace":
+        :param data: its digest.
+        """
         return _PromptPlace(_hash(self.key, data), _hash(self.words, data))
 
 
@@ -111,34 +115,32 @@ class PromptMemory:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def add(self, record: RecordedCall, *, restored: bool = False) -> None:
+    def add(self, record: RecordedCall, match: PromptMatch) -> None:
         """Add a recorded call; later prompts can continue it.
 
-        :param restored: it comes from the journal, not from `match`.
+        :param match: that of its prompt.
         """
-        parent = self._nodes.get(record.parent)
-        begin = _begin(record.tools or (), record.template or {}) if parent is None else parent.after
-        walk = self._walk(begin, record.messages)
-        node = _CallNode(record, parent, walk.place)
+        assert match.place is not None
+        node = _CallNode(record, self._nodes.get(record.parent))
         self._nodes[record.id] = node
-        self._after[walk.place.key].append(node)
-        self._after[walk.place.words].append(node)
+        self._after[match.place.key].append(node)
+        self._after[match.place.words].append(node)
         self._said.add(_digest(record.answer))
         self._said.update(part.id for part in record.answer.parts if isinstance(part, ToolCall))
-        # Several answers to one call are one prompt.
-        if restored and record.id.rpartition(".")[2] in ("0", record.id) and record.tokens is not None:
-            before = array("i") if parent is None else _ids(parent)
-            self.draw(before.tobytes() + array("i", record.tokens.prompt).tobytes())
 
-    def match(self, call: GatewayCall) -> PromptMatch:
-        """Return the known beginning of a call's prompt."""
-        walk = self._walk(_begin(call.tools, call.template), call.messages)
+    def match(self, call: GatewayCall, digests: Sequence[bytes] | None = None) -> PromptMatch:
+        """Return the known beginning of a call's prompt.
+
+        :param digests: `message_digests` of the call, if they are known.
+        """
+        digests = message_digests(call.messages) if digests is None else digests
+        walk = self._walk(_begin(call.tools, call.template), call.messages, digests)
         if walk.node is None and walk.unknown < 0:
-            return PromptMatch(PromptOrigin.OPENING)
-        origin = PromptOrigin.APPENDED if walk.unknown < 0 else self._why(call, walk)
+            return PromptMatch(PromptOrigin.OPENING, place=walk.place)
+        origin = PromptOrigin.APPENDED if walk.unknown < 0 else self._why(call, digests, walk)
         if walk.node is None:
-            return PromptMatch(origin)
-        return PromptMatch(origin, walk.node.record.id, walk.count, _ids(walk.node))
+            return PromptMatch(origin, place=walk.place)
+        return PromptMatch(origin, walk.node.id, walk.count, _ids(walk.node), walk.place)
 
     def draw(self, prompt: bytes) -> str:
         """Return a name for a call with this prompt: its digest, and the number of earlier calls with it."""
@@ -146,42 +148,50 @@ class PromptMemory:
         self._prompts[digest] += 1
         return f"{digest.hex()}/{self._prompts[digest] - 1}"
 
-    def conversation(self, id: str) -> tuple[Message, ...] | None:
-        """Return the messages of a recorded call with its answer; `None` if there is no such call."""
+    def chain(self, id: str) -> list[str]:
+        """Return the ids of the calls that a recorded call continues, the first one first, and its own; empty: none."""
         node = self._nodes.get(id)
-        if node is None:
-            return None
-        found: list[Message] = []
-        for each in _chain(node):
-            found += [*each.messages, replace(each.record.answer, mark=each.record.id)]
-        return tuple(found)
+        return [] if node is None else [each.id for each in _chain(node)]
 
     def _walk(
-        self, place: _PromptPlace, messages: Iterable[Message], *, by_words: bool = False
+        self,
+        place: _PromptPlace,
+        messages: Iterable[Message],
+        digests: Iterable[bytes],
+        *,
+        by_words: bool = False,
     ) -> _PromptWalk:
         walk = _PromptWalk(place)
-        for index, message in enumerate(messages):
+        for index, (message, digest) in enumerate(zip(messages, digests, strict=True)):
             if message.role != "assistant":
-                walk.place = walk.place.then(message)
+                walk.place = walk.place.then(digest)
                 continue
             answers = self._after.get(walk.place.words if by_words else walk.place.key, ())
             node = _recognised(message, answers)
             if node is None:
                 walk.unknown = index if walk.unknown < 0 else walk.unknown
-                walk.place = walk.place.then(message)
+                walk.place = walk.place.then(digest)
             else:
                 walk.node, walk.count, walk.unknown = node, index + 1, -1
-                walk.place = walk.place.known(node.record.id)
+                walk.place = walk.place.known(node.id)
         return walk
 
-    def _why(self, call: GatewayCall, walk: _PromptWalk) -> PromptOrigin:
+    def _why(self, call: GatewayCall, digests: Sequence[bytes], walk: _PromptWalk) -> PromptOrigin:
         """Return the reason for rendering an answer."""
-        again = self._walk(_begin(call.tools, call.template), call.messages, by_words=True)
+        again = self._walk(_begin(call.tools, call.template), call.messages, digests, by_words=True)
         if again.count > walk.count:
             return PromptOrigin.TOOLS
         message = call.messages[walk.unknown]
         known = {part.id for part in message.parts if isinstance(part, ToolCall)} | {_digest(message)}
         return PromptOrigin.FOREIGN if self._said.isdisjoint(known) else PromptOrigin.REWRITTEN
+
+
+def message_digests(messages: Iterable[Message]) -> list[bytes]:
+    """Return a digest of the role and the content of each message."""
+    return [
+        _hash(b"", _ENCODER.encode((message.role, [_content(part) for part in message.parts])))
+        for message in messages
+    ]
 
 
 def _chain(node: _CallNode) -> list[_CallNode]:
@@ -235,7 +245,7 @@ def _recognised(message: Message, answers: Sequence[_CallNode]) -> _CallNode | N
     if not answers:
         return None
     if message.mark:
-        marked = next((node for node in answers if node.record.id == message.mark), None)
+        marked = next((node for node in answers if node.id == message.mark), None)
         if marked is not None:
             return marked
     text, calls = _text(message), _calls(message)
@@ -243,13 +253,13 @@ def _recognised(message: Message, answers: Sequence[_CallNode]) -> _CallNode | N
     exact = _text(message, strip=False)
     same: _CallNode | None = None
     for node in reversed(answers):
-        own = _calls(node.record.answer)
+        own = _calls(node.answer)
         if [_called(call) for call in own] != called:
             continue
         # Many clients leave out the text beside calls.
-        if text != _text(node.record.answer) and (text or not calls):
+        if text != _text(node.answer) and (text or not calls):
             continue
-        if [call.id for call in own] == ids and (calls or exact == _text(node.record.answer, strip=False)):
+        if [call.id for call in own] == ids and (calls or exact == _text(node.answer, strip=False)):
             return node
         same = same or node
     return same

@@ -25,9 +25,12 @@ from agentflow.gateway._messages_reply import MessagesReply
 from agentflow.gateway._types import GatewayCall, GatewayError
 from agentflow.models import Sampling, ToolCall, ToolSpec
 
-_BILLING = re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
-_TOTAL_TOKENS = re.compile(r"^[ \t]*<total_tokens>[^<\n]*</total_tokens>[ \t]*\n?", re.MULTILINE)
-"""Lines that Claude Code changes in each request: with them no prompt would continue an earlier one."""
+_BILLING = "x-anthropic-billing-header:", re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
+_TOTAL_TOKENS = (
+    "<total_tokens>",
+    re.compile(r"^[ \t]*<total_tokens>[^<\n]*</total_tokens>[ \t]*\n?", re.MULTILINE),
+)
+"""Lines that Claude Code changes in each request, and what is in them: with them no prompt would continue an earlier one."""
 _CLIENT_TOOLS = ("bash_", "text_editor_", "computer_", "memory_")
 """Prefixes of tools that the client runs and describes by their type only."""
 
@@ -242,14 +245,15 @@ class _VolatileLines:
     def __init__(self) -> None:
         self.removed = 0
 
-    def strip(self, texts: Sequence[str], *patterns: re.Pattern[str]) -> list[str]:
+    def strip(self, texts: Sequence[str], *lines: tuple[str, re.Pattern[str]]) -> list[str]:
         """Return the texts without such lines; a text that has no other line is left out."""
         kept: list[str] = []
         for text in texts:
             found, rest = 0, text
-            for pattern in patterns:
-                rest, number = pattern.subn("", rest)
-                found += number
+            for mark, pattern in lines:
+                if mark in rest:
+                    rest, number = pattern.subn("", rest)
+                    found += number
             self.removed += found
             if rest or not found:
                 kept.append(rest)

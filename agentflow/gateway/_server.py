@@ -19,11 +19,12 @@ from typing import Protocol, TypeAlias
 
 import anyio
 from aiohttp import web
+from msgspec import structs
 from yarl import URL
 
 from agentflow.gateway._chat import ChatApi
 from agentflow.gateway._completions import CompletionsApi
-from agentflow.gateway._dialect import Arrival, ModelApi, ParsedRequest, encode
+from agentflow.gateway._dialect import Arrival, ModelApi, ParsedRequest, computed, encode
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi, no_response
 from agentflow.gateway._streams import OnText, StreamedAnswer, unexpected
@@ -35,8 +36,12 @@ from runtimes import JsonLimits
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Size of the largest accepted body."""
+MAX_VALUES = 100_000
+"""Number of JSON values of a body."""
+LARGE_BYTES = 128 * 1024
+"""Size from which a request is read in threads."""
 HELD_BYTES = 16 * 1024 * 1024
-"""Total size of the large requests of one key that are being answered."""
+"""Memory of the large requests of one key that are being answered."""
 MOST_REQUESTS = 64
 """Number of concurrent requests with one key."""
 REFUSED_SECONDS = 1.0
@@ -63,7 +68,7 @@ class EpisodeCalls(Protocol):
         """Return the sampling parameters of the call that the run replaces."""
         ...
 
-    def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
+    async def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
         """Return the messages of a recorded call with its answer; `None` if there is no such call."""
         ...
 
@@ -120,7 +125,7 @@ class ModelRoutes:
         :param wall: time of day, for the responses.
         """
         self._models = models
-        limits = JsonLimits(max_bytes=max_body)
+        limits = JsonLimits(max_bytes=max_body, max_values=MAX_VALUES)
         self._bodies = RequestBodies(limits, held_bytes=HELD_BYTES)
         self._requests: Counter[str] = Counter()
         self._most_requests = most_requests
@@ -150,9 +155,10 @@ class ModelRoutes:
     async def _answer(
         self, api: ModelApi, request: web.Request, key: str, episode: EpisodeCalls, agent: str, body: bytes
     ) -> web.StreamResponse:
-        parsed = api.parse(body, Arrival(int(self._wall()), _digest(6, key.encode())))
+        large = len(body) > LARGE_BYTES
+        parsed = await computed(large, api.parse, body, self._arrival(key))
         _check_model(parsed.model, episode.models(agent))
-        call = _continue(parsed, episode, agent)
+        call = structs.replace(await _continue(parsed, episode, agent), large=large)
         headers = _headers(parsed, episode.overrides(agent, call))
         retry = f"{_digest(16, request.path.encode(), b' ', body)}:{_attempts(request.headers)}"
         answers: list[GatewayAnswer] = []
@@ -181,9 +187,10 @@ class ModelRoutes:
 
     async def _count(self, api: MessagesApi, request: web.Request) -> web.Response:
         async with self._admitted(request) as (key, episode, agent), self._body(key, request) as body:
-            parsed = api.parse_prompt(body, Arrival(int(self._wall()), _digest(6, key.encode())))
+            large = len(body) > LARGE_BYTES
+            parsed = await computed(large, api.parse_prompt, body, self._arrival(key))
             _check_model(parsed.model, episode.models(agent))
-            number = await episode.count(agent, parsed.call)
+            number = await episode.count(agent, structs.replace(parsed.call, large=large))
         return web.Response(body=encode({"input_tokens": number}), headers={**_JSON, **_headers(parsed, ())})
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -200,6 +207,9 @@ class ModelRoutes:
             name = request.match_info["model"]
             _check_model(name, episode.models(agent))
         return web.Response(body=encode(_model(name, request)), headers=_JSON)
+
+    def _arrival(self, key: str) -> Arrival:
+        return Arrival(int(self._wall()), _digest(6, key.encode()))
 
     @asynccontextmanager
     async def _admitted(self, request: web.Request) -> AsyncGenerator[tuple[str, EpisodeCalls, str]]:
@@ -333,10 +343,10 @@ def _check_model(name: str, known: Sequence[str]) -> None:
         )
 
 
-def _continue(parsed: ParsedRequest, episode: EpisodeCalls, agent: str) -> GatewayCall:
+async def _continue(parsed: ParsedRequest, episode: EpisodeCalls, agent: str) -> GatewayCall:
     if not parsed.call.continues:
         return parsed.call
-    history = episode.conversation(agent, parsed.call.continues)
+    history = await episode.conversation(agent, parsed.call.continues)
     if history is None:
         raise no_response(parsed.call.continues)
     return parsed.after(history)

@@ -64,6 +64,8 @@ class GatewayCall(Struct, frozen=True, kw_only=True):
     """Send the answer as events."""
     removed: int = 0
     """Number of volatile lines removed from the conversation."""
+    large: bool = False
+    """It takes long to read: that is done in threads, so that other calls are answered in between."""
 
 
 class GatewayAnswer(Struct, frozen=True, kw_only=True):

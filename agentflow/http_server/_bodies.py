@@ -1,5 +1,6 @@
 """Bodies of requests: admitted before they are read, with bounded memory and a fair share of the event loop."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, MutableMapping
@@ -17,20 +18,26 @@ LARGE_BYTES = 16 * 1024
 PIECE_SECONDS = 30.0
 """Time for each piece of a body to arrive."""
 
+VALUE_BYTES = 128
+"""Memory of a decoded JSON value, beside its text."""
+
 HELD_BYTES = 64 * MIB
-"""Total size of the large requests of one client that are being answered, beside other clients."""
+"""Memory of the large requests of one client that are being answered, beside other clients."""
 
 HELD_BY_ALL_BYTES = 4 * HELD_BYTES
-"""Total size of the large requests of all clients that are being answered."""
+"""Memory of the large requests of all clients that are being read, and of those that are being answered."""
 
 HELD_SECONDS = 30.0
-"""Time for a large request to wait for that room."""
+"""Time for a large request to wait for that memory."""
 
 DISCARDED_BYTES = 64 * MIB
 """Bytes that a server receives and discards after a refusal, so that the client reads the answer."""
 
 SECONDS_PER_BYTE = 8e-9
 """Time to receive and decode a body, for each byte."""
+
+SECONDS_PER_VALUE = 1e-6
+"""Time to decode a JSON value."""
 
 STOPPING = "the server is stopping"
 
@@ -102,6 +109,43 @@ class RequestThrottle:
         return max(0.0, debt - (now - then) * self.SHARE)
 
 
+class _Memory:
+    """Memory of large requests, counted until they end."""
+
+    def __init__(self, of_one: float) -> None:
+        """Create it empty.
+
+        :param of_one: limit of one client; a single request is never over it. That of all is `HELD_BY_ALL_BYTES`.
+        """
+        self._of_one = of_one
+        self._held: dict[str, int] = {}
+        self._released = anyio.Event()
+
+    async def hold(self, client: str, size: int) -> None:
+        """Wait until there is room, and count a request.
+
+        :raises BodyRefusedError: if there is none for too long.
+        """
+        with anyio.move_on_after(HELD_SECONDS):
+            while not self._has_room(client, size):
+                await self._released.wait()
+            self._held[client] = self._held.get(client, 0) + size
+            return
+        raise BodyRefusedError(503, "too many large requests are being answered; try again later", close=True)
+
+    def release(self, client: str, size: int) -> None:
+        """Count a request no longer."""
+        self._held[client] -= size
+        if not self._held[client]:
+            del self._held[client]
+        self._released.set()
+        self._released = anyio.Event()
+
+    def _has_room(self, client: str, size: int) -> bool:
+        own, total = self._held.get(client, 0), sum(self._held.values())
+        return (not own or own + size <= self._of_one) and (not total or total + size <= HELD_BY_ALL_BYTES)
+
+
 class RequestBodies:
     """Reads the bodies of requests."""
 
@@ -111,21 +155,26 @@ class RequestBodies:
         *,
         several: bool = True,
         held_bytes: int = HELD_BYTES,
+        seconds_per_byte: float = SECONDS_PER_BYTE,
+        seconds_per_value: float = SECONDS_PER_VALUE,
         throttle: RequestThrottle | None = None,
     ) -> None:
         """Prepare to read.
 
         :param limits: maximum size of a body, and number of its JSON values: decoding holds the event loop.
         :param several: the server is divided among several clients.
-        :param held_bytes: total size of the large requests of one of several clients that are being answered.
+        :param held_bytes: memory of the large requests of one of several clients that are being answered.
+        :param seconds_per_byte: estimated time of the event loop for a large request, for each byte.
+        :param seconds_per_value: the same for each JSON value.
         """
         self._limits = limits
-        self._several = several
-        self._held_bytes = held_bytes
+        self._seconds_per_byte = seconds_per_byte
+        self._seconds_per_value = seconds_per_value
+        # Two, so that what waits for one is complete, and the wait ends.
+        self._read_memory = _Memory(math.inf)
+        self._answered_memory = _Memory(held_bytes if several else math.inf)
         self._throttle = throttle or RequestThrottle()
         self._turns: defaultdict[str, anyio.Semaphore] = defaultdict(lambda: anyio.Semaphore(_AT_ONCE))
-        self._held: dict[str, int] = {}
-        self._released = anyio.Event()
         self._unread: set[anyio.CancelScope] = set()
 
     def stop(self) -> None:
@@ -152,95 +201,86 @@ class RequestBodies:
         :raises BodyRefusedError: if it is too large or too slow, there is no room for it, or the server stops.
         """
         self._throttle.see(client)
-        if size is not None and size > self._limits.max_bytes:
-            raise BodyRefusedError(
-                413, self._too_large(), close=size > self._limits.max_bytes + DISCARDED_BYTES
-            )
+        if size is not None and size > self._limits.max_bytes + DISCARDED_BYTES:
+            raise BodyRefusedError(413, self._too_large(), close=True)
         if size is not None and size <= LARGE_BYTES:
             with self._until_stopped():
-                body = await self._checked(receive)
+                body, _ = await self._checked(receive)
             yield body
             return
-        held = self._limits.max_bytes if size is None else size
         with self._until_stopped():
-            body = await self._read_large(client, held, receive)
+            body, held = await self._read_large(client, size, receive)
         try:
             yield body
         finally:
-            self._release(client, held)
+            self._answered_memory.release(client, held)
 
-    async def _read_large(self, client: str, held: int, receive: Receive) -> bytes:
-        """Return the body of a large request in its turn, with `held` bytes counted until `_release`."""
-        async with self._turns[client]:
-            await self._hold(client, held)
-            try:
-                # Before reading, because the rest of a body that is refused is received, too.
-                await anyio.sleep(self._throttle.delay(client, held * SECONDS_PER_BYTE))
-                body = await self._checked(receive)
+    async def _read_large(self, client: str, size: int | None, receive: Receive) -> tuple[bytes, int]:
+        """Return the body of a large request in its turn, and the memory that is counted for its answer."""
+        turns = self._turns[client]
+        size = self._limits.max_bytes if size is None else size
+        read = min(size, self._limits.max_bytes)
+        try:
+            async with turns:
+                await self._read_memory.hold(client, read)
+                try:
+                    # Before reading, because the rest of a body that is refused is received, too.
+                    await anyio.sleep(self._throttle.delay(client, size * self._seconds_per_byte))
+                    if size > read:
+                        rest = await _discard(receive, True)
+                        raise BodyRefusedError(413, self._too_large(), close=rest)
+                    body, values = await self._checked(receive)
+                    held = len(body) + values * VALUE_BYTES
+                    await self._answered_memory.hold(client, held)
+                finally:
+                    self._read_memory.release(client, read)
                 # The next large request waits for it.
-                self._throttle.delay(client, self._decoding_seconds(body))
-            except BaseException:
-                self._release(client, held)
-                raise
-        return body
+                self._throttle.delay(client, body.count(b"\\") * 3e-8 + values * self._seconds_per_value)
+        finally:
+            if turns.value == _AT_ONCE:
+                self._turns.pop(client, None)
+        return body, held
 
-    async def _hold(self, client: str, size: int) -> None:
-        """Wait until the large requests leave room for another one."""
-        with anyio.move_on_after(HELD_SECONDS):
-            while not self._has_room(client, size):
-                await self._released.wait()
-            self._held[client] = self._held.get(client, 0) + size
-            return
-        raise BodyRefusedError(503, "too many large requests are being answered; try again later", close=True)
-
-    def _has_room(self, client: str, size: int) -> bool:
-        own, total = self._held.get(client, 0), sum(self._held.values())
-        # One request always has room.
-        mine = not own or not self._several or own + size <= self._held_bytes
-        return mine and (not total or total + size <= HELD_BY_ALL_BYTES)
-
-    def _release(self, client: str, size: int) -> None:
-        self._held[client] -= size
-        if not self._held[client]:
-            del self._held[client]
-            if self._turns[client].value == _AT_ONCE:
-                del self._turns[client]
-        self._released.set()
-        self._released = anyio.Event()
-
-    async def _checked(self, receive: Receive) -> bytes:
-        """Return the whole body."""
-        body = bytearray()
+    async def _checked(self, receive: Receive) -> tuple[bytes, int]:
+        """Return the whole body, and a bound of the number of its JSON values."""
+        received = bytearray()
         more, unchecked = True, True
         while more:
             message = await _next_piece(receive)
-            body += message.get("body", b"")
+            received += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(body) > self._limits.max_bytes:
-                raise BodyRefusedError(413, self._too_large())
-            if not more or (unchecked and len(body) > _CHECKED_EARLY):
+            if len(received) > self._limits.max_bytes:
+                received.clear()
+                rest = await _discard(receive, more)
+                raise BodyRefusedError(413, self._too_large(), close=rest)
+            if unchecked and len(received) > _CHECKED_EARLY:
                 unchecked = False
-                await self._check(bytes(body))
-        return bytes(body)
+                await self._check(received)
+        body = bytes(received)
+        return body, await self._check(body)
 
-    async def _check(self, body: bytes) -> None:
+    async def _check(self, body: bytes | bytearray) -> int:
+        if len(body) > _CHECKED_EARLY:
+            # In pieces, so that other requests are answered in between.
+            values = await to_thread.run_sync(self._values, body)
+        else:
+            values = self._values(body)
+        if values is None:
+            raise BodyRefusedError(413, f"a request may hold at most {self._limits.max_values:,} JSON values")
+        return values
+
+    def _values(self, body: bytes | bytearray) -> int | None:
+        """Return a bound of the number of JSON values; `None`: too many.
+
+        It raises nothing: an exception of a thread would keep the body until the next collection of cycles.
+        """
         try:
-            if len(body) > _CHECKED_EARLY:
-                # In pieces, so that other requests are answered in between.
-                await to_thread.run_sync(check_json, body, self._limits)
-            else:
-                check_json(body, self._limits)
+            return check_json(bytes(body), self._limits)
         except FrameError:
-            text = f"a request may hold at most {self._limits.max_values:,} JSON values"
-            raise BodyRefusedError(413, text) from None
+            return None
 
     def _too_large(self) -> str:
         return f"a request may have at most {self._limits.max_bytes:,} bytes"
-
-    def _decoding_seconds(self, body: bytes) -> float:
-        """Estimate for how long the values and escapes of a body hold the event loop."""
-        values = min(body.count(b",") + body.count(b"[") + body.count(b"{"), self._limits.max_values)
-        return body.count(b"\\") * 3e-8 + values * 1e-6
 
 
 async def _next_piece(receive: Receive) -> MutableMapping[str, Any]:
@@ -252,6 +292,16 @@ async def _next_piece(receive: Receive) -> MutableMapping[str, Any]:
                 raise BodyRefusedError(400, "the client has disconnected")
             return message
     raise BodyRefusedError(408, "the body of the request did not arrive in time")
+
+
+async def _discard(receive: Receive, more: bool) -> bool:
+    """Receive the rest of a body that is too large, so that the client reads the answer; return true if it is endless."""
+    room = DISCARDED_BYTES
+    while more and room > 0:
+        message = await _next_piece(receive)
+        room -= len(message.get("body", b""))
+        more = message.get("more_body", False)
+    return more
 
 
 def body_size(headers: Iterable[tuple[bytes, bytes]]) -> int | None:

@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any, Self
 
 import msgspec
+from anyio import to_thread
+from msgspec.structs import replace
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailure
@@ -68,6 +70,7 @@ class ModelConnection:
         sampling: Sampling | None = None,
         schema: dict[str, Any] | None = None,
         tokens: bool = False,
+        in_thread: bool = False,
     ) -> ApiAnswer:
         """Return an answer through the endpoint's own API.
 
@@ -75,24 +78,29 @@ class ModelConnection:
         :param sampling: overrides that of the settings.
         :param schema: JSON schema of the answer; `{}` for any JSON object.
         :param tokens: return prompt and completion tokens; vLLM only.
+        :param in_thread: encode the request in a thread, because it is large.
         :raises ModelFailure: after all attempts.
         """
         asked = None
         if schema is not None:
             asked = AnswerSchema("json_schema" if schema else "json_object", "answer", schema)
-        ask = PreparedCall(
+        call = PreparedCall(
             model=self.model,
-            messages=tuple(map(escaped_message, messages)),
+            messages=tuple(messages),
             sampling=self._sampling if sampling is None else merged_sampling(sampling, self._sampling),
             asked=asked,
-            tools=tuple(map(escaped_tool, tools)),
+            tools=tuple(tools),
             may_call=may_call,
             tokens=tokens,
         )
-        outgoing = self._address.api.encode(ask)
+        outgoing = await to_thread.run_sync(self._encode, call) if in_thread else self._encode(call)
         with model_failures():
             answer = await self._post(outgoing)
             return self._endpoint.read(answer, len(outgoing.body)).without_reasoning()
+
+    def _encode(self, call: PreparedCall) -> EncodedRequest:
+        messages, tools = map(escaped_message, call.messages), map(escaped_tool, call.tools)
+        return self._address.api.encode(replace(call, messages=tuple(messages), tools=tuple(tools)))
 
     async def _post(self, request: EncodedRequest) -> bytes:
         return await self._attempts.run(partial(self._endpoint.post, self.model, request))

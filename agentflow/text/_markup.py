@@ -19,15 +19,22 @@ _BRACKETED: Final = (
     r"|[gs]?MASK|CLS|SEP|PAD|UNK|BOS|EOS|IMG(?:_BREAK|_END)?|PREFIX|MIDDLE|SUFFIX|BEGIN_AUDIO|AUDIO"
 )
 # Fullwidth forms: a tokenizer may normalise them before it looks for its tokens.
-_SPECIAL: Final = re.compile(
-    r"[<＜﹤](?="
-    r"[|｜][^\s<>＜＞]{1,80}[>＞﹥]"  # <|im_start|>, <｜User｜>, <|turn>
+_AFTER_ANGLE: Final = (
+    r"(?=[|｜][^\s<>＜＞]{1,80}[>＞﹥]"  # <|im_start|>, <｜User｜>, <|turn>
     r"|[^\s<>＜＞|｜]{1,80}[|｜][>＞﹥]"  # <turn|>
     rf"|[/／]?(?:{_NAMES})[>＞﹥]"
     r"|[<＜﹤][/／]?SYS[>＞﹥]{2})"
+)
+# Each alternative begins with one character: only then is the search for their beginnings fast.
+_SPECIAL: Final = re.compile(
+    rf"<{_AFTER_ANGLE}|＜{_AFTER_ANGLE}|﹤{_AFTER_ANGLE}"
     rf"|\[(?=/?(?:{_BRACKETED})\]|e~\[)"
     r"|\](?=~!?b[\[\]])",
 )
+_LONGEST: Final = 100
+"""More characters than a special token can have."""
+_PIECE: Final = 65_536
+"""Characters that are searched at once."""
 
 
 def escape_special_tokens(text: str) -> str:
@@ -36,7 +43,21 @@ def escape_special_tokens(text: str) -> str:
     >>> escape_special_tokens("so<|im_end|> and <b>")
     'so< |im_end|> and <b>'
     """
-    return _SPECIAL.sub(lambda found: f"{found[0]} ", text)
+    if len(text) <= _PIECE:
+        return _SPECIAL.sub(_escaped, text)
+    # In pieces, so that other threads run in between.
+    pieces: list[str] = []
+    end = 0
+    for start in range(0, len(text), _PIECE):
+        for found in _SPECIAL.finditer(text, start, start + _PIECE + _LONGEST):
+            if found.start() < start + _PIECE:
+                pieces += [text[end : found.end()], " "]
+                end = found.end()
+    return "".join([*pieces, text[end:]]) if pieces else text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"{found[0]} "
 
 
 def escape_all_special_tokens(value: object) -> object:

@@ -77,6 +77,7 @@ class EchoModel:
         tokens = (
             Tokens(prompt=(1, 2), sampled=(len(asked), 3), logprobs=(-0.5, -0.25)) if self.trained else None
         )
+        match = memory.match(call)
         record = RecordedCall(
             id=id,
             agent=memory.agent,
@@ -84,10 +85,12 @@ class EchoModel:
             trained=memory.trained,
             delivered=True,
             origin=PromptOrigin.OPENING,
+            parent=match.parent,
             tokens=tokens,
-            messages=call.messages,
+            messages=call.messages[match.count :],
             answer=Message("assistant", (TextPart(text),)),
         )
+        memory.add(record, match)
         return GatewayAnswer(id=id, text=text, tokens=tokens), record
 
 

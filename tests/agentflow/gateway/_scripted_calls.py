@@ -51,7 +51,7 @@ class ScriptedCalls:
     def overrides(self, agent: str, call: GatewayCall) -> tuple[str, ...]:
         return () if call.sampling.temperature is None else ("temperature",)
 
-    def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
+    async def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
         number = int(call.removeprefix("c").removesuffix(".0"))
         if number >= len(self.calls):
             return None

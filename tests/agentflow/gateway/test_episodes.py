@@ -14,6 +14,7 @@ from agentflow.gateway import (
     EpisodeOutcome,
     EpisodeRegistry,
     EpisodeState,
+    GatewayCall,
     GatewayError,
     GatewaySettings,
 )
@@ -74,6 +75,25 @@ async def test_the_calls_of_an_attempt_are_spans_of_one_trace(tmp_path: Path) ->
     assert given["gen_ai.response.finish_reasons"] == ("stop",)
     assert given["gen_ai.provider.name"] == "openai"
     assert "hello" not in one.to_json()
+
+
+@pytest.mark.promise("gateway:exact:matching")
+async def test_the_conversation_of_a_response_is_read_from_the_journal(tmp_path: Path) -> None:
+    async with registry_at(tmp_path) as registry:
+        await registry.collector.offer(offers())
+        live, agent = registry.find((await begun(registry)).keys[""])
+        first, second = await live.complete(agent, ask("one", answers=2), "")
+        history = await live.conversation(agent, second.id)
+        assert history is not None
+        call = GatewayCall(dialect="responses", messages=(*history, *ask("two").messages))
+        (third,) = await live.complete(agent, call, "")
+        whole = await live.conversation(agent, third.id)
+        assert whole is not None
+        assert await live.conversation(agent, "c9") is None
+    texts = [part.text for message in whole for part in message.parts if isinstance(part, TextPart)]
+    assert texts == ["one", "to one", "two", "to two"]
+    assert [message.mark for message in whole] == ["", second.id, "", third.id]
+    assert first.id not in {message.mark for message in whole}
 
 
 @pytest.mark.promise("tracing:gateway")

@@ -8,11 +8,12 @@ import pytest
 from starlette.types import Message, Receive
 
 from agentflow.http_server import _bodies
-from agentflow.http_server._bodies import HELD_BYTES, BodyRefusedError, RequestBodies, RequestThrottle
+from agentflow.http_server._bodies import BodyRefusedError, RequestBodies, RequestThrottle
 from runtimes import MIB, JsonLimits
 from tests.mcp_servers._now import Now
 
 CLIENTS = ("alice", "bob")
+SIZE = 64 * 1024
 
 
 def sending(pieces: Sequence[bytes]) -> Receive:
@@ -87,22 +88,22 @@ async def test_a_body_that_stops_arriving_is_refused(
 @pytest.mark.promise("mcp:http:held")
 @pytest.mark.parametrize("clients", [CLIENTS, ()])
 async def test_large_requests_of_one_client_hold_a_bounded_amount_of_memory(clients: Sequence[str]) -> None:
-    bodies = RequestBodies(JsonLimits(max_bytes=HELD_BYTES, max_values=20_000), several=len(clients) > 1)
+    bodies = RequestBodies(JsonLimits(max_bytes=SIZE), several=len(clients) > 1, held_bytes=SIZE)
     entered: list[str] = []
     leave = anyio.Event()
 
     async def answer(client: str, size: int) -> None:
-        async with bodies.read(client, size, sending([b"{}"])):
+        async with bodies.read(client, size, sending([b"[" + b" " * (size - 2) + b"]"])):
             entered.append(client)
             await leave.wait()
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
-            group.start_soon(answer, "alice", HELD_BYTES)
+            group.start_soon(answer, "alice", SIZE)
             await anyio.wait_all_tasks_blocked()
-            group.start_soon(answer, "alice", HELD_BYTES)
+            group.start_soon(answer, "alice", SIZE)
             await anyio.wait_all_tasks_blocked()
-            group.start_soon(answer, "bob", HELD_BYTES)
+            group.start_soon(answer, "bob", SIZE)
             group.start_soon(answer, "alice", 10)
             await anyio.wait_all_tasks_blocked()
             # A client that is the only one waits for nobody.
@@ -110,6 +111,28 @@ async def test_large_requests_of_one_client_hold_a_bounded_amount_of_memory(clie
             assert sorted(entered) == expected
             leave.set()
     assert len(entered) == 4
+
+
+@pytest.mark.promise("mcp:http:held")
+async def test_the_values_of_a_body_count_beside_its_size() -> None:
+    bodies = RequestBodies(JsonLimits(), held_bytes=MIB)
+    values = b"[" + b"1," * 15_000 + b"1]"
+    entered: list[bytes] = []
+    leave = anyio.Event()
+
+    async def answer(body: bytes) -> None:
+        async with bodies.read("alice", len(body), sending([body])):
+            entered.append(body)
+            await leave.wait()
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for body in (values, values, b'"' + b"a" * (len(values) - 2) + b'"'):
+                group.start_soon(answer, body)
+                await anyio.wait_all_tasks_blocked()
+            assert entered == [values], "further ones wait for room, in order"
+            leave.set()
+    assert len(entered) == 3
 
 
 @pytest.mark.promise("mcp:http:paced")
