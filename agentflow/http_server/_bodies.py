@@ -155,8 +155,6 @@ class RequestBodies:
         *,
         several: bool = True,
         held_bytes: int = HELD_BYTES,
-        seconds_per_byte: float = SECONDS_PER_BYTE,
-        seconds_per_value: float = SECONDS_PER_VALUE,
         throttle: RequestThrottle | None = None,
     ) -> None:
         """Prepare to read.
@@ -164,12 +162,8 @@ class RequestBodies:
         :param limits: maximum size of a body, and number of its JSON values: decoding holds the event loop.
         :param several: the server is divided among several clients.
         :param held_bytes: memory of the large requests of one of several clients that are being answered.
-        :param seconds_per_byte: estimated time of the event loop for a large request, for each byte.
-        :param seconds_per_value: the same for each JSON value.
         """
         self._limits = limits
-        self._seconds_per_byte = seconds_per_byte
-        self._seconds_per_value = seconds_per_value
         # Two, so that what waits for one is complete, and the wait ends.
         self._read_memory = _Memory(math.inf)
         self._answered_memory = _Memory(held_bytes if several else math.inf)
@@ -225,7 +219,7 @@ class RequestBodies:
                 await self._read_memory.hold(client, read)
                 try:
                     # Before reading, because the rest of a body that is refused is received, too.
-                    await anyio.sleep(self._throttle.delay(client, size * self._seconds_per_byte))
+                    await anyio.sleep(self._throttle.delay(client, size * SECONDS_PER_BYTE))
                     if size > read:
                         rest = await _discard(receive, True)
                         raise BodyRefusedError(413, self._too_large(), close=rest)
@@ -235,7 +229,7 @@ class RequestBodies:
                 finally:
                     self._read_memory.release(client, read)
                 # The next large request waits for it.
-                self._throttle.delay(client, body.count(b"\\") * 3e-8 + values * self._seconds_per_value)
+                self._throttle.delay(client, body.count(b"\\") * 3e-8 + values * SECONDS_PER_VALUE)
         finally:
             if turns.value == _AT_ONCE:
                 self._turns.pop(client, None)
