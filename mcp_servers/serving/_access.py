@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import hmac
+import ipaddress
 import mmap
 import os
 import secrets
@@ -27,7 +28,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def is_loopback(host: str) -> bool:
     """Return true if a server bound to this host is reachable from this machine only."""
-    return host in LOOPBACK or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in LOOPBACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
