@@ -4,6 +4,7 @@ With HTTP the server runs until a signal; on standard input and output also unti
 """
 
 import argparse
+import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +21,7 @@ from agentflow.telemetry import start_tracing
 from mcp_servers.core._backend import BACKENDS
 from mcp_servers.core._runtimes import RuntimeHost, runtime_maker
 from mcp_servers.core._table import ToolTable
-from mcp_servers.serving._access import made_token, token_path
+from mcp_servers.serving._access import token_file, token_path
 from mcp_servers.serving._client_profiles import ClientProfiles
 from mcp_servers.serving._server_names import UNIX
 from mcp_servers.serving._settings import NO_TOKEN, OWNER, ServerSettings, make_table, set_up_logging
@@ -189,7 +190,8 @@ def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, 
         tokens[OWNER] = token
     if not tokens:
         path = token_path(port)
-        tokens[OWNER] = stack.enter_context(made_token(path))
+        tokens[OWNER] = secrets.token_urlsafe(32)
+        stack.enter_context(token_file(path, tokens[OWNER]))
         _say(f"the token is in {path}")
     return tokens
 

@@ -361,6 +361,11 @@ def _describe_serve_env(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="FILE", help="file of tasks; same as data_path=FILE")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one (default: 8000)")
+    what = (
+        "token that requests must carry; 'none': no token (loopback only); default: a generated token; "
+        "AGENTFLOW_ENV_TOKEN gives it unseen by other users"
+    )
+    parser.add_argument("--token", help=what)
     what = "seconds without a request after which a session is closed (default: 600)"
     parser.add_argument("--idle", type=float, default=600.0, metavar="SECONDS", help=what)
     parser.add_argument("--json", action="store_true", help="print its address as JSON")

@@ -3,8 +3,11 @@
 import argparse
 import json
 import os
+import secrets
 import signal
 import sys
+from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -12,9 +15,12 @@ from agentflow.cli._output import Exit
 from agentflow.errors import ConfigurationError
 from agentflow.interop import EnvironmentLimits, open_task_host, serve_tasks, verifiers_package
 from agentflow.rollout import RolloutConfig, load_rollout_config
+from mcp_servers.serving import token_file, token_path
 
 TOKEN = "AGENTFLOW_ENV_TOKEN"
 """Environment variable with the token that requests must carry."""
+NO_TOKEN = "none"
+"""Token that disables tokens."""
 
 
 def run_serve_env(given: argparse.Namespace) -> int:
@@ -27,17 +33,18 @@ def run_serve_env(given: argparse.Namespace) -> int:
         return Exit.DONE
     overrides = [*([f"data_path={given.data}"] if given.data else []), *given.settings]
     config = load_rollout_config(given.config, overrides)
-    limits = EnvironmentLimits(sessions=config.max_sandboxes, idle_seconds=given.idle)
     if given.idle <= 0:
         raise ConfigurationError(f"--idle: {given.idle:g} is no time; write seconds above 0")
-    return anyio.run(_serve, config, given.host, given.port, limits, given.json)
+    return anyio.run(_serve, config, given)
 
 
-async def _serve(
-    config: RolloutConfig, host: str, port: int, limits: EnvironmentLimits, as_json: bool
-) -> int:
+async def _serve(config: RolloutConfig, given: argparse.Namespace) -> int:
     ended = Exit.DONE
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    token = given.token or os.environ.get(TOKEN, "")
+    generated = "" if token else secrets.token_urlsafe(32)
+    token = "" if token == NO_TOKEN else token or generated
+    limits = EnvironmentLimits(idle_seconds=given.idle)
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, ExitStack() as stack:
         async with anyio.create_task_group() as tasks:
 
             async def listen() -> None:
@@ -49,13 +56,16 @@ async def _serve(
             tasks.start_soon(listen)
             async with (
                 open_task_host(config) as opened,
-                serve_tasks(
-                    opened, address=host, port=port, token=os.environ.get(TOKEN, ""), limits=limits
-                ) as url,
+                serve_tasks(opened, address=given.host, port=given.port, token=token, limits=limits) as url,
             ):
                 known = {"url": url, "tasks": len(opened.tasks), "pid": os.getpid()}
                 shown = f"tasks of {opened.name} ({known['tasks']}) are served at {url}"
-                sys.stdout.write((json.dumps(known) if as_json else shown) + "\n")
+                if generated:
+                    path = token_path(urlsplit(url).port or 0)
+                    stack.enter_context(token_file(path, generated))
+                    known["token_file"] = str(path)
+                    shown += f"; the token is in {path}"
+                sys.stdout.write((json.dumps(known) if given.json else shown) + "\n")
                 sys.stdout.flush()
                 # The server runs until a signal; that is its regular end.
                 await anyio.sleep_forever()

@@ -135,8 +135,12 @@ async def serving(
     assert make is not None
     try:
         listener = await asyncio.get_running_loop().create_server(
-            lambda: connections.limited(make), host, port, backlog=WAITING_CONNECTIONS
+            lambda: connections.limited(make), host, port, backlog=ACCEPTED_AT_ONCE
         )
+        for listening in listener.sockets:
+            # The event loop has set the queue of the socket to the number that it accepts at a time.
+            with socket.fromfd(listening.fileno(), listening.family, listening.type) as shared:
+                shared.listen(WAITING_CONNECTIONS)
         with closing(listener), connections.watched():
             address = f"[{host}]" if ":" in host else host
             yield f"http://{address}:{listener.sockets[0].getsockname()[1]}"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         verifiers_package,
     )
     from agentflow.interop._task_host import (
+        HostBusy,
         HostFailure,
         TaskHost,
         TaskScore,
@@ -34,6 +35,7 @@ __all__ = [
     "ActionFailure",
     "EnvironmentLimits",
     "EnvironmentServer",
+    "HostBusy",
     "HostFailure",
     "PolicyAddress",
     "TaskHost",
@@ -65,6 +67,7 @@ __getattr__ = lazy_exports(
             "verifiers_package",
         ],
         "._task_host": [
+            "HostBusy",
             "HostFailure",
             "TaskHost",
             "TaskScore",

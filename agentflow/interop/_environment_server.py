@@ -3,9 +3,10 @@
 import hmac
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -16,9 +17,18 @@ from msgspec import Struct, field
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.http_server import identify, serving
-from agentflow.interop._task_host import HostFailure, TaskHost, TaskScore, TaskSession
-from agentflow.models import is_loopback
+from agentflow.interop._task_host import (
+    MAX_WAITING,
+    WAIT_SECONDS,
+    HostBusy,
+    HostFailure,
+    TaskHost,
+    TaskScore,
+    TaskSession,
+)
 from agentflow.telemetry import get_logger
+from agentflow.trajectory import Task
+from mcp_servers.serving import is_loopback
 
 logger = get_logger(__name__)
 
@@ -28,6 +38,10 @@ ENVIRONMENT = "agentflow"
 """Name of the environment in OpenEnv's task API."""
 _SWEEPS = 8
 """Searches for idle sessions per time limit."""
+_ENDED_SESSIONS = 256
+"""Sessions without a sandbox whose scores can still be read."""
+_RETRY_SECONDS = "5"
+"""`Retry-After` of a refusal because all sandboxes are in use."""
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,8 +49,10 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class EnvironmentLimits(Struct, frozen=True, kw_only=True):
     """Limits of a server of tasks. See docs/interop.md."""
 
-    sessions: int = 64
-    """Maximum number of open sessions."""
+    wait_seconds: float = WAIT_SECONDS
+    """Seconds for which a session waits for a free sandbox, in order of arrival."""
+    waiting: int = MAX_WAITING
+    """Maximum number of sessions that wait; a further one is refused at once."""
     idle_seconds: float = 600.0
     """Seconds without a request after which a session over HTTP is closed. One over a WebSocket ends with it."""
     calls: int = 500
@@ -87,7 +103,7 @@ class _Entry:
 class EnvironmentServer:
     """Routes of a server of tasks. See docs/interop.md."""
 
-    def __init__(self, host: TaskHost, *, token: str = "", limits: EnvironmentLimits | None = None) -> None:
+    def __init__(self, host: TaskHost, *, token: str, limits: EnvironmentLimits | None = None) -> None:
         """Describe it.
 
         :param token: token that every request must carry; empty: none.
@@ -96,12 +112,6 @@ class EnvironmentServer:
         self._token = token
         self._limits = limits or EnvironmentLimits()
         self._sessions: dict[str, _Entry] = {}
-        self._sockets = 0
-
-    @property
-    def open_sessions(self) -> int:
-        """Number of open sessions."""
-        return len(self._sessions) + self._sockets
 
     def app(self, host: str) -> web.Application:
         """Return the application.
@@ -109,9 +119,7 @@ class EnvironmentServer:
         :param host: address that it will listen on. On a loopback address, requests for another host are refused: they
             come from a web page whose name was made to resolve to this machine.
         """
-        app = web.Application(
-            middlewares=[self._guard(is_loopback(f"http://{host}"))], client_max_size=MAX_BODY
-        )
+        app = web.Application(middlewares=[self._guard(is_loopback(host))], client_max_size=MAX_BODY)
         task_api = f"/{ENVIRONMENT}"
         app.add_routes(
             [
@@ -157,6 +165,9 @@ class EnvironmentServer:
                 return await handler(request)
             except _Refusal as refusal:
                 return web.json_response({"error": str(refusal)}, status=refusal.status)
+            except HostBusy as busy:
+                headers = {"Retry-After": _RETRY_SECONDS}
+                return web.json_response({"error": str(busy)}, status=503, headers=headers)
             except HostFailure as failure:
                 return web.json_response({"error": str(failure)}, status=409)
             except web.HTTPException as error:
@@ -174,10 +185,6 @@ class EnvironmentServer:
         return scheme.lower() == "bearer" and hmac.compare_digest(
             token.strip().encode(errors="surrogateescape"), self._token.encode()
         )
-
-    def _check_room(self) -> None:
-        if self.open_sessions >= self._limits.sessions:
-            raise _Refusal(429, f"{self._limits.sessions} sessions are open; close one, or raise the limit")
 
     # Tasks
 
@@ -225,11 +232,13 @@ class EnvironmentServer:
 
     async def _open(self, request: web.Request) -> web.Response:
         given = await _read(request, _Open)
-        self._check_room()
         task = self._host.find(given.task, given.number)
         name = secrets.token_urlsafe(24)
-        session = await self._host.open(task)
+        session = await _opened(self._host, task, self._limits)
         self._sessions[name] = _Entry(session)
+        ended = [old for old, entry in self._sessions.items() if entry.session.ended]
+        for old in ended[:-_ENDED_SESSIONS]:
+            del self._sessions[old]
         return web.json_response(
             {"session": name, "task": task.id, "question": task.question, "tools": session.tools}
         )
@@ -275,26 +284,31 @@ class EnvironmentServer:
         # A client that answers no ping for as long is gone.
         socket = web.WebSocketResponse(max_msg_size=MAX_BODY, heartbeat=self._limits.idle_seconds / 2)
         await socket.prepare(request)
-        try:
-            self._check_room()
-        except _Refusal as refusal:
-            await socket.send_json(_error(str(refusal), "CAPACITY_REACHED"))
-            await socket.close()
-            return socket
-        self._sockets += 1
         episode = _OpenEnvEpisode(self._host, self._limits)
+        send, receive = anyio.create_memory_object_stream[aiohttp.WSMessage](1)
+
+        async def answer() -> None:
+            # An answer to a client that has left is lost.
+            with suppress(ConnectionError):
+                async for message in receive:
+                    if message.type is not aiohttp.WSMsgType.TEXT:
+                        await socket.send_json(_error("messages are JSON texts", "INVALID_JSON"))
+                    elif (reply := await episode.answer(message.data)) is None:
+                        break
+                    else:
+                        await socket.send_json(reply)
+            group.cancel_scope.cancel()
+
         try:
-            async for message in socket:
-                if message.type is not aiohttp.WSMsgType.TEXT:
-                    await socket.send_json(_error("messages are JSON texts", "INVALID_JSON"))
-                elif (reply := await episode.answer(message.data)) is None:
-                    break
-                else:
-                    await socket.send_json(reply)
+            async with anyio.create_task_group() as group, send, receive:
+                group.start_soon(answer)
+                # Received also while a message is answered: this answers pings, and notices that the client has left.
+                async for message in socket:
+                    await send.send(message)
+                group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await episode.close()
-                self._sockets -= 1
             await socket.close()
         return socket
 
@@ -330,6 +344,8 @@ class _OpenEnvEpisode:
                     return None
                 case _:
                     return _error(f"{message.type[:100]}: send reset, step, state or close", "UNKNOWN_TYPE")
+        except HostBusy as busy:
+            return _error(str(busy), "CAPACITY_REACHED")
         except (_Refusal, HostFailure) as failure:
             return _error(str(failure), "EXECUTION_ERROR")
         except Exception as error:  # The boundary of the server: the client gets one line.
@@ -342,7 +358,7 @@ class _OpenEnvEpisode:
             raise _Refusal(400, "reset: task is the id of a task, and seed a number")
         found = self._host.find(task, self._resets if seed is None else seed)
         await self.close()
-        self._session = await self._host.open(found)
+        self._session = await _opened(self._host, found, self._limits)
         self._resets += 1
         self._done = False
         self._id = str(given.get("episode_id") or secrets.token_hex(8))
@@ -377,9 +393,13 @@ class _OpenEnvEpisode:
             await session.close()
 
 
+async def _opened(host: TaskHost, task: Task, limits: EnvironmentLimits) -> TaskSession:
+    return await host.open(task, wait_seconds=limits.wait_seconds, max_waiting=limits.waiting)
+
+
 def _is_here(host: str) -> bool:
     try:
-        return is_loopback(f"http://{host}")
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
     except ValueError:
         return False
 
@@ -436,15 +456,15 @@ async def serve_tasks(
     *,
     address: str = "127.0.0.1",
     port: int = 0,
-    token: str = "",
+    token: str,
     limits: EnvironmentLimits | None = None,
 ) -> AsyncGenerator[str]:
     """Serve tasks with their sandboxes, and yield the URL. See docs/interop.md.
 
-    :param token: token that every request must carry; required unless only this machine can connect.
+    :param token: token that every request must carry; empty: none, if only this machine can connect.
     :raises ConfigurationError: if the address can't be used.
     """
-    if not token and not is_loopback(f"http://{address}"):
+    if not token and not is_loopback(address):
         raise ConfigurationError(f"host: {address} is reachable from other machines; set a token")
     server = EnvironmentServer(host, token=token, limits=limits)
     async with AsyncExitStack() as stack:

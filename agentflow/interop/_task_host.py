@@ -4,7 +4,7 @@ import base64
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -33,9 +33,18 @@ from agentflow.trajectory import (
     Turn,
 )
 
+WAIT_SECONDS: Final = 30.0
+"""Seconds for which an episode waits for a free sandbox."""
+MAX_WAITING: Final = 256
+"""Maximum number of episodes that wait for a free sandbox."""
+
 
 class HostFailure(AgentFlowError):
     """A task, session or tool call that a client asked for is not possible. One line."""
+
+
+class HostBusy(HostFailure):
+    """All sandboxes are in use; a later request may succeed. One line."""
 
 
 class ToolOutcome(Struct, frozen=True):
@@ -76,8 +85,6 @@ class TaskSession:
         self._calling = anyio.Lock()
         self._score = TaskScore(None, failure="the session was closed")
         self._scope = anyio.CancelScope()
-        self.failed_start = ""
-        """Reason for which it did not begin."""
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -99,6 +106,11 @@ class TaskSession:
     def calls(self) -> int:
         """Number of tool calls so far."""
         return len(self._turns)
+
+    @property
+    def ended(self) -> bool:
+        """Its sandbox is removed."""
+        return self._finished.is_set()
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolOutcome:
         """Call a tool. Calls of a session run in order; a call that the tool refuses is an outcome.
@@ -156,15 +168,20 @@ class TaskSession:
         await self._finished.wait()
 
     async def play(
-        self, host: "TaskHost", *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+        self,
+        host: "TaskHost",
+        wait_seconds: float,
+        max_waiting: int,
+        *,
+        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Hold the sandbox until there is an answer, and score it."""
-        began = False
+        """Hold the sandbox until there is an answer, and score it.
+
+        :raises HostFailure: if it does not begin.
+        """
 
         async def solve(task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
-            nonlocal began
             self._sandbox = sandbox
-            began = True
             task_status.started()
             await self._answered.wait()
             return Episode(
@@ -177,14 +194,17 @@ class TaskSession:
 
         try:
             with self._scope:
-                async with host.sandboxes.fresh() as sandbox:
+                async with host.slot(wait_seconds, max_waiting), host.sandboxes.fresh() as sandbox:
                     episode = await host.verifiers.run(self.task, sandbox, MemoryPage(), solve)
                     self._score = await host.score(episode)
+        except HostBusy:
+            raise
         except Exception as error:  # The client gets the reason.
+            if self._sandbox is None:
+                raise HostFailure(
+                    f"task {self.task.id}: its sandbox can't be made: {error_line(error)}"
+                ) from error
             self._score = TaskScore(None, failure=error_line(error))
-            if not began:
-                self.failed_start = f"task {self.task.id}: its sandbox can't be made: {error_line(error)}"
-                task_status.started()
         finally:
             self._sandbox = None
             self._finished.set()
@@ -201,6 +221,8 @@ class TaskHost:
         sandboxes: SandboxPool,
         verifiers: TaskVerifiers,
         group: TaskGroup,
+        *,
+        max_sandboxes: int,
         limit: int,
     ) -> None:
         self.name = assignment.name
@@ -214,7 +236,13 @@ class TaskHost:
         self._tools = tools
         self._metric = metric
         self._group = group
+        self._free = anyio.Semaphore(max_sandboxes)
         self._limit = limit
+
+    @property
+    def waiting(self) -> int:
+        """Number of episodes that wait for a free sandbox."""
+        return self._free.statistics().tasks_waiting
 
     def find(self, task: str | None, number: int = 0) -> Task:
         """Return a task by its id, or by its number, which is taken modulo the number of tasks.
@@ -227,16 +255,41 @@ class TaskHost:
             raise HostFailure(f"task: there is no task {task[:100]!r}; name one of the list")
         return self.tasks[task]
 
-    async def open(self, task: Task) -> TaskSession:
-        """Open an episode of a task in a sandbox of its own.
+    async def open(
+        self, task: Task, *, wait_seconds: float = WAIT_SECONDS, max_waiting: int = MAX_WAITING
+    ) -> TaskSession:
+        """Open an episode of a task in a sandbox of its own; while all are in use, wait in order of arrival.
 
+        :param wait_seconds: seconds to wait for a free sandbox.
+        :param max_waiting: maximum number of episodes that wait.
+        :raises HostBusy: if no sandbox becomes free in time, or too many episodes wait.
         :raises HostFailure: if its sandbox or its initial state can't be made.
         """
         session = TaskSession(task, self._tools, self._limit)
-        await self._group.start(session.play, self)
-        if session.failed_start:
-            raise HostFailure(session.failed_start)
+        await self._group.start(session.play, self, wait_seconds, max_waiting)
         return session
+
+    @asynccontextmanager
+    async def slot(self, wait_seconds: float, max_waiting: int) -> AsyncGenerator[None]:
+        """Hold one of the sandboxes that may be alive.
+
+        :raises HostBusy: if none becomes free in time, or too many episodes wait.
+        """
+        if not self._free.value and self.waiting >= max_waiting:
+            raise HostBusy(
+                f"all sandboxes are in use, and {max_waiting} sessions wait for one; try again later"
+            )
+        try:
+            with anyio.fail_after(wait_seconds):
+                await self._free.acquire()
+        except TimeoutError:
+            raise HostBusy(
+                f"no sandbox became free within {wait_seconds:g} seconds; try again later"
+            ) from None
+        try:
+            yield
+        finally:
+            self._free.release()
 
     async def score(self, episode: Episode) -> TaskScore:
         """Return the score of an episode: the verdict of its task's verifier, or that of the metric."""
@@ -292,7 +345,14 @@ async def open_task_host(
         raised: Exception | None = None
         async with anyio.create_task_group() as group:
             host = TaskHost(
-                assignment, tools, metric, sandboxes, verifiers, group, config.max_observation_chars
+                assignment,
+                tools,
+                metric,
+                sandboxes,
+                verifiers,
+                group,
+                max_sandboxes=config.max_sandboxes,
+                limit=config.max_observation_chars,
             )
             try:
                 yield host

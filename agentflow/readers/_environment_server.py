@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import error_line
-from agentflow.http_server import serving
+from agentflow.http_server import identify, serving
 from agentflow.readers._environments import EnvironmentState
 
 _LARGEST: Final = 4 << 20
@@ -99,9 +99,14 @@ class _EnvironmentHost:
 
     async def answer(self, operation: str, request: web.Request) -> web.Response:
         try:
-            given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+            given = (
+                request.headers.get("Authorization", "")
+                .removeprefix("Bearer ")
+                .encode(errors="surrogateescape")
+            )
             if self._token and not hmac.compare_digest(given, self._token):
                 raise _Refused(401, "the token is missing or wrong")
+            identify(request)
             try:
                 asked = msgspec.json.decode(await request.read(), type=_Request)
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

@@ -218,7 +218,7 @@ def _sweep() -> None:
     """Remove the directories and cgroups of killed servers."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-{os.geteuid()}-*"):
         try:
-            if folder.stat().st_uid != os.geteuid():
+            if folder.lstat().st_uid != os.geteuid():
                 continue
             lock = os.open(folder / "alive", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:

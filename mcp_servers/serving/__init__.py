@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mcp_servers.serving._access import HttpOptions, Origins, is_loopback, token_path
+    from mcp_servers.serving._access import HttpOptions, Origins, is_loopback, token_file, token_path
     from mcp_servers.serving._client import (
         SteadyTransport,
         failure_of,
@@ -28,6 +28,7 @@ __all__ = [
     "list_tools",
     "progress_relay",
     "serve_stdio",
+    "token_file",
     "token_path",
     "tool_result",
 ]
@@ -36,7 +37,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._access": ["HttpOptions", "Origins", "is_loopback", "token_path"],
+        "._access": ["HttpOptions", "Origins", "is_loopback", "token_file", "token_path"],
         "._client": ["SteadyTransport", "failure_of", "list_tools", "progress_relay", "tool_result"],
         "._http": ["HttpServer"],
         "._protocol": ["McpAdapter"],

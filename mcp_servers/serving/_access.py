@@ -3,9 +3,9 @@
 import fcntl
 import hashlib
 import hmac
+import ipaddress
 import mmap
 import os
-import secrets
 import struct
 import tempfile
 import time
@@ -27,7 +27,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def is_loopback(host: str) -> bool:
     """Return true if a server bound to this host is reachable from this machine only."""
-    return host in LOOPBACK or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in LOOPBACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,12 +236,13 @@ def token_path(port: int, environment: Mapping[str, str] = os.environ) -> Path:
 
 
 @contextmanager
-def made_token(path: Path) -> Generator[str]:
-    """Create a token and keep it at `path` while the server runs.
+def token_file(path: Path, token: str) -> Generator[None]:
+    """Keep a generated token at `path` while the server runs.
+
+    See docs/mcp-servers.md.
 
     :raises ConfigurationError: if the file cannot be written.
     """
-    token = secrets.token_urlsafe(32)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Created unreadable for others and then moved, so that there is no moment at which others could read it.
@@ -249,7 +253,7 @@ def made_token(path: Path) -> Generator[str]:
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot write the token ({error.strerror}): pass --token") from None
     try:
-        yield token
+        yield
     finally:
         if path.exists() and path.read_text(encoding="utf-8").strip() == token:
             path.unlink()

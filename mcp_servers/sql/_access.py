@@ -221,7 +221,7 @@ def _new_folder(owner: str) -> tuple[Path, int]:
     place = Path(tempfile.gettempdir())
     for folder in place.glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            if folder.stat().st_uid == os.geteuid() and (lock := _locked(folder)) is not None:
+            if folder.lstat().st_uid == os.geteuid() and (lock := _locked(folder)) is not None:
                 shutil.rmtree(folder)
                 os.close(lock)
     folder = place / f"{_PREFIX}{owner}"

@@ -4,7 +4,9 @@ Each server has a folder with a locked file in it. The kernel drops the lock wit
 folder whose file can be locked belongs to a dead server.
 """
 
+import contextlib
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
@@ -20,15 +22,30 @@ _held: dict[str, int] = {}
 def parent_folder() -> str:
     """Return the folder that all servers of this user share; create it if it does not exist.
 
-    :raises OSError: if another user created it.
+    Other users can take its name in a directory for temporary files. Then it has a random ending, by which later servers
+    find it.
+
+    :raises OSError: if no folder can be created.
     """
-    root = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    path = os.path.join(root, f"agentflow-{os.geteuid()}")
-    os.makedirs(path, 0o700, exist_ok=True)
-    info = os.lstat(path)
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
-        raise PermissionError(f"{path} is not a private folder of this user; remove it")
-    return path
+    root = os.environ.get("XDG_RUNTIME_DIR", "")
+    if _permissions(root) is None:
+        root = tempfile.gettempdir()
+    name = f"agentflow-{os.geteuid()}"
+    path = os.path.join(root, name)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    others = sorted(glob.glob(f"{glob.escape(path)}-*"))
+    private = next((folder for folder in (path, *others) if _permissions(folder) == 0o700), None)
+    return private or tempfile.mkdtemp(prefix=f"{name}-", dir=root)
+
+
+def _permissions(path: str) -> int | None:
+    """Return the permissions of a directory of this user; `None`: it is missing, a link, a file or another user's."""
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return None
+    return info.st_mode & 0o777 if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() else None
 
 
 def claim(folder: str) -> None:

@@ -2,10 +2,16 @@
 
 import io
 import json
+import os
 import signal
+import stat
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Generator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import anyio
@@ -13,7 +19,7 @@ import pytest
 
 from agentflow.cli import main
 from agentflow.errors import ConfigurationError
-from agentflow.interop import EnvironmentLimits, open_task_host, serve_tasks, verifiers_package
+from agentflow.interop import EnvironmentLimits, TaskHost, open_task_host, serve_tasks, verifiers_package
 from agentflow.readers import OpenEnvClient, OpenEnvFailure
 from agentflow.rollout import RolloutConfig
 from tests.agentflow.interop._served import SOLUTION, TASKS, opened, served
@@ -50,7 +56,7 @@ async def test_an_episode_over_a_websocket_is_scored_by_the_verifier_of_its_task
 
 @pytest.mark.promise("interop:cleanup")
 async def test_the_sandbox_of_a_client_that_leaves_is_removed(tmp_path: Path) -> None:
-    async with opened(tmp_path, max_sandboxes=1) as host, serve_tasks(host) as url:
+    async with opened(tmp_path, max_sandboxes=1) as host, serve_tasks(host, token="") as url:
         async with OpenEnvClient(url) as left:
             await left.reset(task="sort")
             await left.step(SOLVE)
@@ -88,7 +94,7 @@ MESSAGES = {
 @pytest.mark.promise("interop:refused")
 async def test_a_wrong_message_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, limits=EnvironmentLimits(calls=1, sessions=1)) as url,
+        served(tmp_path, limits=EnvironmentLimits(calls=1)) as url,
         aiohttp.ClientSession(url) as session,
         session.ws_connect("/ws") as socket,
     ):
@@ -112,8 +118,6 @@ async def test_a_wrong_message_is_refused_and_the_connection_goes_on(tmp_path: P
             answer = await socket.receive_json()
             assert (answer["type"] == "error") == bool(reason)
             assert reason in answer["data"].get("message", "")
-        async with session.ws_connect("/ws") as second:
-            assert (await second.receive_json())["data"]["code"] == "CAPACITY_REACHED"
         await socket.send_json({"type": "close"})
         assert (await socket.receive()).type in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED}
 
@@ -174,6 +178,116 @@ async def test_a_session_without_requests_is_closed(tmp_path: Path) -> None:
                 status = response.status
 
 
+async def until_waiting(host: TaskHost, number: int) -> None:
+    """Wait until so many sessions wait for a sandbox."""
+    while host.waiting != number:
+        await anyio.lowlevel.checkpoint()
+
+
+async def opened_session(http: aiohttp.ClientSession) -> str:
+    """Open a session and return its path."""
+    async with http.post("/sessions", json={"task": "capital"}) as response:
+        assert response.status == 200, await response.text()
+        return f"/sessions/{(await response.json())['session']}"
+
+
+@pytest.mark.promise("interop:waiting")
+async def test_sessions_get_a_sandbox_in_order_of_arrival_without_those_whose_client_has_left(
+    tmp_path: Path,
+) -> None:
+    order: list[int] = []
+    async with (
+        opened(tmp_path, max_sandboxes=1) as host,
+        serve_tasks(host, token="") as url,
+        aiohttp.ClientSession(url) as http,
+        anyio.create_task_group() as group,
+    ):
+        first = await opened_session(http)
+
+        async def play(number: int, scope: anyio.CancelScope) -> None:
+            with scope:
+                path = await opened_session(http)
+                order.append(number)
+                # The sandbox is free once there is an answer; the session need not be closed.
+                async with http.post(f"{path}/submit", json={"answer": "Paris"}) as response:
+                    assert (await response.json())["reward"] == 1.0
+
+        scopes = [anyio.CancelScope() for _ in range(4)]
+        for number, scope in enumerate(scopes):
+            group.start_soon(play, number, scope)
+            await until_waiting(host, number + 1)
+        scopes[1].cancel()
+        await until_waiting(host, 3)
+        async with http.ws_connect("/ws") as left:
+            await left.send_json({"type": "reset", "data": {}})
+            await until_waiting(host, 4)
+        await until_waiting(host, 3)
+        await http.delete(first)
+    assert order == [0, 2, 3]
+
+
+@pytest.mark.promise("interop:waiting")
+async def test_every_one_of_many_clients_gets_a_sandbox_or_a_refusal(tmp_path: Path) -> None:
+    answers: Counter[str] = Counter()
+    async with (
+        opened(tmp_path, max_sandboxes=2) as host,
+        serve_tasks(host, token="", limits=EnvironmentLimits(wait_seconds=0.2)) as url,
+        aiohttp.ClientSession(url) as http,
+        AsyncExitStack() as stack,
+    ):
+
+        async def post() -> None:
+            async with http.post("/sessions", json={"task": "capital"}) as response:
+                assert ("Retry-After" in response.headers) == (response.status == 503)
+                answers[(await response.json()).get("error", "opened")] += 1
+
+        async def reset() -> None:
+            socket = await stack.enter_async_context(http.ws_connect("/ws"))
+            await socket.send_json({"type": "reset", "data": {"task": "capital"}})
+            data = (await socket.receive_json())["data"]
+            assert data.get("code", "CAPACITY_REACHED") == "CAPACITY_REACHED"
+            answers[data.get("message", "opened")] += 1
+
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(post)
+                group.start_soon(reset)
+    assert answers == {"opened": 2, "no sandbox became free within 0.2 seconds; try again later": 18}
+
+
+@pytest.mark.promise("interop:waiting")
+async def test_a_session_is_refused_at_once_if_too_many_wait_for_a_sandbox(tmp_path: Path) -> None:
+    async with (
+        opened(tmp_path, max_sandboxes=1) as host,
+        serve_tasks(host, token="", limits=EnvironmentLimits(waiting=1)) as url,
+        aiohttp.ClientSession(url) as http,
+        anyio.create_task_group() as group,
+    ):
+        first = await opened_session(http)
+        group.start_soon(opened_session, http)
+        await until_waiting(host, 1)
+        async with http.post("/sessions", json={"task": "capital"}) as response:
+            assert response.status == 503
+            assert "1 sessions wait" in (await response.json())["error"]
+        await http.delete(first)
+
+
+@pytest.mark.promise("interop:openenv")
+async def test_pings_are_answered_during_a_step(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path) as url,
+        aiohttp.ClientSession(url) as session,
+        session.ws_connect("/ws", autoping=False) as socket,
+    ):
+        await socket.send_json({"type": "reset", "data": {"task": "capital"}})
+        assert (await socket.receive_json())["type"] == "observation"
+        step = {"tool": "bash_run", "arguments": {"command": "sleep 0.5"}}
+        await socket.send_json({"type": "step", "data": step})
+        await socket.ping()
+        types = [(await socket.receive()).type for _ in range(2)]
+        assert types == [aiohttp.WSMsgType.PONG, aiohttp.WSMsgType.TEXT]
+
+
 @pytest.mark.promise("interop:refused")
 async def test_a_token_is_asked_for_wherever_others_can_connect(tmp_path: Path) -> None:
     async with served(tmp_path, token="secret") as url:
@@ -187,7 +301,7 @@ async def test_a_token_is_asked_for_wherever_others_can_connect(tmp_path: Path) 
         with pytest.raises(
             ConfigurationError, match=r"0\.0\.0\.0 is reachable from other machines; set a token"
         ):
-            async with serve_tasks(host, address="0.0.0.0"):
+            async with serve_tasks(host, address="0.0.0.0", token=""):
                 pass
 
 
@@ -201,9 +315,10 @@ async def test_tasks_that_need_a_judge_are_not_served(tmp_path: Path) -> None:
             pass
 
 
-@pytest.mark.promise("interop:command")
-def test_the_command_serves_tasks_until_it_is_interrupted(tmp_path: Path) -> None:
-    file = tmp_path / "tasks.jsonl"
+@contextmanager
+def running(folder: Path, *words: str) -> Generator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Yield a program that serves a task, and what it printed."""
+    file = folder / "tasks.jsonl"
     file.write_text(json.dumps(TASKS[1]) + "\n")
     command = [
         sys.executable,
@@ -216,13 +331,58 @@ def test_the_command_serves_tasks_until_it_is_interrupted(tmp_path: Path) -> Non
         "0",
         "--json",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", cwd=tmp_path) as program:
+    variables = {name: value for name, value in os.environ.items() if name != "AGENTFLOW_ENV_TOKEN"}
+    with subprocess.Popen(
+        [*command, *words],
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        cwd=folder,
+        env=variables | {"XDG_STATE_HOME": str(folder)},
+    ) as program:
         assert program.stdout is not None
-        started = json.loads(program.stdout.readline())
+        try:
+            yield program, json.loads(program.stdout.readline())
+        finally:
+            program.send_signal(signal.SIGINT)
+            assert program.wait(60) == 130
+
+
+async def statuses(url: str, token: str) -> set[int]:
+    """Return the statuses of requests with a token, over HTTP and over a WebSocket."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with aiohttp.ClientSession(url, headers=headers) as http:
+        found: set[int] = set()
+        for path in ("/agentflow/tasks", "/sessions"):
+            async with http.post(path) as response:
+                found.add(response.status)
+        try:
+            async with http.ws_connect("/ws"):
+                found.add(200)
+        except aiohttp.WSServerHandshakeError as error:
+            found.add(error.status)
+        return found
+
+
+@pytest.mark.promise("interop:command")
+def test_the_command_makes_a_token_of_its_own_and_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    with running(tmp_path) as (program, started):
         assert (started["tasks"], started["pid"]) == (1, program.pid)
         assert started["url"].startswith("http://127.0.0.1:")
-        program.send_signal(signal.SIGINT)
-        assert program.wait(60) == 130
+        file = Path(started["token_file"])
+        assert file.parent == tmp_path / "agentflow"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        for token, expected in (("", 401), ("wrong", 401), (file.read_text().strip(), 200)):
+            assert anyio.run(statuses, started["url"], token) == {expected}
+    assert not file.exists()
+
+
+@pytest.mark.promise("interop:command")
+@pytest.mark.parametrize(("word", "without"), [("secret", 401), ("none", 200)])
+def test_the_command_takes_a_token_or_none(word: str, without: int, tmp_path: Path) -> None:
+    with running(tmp_path, "--token", word) as (_, started):
+        assert "token_file" not in started
+        assert anyio.run(statuses, started["url"], "") == {without}
+        assert anyio.run(statuses, started["url"], word) == {200}
 
 
 @pytest.mark.promise("interop:command")
@@ -234,7 +394,7 @@ def test_a_wrong_command_is_one_line(
         (["--data", "none.jsonl"], "none.jsonl"),
         (["--idle", "0"], "--idle: 0 is no time"),
         (["--port", "70000"], "127.0.0.1:70000 can't be used"),
-        (["--host", "0.0.0.0", "--port", "0"], "set a token"),
+        (["--host", "0.0.0.0", "--port", "0", "--token", "none"], "set a token"),
         (["--host", "nowhere.invalid", "--port", "0"], "nowhere.invalid"),
     ):
         assert main(["serve-env", *words]) == 2, words

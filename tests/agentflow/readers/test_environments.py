@@ -90,6 +90,11 @@ async def test_our_server_refuses_what_it_should() -> None:
         async with EnvironmentService(url, token="wrong") as stranger:
             with pytest.raises(EnvironmentFailure, match="it answered 401"):
                 await stranger.task_ids("counting")
+        async with await anyio.connect_tcp("127.0.0.1", int(url.rpartition(":")[2])) as stream:
+            await stream.send(
+                b"POST /create HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer \xff\r\n\r\n"
+            )
+            assert (await stream.receive()).startswith(b"HTTP/1.1 401 ")
         async with EnvironmentService(url, token="secret", tries=1) as service:
             with pytest.raises(EnvironmentFailure, match="it answered 404: there is no environment conting"):
                 await service.task_ids("conting")

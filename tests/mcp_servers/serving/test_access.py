@@ -49,7 +49,16 @@ def test_a_server_on_all_addresses_takes_every_host_unless_some_are_named() -> N
 
 
 @pytest.mark.parametrize(
-    ("host", "is_one"), [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("10.0.0.1", False)]
+    ("host", "is_one"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("10.0.0.1", False),
+        ("127.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+    ],
 )
 def test_loopback_addresses_are_known(host: str, is_one: bool) -> None:
     assert is_loopback(host) is is_one

@@ -3,6 +3,9 @@
 import fcntl
 import multiprocessing
 import os
+import stat
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -80,6 +83,55 @@ def test_a_folder_without_a_lock_is_removed_after_a_minute(tmp_path: Path) -> No
     assert not folder.exists()
     for name in ("first", "second"):
         _server_folder.remove(str(tmp_path / name))
+
+
+START = """
+import anyio
+from runtimes.process import ProcessRuntime
+
+async def start() -> None:
+    async with ProcessRuntime(preload=()) as runtime:
+        instance = await runtime.start()
+        print((await instance.exec(["echo", "started"])).stdout.decode().strip())
+
+anyio.run(start)
+"""
+FOLDER = "from runtimes.process.trusted import _server_folder; print(_server_folder.parent_folder())"
+
+
+def output(program: str, temporary: Path, runtime_folder: str = "") -> str:
+    """Return the output of a program with a directory for temporary files."""
+    variables = os.environ | {"TMPDIR": str(temporary), "XDG_RUNTIME_DIR": runtime_folder}
+    return subprocess.check_output([sys.executable, "-c", program], env=variables, encoding="utf-8").strip()
+
+
+def test_servers_start_beside_a_file_that_has_the_name_of_their_folder(tmp_path: Path) -> None:
+    foreign = tmp_path / f"agentflow-{os.geteuid()}"
+    foreign.touch()
+    assert output(START, tmp_path) == "started"
+    (folder,) = (path for path in tmp_path.iterdir() if path != foreign)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    # The next server shares it, so that it can remove what a killed one left.
+    assert output(FOLDER, tmp_path) == str(folder)
+
+
+@pytest.mark.parametrize("kind", ["link", "open to others", "another user's"])
+def test_a_folder_that_others_could_change_is_not_used(kind: str, tmp_path: Path) -> None:
+    foreign = tmp_path / f"agentflow-{os.geteuid()}"
+    (tmp_path / "target").mkdir(0o700)
+    if kind == "link":
+        foreign.symlink_to(tmp_path / "target")
+        (tmp_path / f"{foreign.name}-link").symlink_to(tmp_path / "target")
+    else:
+        foreign.mkdir(0o755 if kind == "open to others" else 0o700)
+    if kind == "another user's":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(foreign, 12345, 12345)
+        assert output(FOLDER, tmp_path, str(foreign)).startswith(f"{foreign}-")
+    folder = Path(output(FOLDER, tmp_path))
+    assert folder.name.startswith(f"{foreign.name}-")
+    assert not folder.is_symlink()
 
 
 async def test_sandboxes_work_for_a_user_whose_files_are_private_by_default() -> None:
