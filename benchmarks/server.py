@@ -198,12 +198,8 @@ def cpu(processes: Iterable[psutil.Process]) -> float:
 async def forwarding(url: str) -> float:
     """CPU that a call costs more, in milliseconds, if it reaches the wrong worker, which then calls the right one."""
     workers = workers_of(psutil.Process(pid_of(url)))
-    sockets = {
-        Path(connection.laddr).stem: connection.laddr
-        for worker in workers
-        for connection in worker.net_connections("unix")
-        if connection.laddr.endswith(".sock")
-    }
+    paths = [str(one.laddr) for worker in workers for one in worker.net_connections("unix")]
+    sockets = {Path(path).stem: path for path in paths if path.endswith(".sock")}
     async with AsyncExitStack() as stack:
         sandbox = await stack.enter_async_context(Sandbox(url, token=TOKEN))
         await calls_through(sandbox, "slow:visit")()

@@ -233,7 +233,8 @@ async def test_a_body_that_is_too_large_or_malformed_is_refused_before_it_is_dec
     path, _ = CHAT
     bodies: list[tuple[bytes, int]] = [
         (b'{"model": "' + b"x" * 300_000, 413),
-        (b'{"model": [' + b"1," * 120_000, 400),
+        (b'{"model": [' + b"1," * 60_000, 400),
+        (b'{"model": [' + b"1," * 120_000, 413),
         (b'{"messages": ' + b"[" * 50_000, 400),
         (b"", 400),
         (b"\xff\xfe", 400),
