@@ -125,6 +125,7 @@ class Viewer:
 async def viewer(place: Path, clients: int = 1) -> AsyncGenerator[list[Viewer]]:
     """Yield clients of one viewer."""
     command = [sys.executable, "-m", "agentflow.cli", "view", str(place), "--no-open", "--json"]
+    use_link = importlib.import_module("tests.agentflow.dashboard._access").use_link
     process = await anyio.to_thread.run_sync(_start, command)
     assert process.stdout is not None
     try:
@@ -132,10 +133,8 @@ async def viewer(place: Path, clients: int = 1) -> AsyncGenerator[list[Viewer]]:
             opened: list[Viewer] = []
             for _ in range(clients):
                 known = json.loads(await anyio.to_thread.run_sync(process.stdout.readline))
-                jar = aiohttp.CookieJar(unsafe=True)
-                client = await stack.enter_async_context(aiohttp.ClientSession(known["url"], cookie_jar=jar))
-                async with client.get(known["link"].removeprefix(known["url"])) as page:
-                    assert page.status == 200
+                headers = await anyio.to_thread.run_sync(use_link, known["link"])
+                client = await stack.enter_async_context(aiohttp.ClientSession(known["url"], headers=headers))
                 opened.append(Viewer(process, client))
             yield opened
     finally:

@@ -50,11 +50,7 @@ def run_view(given: argparse.Namespace) -> int:
     :raises AgentFlowError: one line, if it can't be served.
     """
     if given.place.startswith(_SSH):
-        if given.journal:
-            raise ConfigurationError(
-                "--journal: the other machine reads the runs; name its address instead of the ssh:// place"
-            )
-        remote = _remote(given.place)
+        remote = _remote(given.place, given.journal)
         port = given.port or _free_port()
         return anyio.run(_forward, remote, port, given.remote_command, _opener(not given.no_open), given.json)
     return view_runs(
@@ -138,9 +134,11 @@ class _RemotePlace(NamedTuple):
     """`ssh://[USER@]HOST[:PORT]`, which ssh reads."""
     path: str
     """Path there."""
+    journal: str
+    """Database that the settings of its runs may name."""
 
 
-def _remote(place: str) -> _RemotePlace:
+def _remote(place: str, journal: str) -> _RemotePlace:
     """Read `ssh://[USER@]HOST[:PORT]/PATH`; `/~/` begins at the home directory.
 
     :raises ConfigurationError: one line, if it names no machine.
@@ -153,20 +151,21 @@ def _remote(place: str) -> _RemotePlace:
         )
     # ssh begins at the home directory.
     inner = path.removeprefix("~").lstrip("/") if path.startswith("~") else f"/{path}"
-    return _RemotePlace(place, f"{_SSH}{machine}", inner if path and inner else ".")
+    return _RemotePlace(place, f"{_SSH}{machine}", inner if path and inner else ".", journal)
 
 
 async def _forward(
     remote: _RemotePlace, port: int, command: str, open_link: Callable[[str], None] | None, as_json: bool
 ) -> int:
     """Run the viewer on another machine, with its port forwarded to the same one of this machine, until Ctrl-C."""
+    journal = f" --journal={shlex.quote(remote.journal)}" if remote.journal else ""
     words = [
         "ssh",
         *("-T", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15"),
         *("-L", f"{_LOOPBACK}:{port}:{_LOOPBACK}:{port}"),
         *("--", remote.machine),
         # The viewer ends with its input: it is closed however ssh ends.
-        f"exec {command} view {shlex.quote(remote.path)} --port {port} --no-open --json --until-eof",
+        f"exec {command} view {shlex.quote(remote.path)} --port {port} --no-open --json --until-eof{journal}",
     ]
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         try:

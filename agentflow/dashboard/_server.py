@@ -15,7 +15,8 @@ from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from agentflow.dashboard._guard import TOKEN, ViewGuard
 from agentflow.dashboard._page_data import MAX_STRETCH, PageData, PageDataError, TextStretch
@@ -70,6 +71,14 @@ class ViewRoutes:
         self._feeds: dict[tuple[str, str | None], ChangeFeed] = {}
         self._shared = SharedAnswers()
         self._closing = anyio.Event()
+        page = _answered(self._page)
+        self._public = [
+            Route("/", page),
+            Route("/r/{rest:path}", page),
+            Route("/compare", page),
+            Route("/favicon.ico", _no_icon),
+            Route("/static/{name}", _answered(self._file)),
+        ]
 
     def close(self) -> None:
         """End all streams of events."""
@@ -77,14 +86,9 @@ class ViewRoutes:
 
     def app(self) -> Starlette:
         """Return the application."""
-        page = _answered(self._page)
         return Starlette(
             routes=[
-                Route("/", page),
-                Route("/r/{rest:path}", page),
-                Route("/compare", page),
-                Route("/favicon.ico", _no_icon),
-                Route("/static/{name}", _answered(self._file)),
+                *self._public,
                 Route("/api/r/{run}/blob/{digest}", _answered(self._blob)),
                 Route("/api/r/{run}/events", _answered(self._events)),
                 Route("/api/r/{run}/export", _answered(self._export), methods=["POST"]),
@@ -92,6 +96,10 @@ class ViewRoutes:
                 Route("/api/{path:path}", _answered(self._answer)),
             ]
         )
+
+    def is_public(self, scope: Scope) -> bool:
+        """Return whether a request is for a file of the page, which is the same for all runs."""
+        return any(route.matches(scope)[0] is Match.FULL for route in self._public)
 
     async def _page(self, request: Request) -> Response:
         body, mime = self._static[INDEX]
@@ -310,7 +318,7 @@ class ServedView:
 
     def link(self, path: str = "/") -> str:
         """Return a link that opens one browser."""
-        return f"{self.url}{path}{'&' if '?' in path else '?'}{TOKEN}={self._guard.new_token()}"
+        return f"{self.url}{path}#{TOKEN}={self._guard.new_token()}"
 
 
 @asynccontextmanager
@@ -327,7 +335,7 @@ async def open_view(
     with _listening(port) as listener:
         host, port = listener.getsockname()[:2]
         routes = ViewRoutes(PageData(runs))
-        guard = ViewGuard(routes.app(), host, port, lambda: on_used(view))
+        guard = ViewGuard(routes.app(), host, port, is_public=routes.is_public, on_used=lambda: on_used(view))
         view = ServedView(guard, f"http://{host}:{port}")
         server = AsgiServer(guard, name="view")
         async with anyio.create_task_group() as tasks:
@@ -341,7 +349,8 @@ async def open_view(
 
 @contextmanager
 def _listening(port: int) -> Generator[socket.socket]:
-    with socket.socket() as listener:
+    # asyncio turns Nagle's algorithm off only if the protocol is named; with it, each answer waits 40 ms for an acknowledgement.
+    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((HOST, port))

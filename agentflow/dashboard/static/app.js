@@ -43,6 +43,7 @@
 
   let turn = 0;
   app.route = async () => {
+    app.takeLink();
     const own = ++turn, { parts, query } = app.here();
     const isSeed = parts[0] === "r" && parts[2] === "s", run = parts[0] === "r" ? parts[1] : null, seed = isSeed ? parts[3] : null;
     const box = el("div", { style: { display: "grid", "min-height": "0", "min-width": "0" } });

@@ -5,8 +5,8 @@
   const { el, add, fill, chip, count } = app;
   const FIRST = 20000; // Characters of a text that are shown at once.
 
-  // Long text: its beginning, and a button for more. `rest(from)` loads what the server left out, `file` is the address of all of it.
-  app.longText = (text, { tag = "pre.words", spans = [], chars = 0, rest = null, file = null } = {}) => {
+  // Long text: its beginning, and a button for more. `rest(from)` loads what the server left out, `save()` saves all of it.
+  app.longText = (text, { tag = "pre.words", spans = [], chars = 0, rest = null, save = null } = {}) => {
     const box = el("div"), body = el(tag), bar = el("div.bar");
     let whole = String(text ?? ""), known = app.points(whole), shown = 0;
     const far = spans.reduce((end, span) => Math.max(end, span.end), 0);
@@ -27,7 +27,7 @@
         button.disabled = true;
         more(step).catch((error) => fill(bar, error.message));
       } }, `Show ${count(step)} more`);
-      add(bar, button, el("span.faint", `${count(shown)} of ${count(total)} characters`), file ? el("a", { href: file, download: "" }, "Save all") : null);
+      add(bar, button, el("span.faint", `${count(shown)} of ${count(total)} characters`), save ? el("button", { type: "button", onclick: () => save().catch((error) => app.toast(error.message)) }, "Save all") : null);
     };
     more(Math.min(Math.max(FIRST, far + 500), 400000));
     return add(box, body, bar);
@@ -148,8 +148,8 @@
         .map(({ cite, index }) => ({ start: app.unit(part.text, Math.max(0, cite.start - start)), end: app.unit(part.text, cite.end - start), title: cite.question, name: index }));
       const asked = { spot, part: String(place) };
       const rest = async (from) => (await app.load(app.seedPath(run, seed, "text", { ...asked, from }))).text;
-      const file = app.bundle ? null : `/api/${app.seedPath(run, seed, "whole", asked)}`;
-      if (chars) body.push(app.longText(part.text, { spans, chars, rest, file }));
+      const save = app.bundle ? null : () => app.save(app.seedPath(run, seed, "whole", asked), [seed, spot, "observation.txt"].filter(Boolean).join("-"));
+      if (chars) body.push(app.longText(part.text, { spans, chars, rest, save }));
       base += chars + 1;
     }
     if (pictures.childElementCount) body.push(pictures);
@@ -178,9 +178,8 @@
   };
 
   const picture = (run, part, cites, number) => {
-    const address = app.isImage(part.mime) ? app.blobAddress(run, part.blob, part.mime) : null;
-    if (!address) return el("p.soft", `${part.mime || "bytes"}, `, el("span.mono", part.blob.slice(0, 16)), " (not shown)");
-    const image = el("img", { src: address, alt: `Image ${number} of the observation`, loading: "lazy", decoding: "async" });
+    const image = app.image(run, part.blob, part.mime, `Image ${number} of the observation`);
+    if (!image) return el("p.soft", `${part.mime || "bytes"}, `, el("span.mono", part.blob.slice(0, 16)), " (not shown)");
     image.addEventListener("error", () => image.replaceWith(el("p.body.soft", "The image can't be shown.")));
     const regions = cites.filter((cite) => cite.region).map(({ region, quote, question }) =>
       el("div.region", { title: `${quote}\n${question}`, style: { left: `${region.left * 100}%`, top: `${region.top * 100}%`, width: `${(region.right - region.left) * 100}%`, height: `${(region.bottom - region.top) * 100}%` } }));

@@ -260,11 +260,10 @@
       start.disabled = true;
       fill(answer, "Exporting …");
       try {
-        const sent = await fetch(`/api/r/${encodeURIComponent(run)}/export`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ format: format.value, take: take.value }) });
-        const result = await sent.json().catch(() => ({}));
-        fill(answer, sent.ok ? ["Written to ", el("code", result.folder)] : result.error ?? `Refused (status ${sent.status}).`);
-      } catch {
-        fill(answer, "The viewer does not answer.");
+        const sent = await app.request(app.runPath(run, "export"), { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ format: format.value, take: take.value }) });
+        fill(answer, "Written to ", el("code", (await sent.json()).folder));
+      } catch (error) {
+        fill(answer, error.message);
       } finally {
         start.disabled = false;
       }

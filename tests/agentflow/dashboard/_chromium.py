@@ -31,6 +31,8 @@ from agentflow.trajectory import (
 AXE = Path(__file__).parents[2] / "node/node_modules/axe-core/axe.min.js"
 FIRST = "article[aria-label='Seed']"
 """The page of a seed, once it is drawn."""
+SECRET = "agentflow.secret"
+"""Key of the secret in the storage of the page."""
 _GUARD_MS = 60_000
 """Guard against hanging: a busy machine draws slowly."""
 
@@ -64,7 +66,9 @@ async def open_page(
         context.set_default_timeout(_GUARD_MS)
         page = await context.new_page()
         page.on("pageerror", lambda error: errors.append(error.stack or str(error)))
-        await page.goto(view.link(path))
+        # The page asks for data once it has stored the secret.
+        async with page.expect_request("**/api/r**"):
+            await page.goto(view.link(path))
         yield page
     finally:
         await context.close()

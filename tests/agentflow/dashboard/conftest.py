@@ -5,11 +5,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import anyio.to_thread
 import pytest
 
 from agentflow import synthesize
 from agentflow.dashboard import ServedView, open_view
 from agentflow.inspection import RunCollection
+from tests.agentflow.dashboard._access import use_link
 
 WORDS = ("max_depth=3", "depth_threshold=1", "control=false")
 """Settings of small trees."""
@@ -26,10 +28,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def browser(runs: RunCollection) -> AsyncGenerator[tuple[ServedView, aiohttp.ClientSession]]:
-    """Yield a served view, and a client that has opened its link."""
-    # A cookie jar of a browser keeps cookies of addresses, too.
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with open_view(runs) as view, aiohttp.ClientSession(view.url, cookie_jar=jar) as client:
-        async with client.get(view.link().removeprefix(view.url)) as opened:
-            assert opened.status == 200
-        yield view, client
+    """Yield a served view, and a client that has used its link."""
+    async with open_view(runs) as view:
+        headers = await anyio.to_thread.run_sync(use_link, view.link())
+        async with aiohttp.ClientSession(view.url, headers=headers) as client:
+            yield view, client

@@ -4,9 +4,7 @@ import hashlib
 import json
 import re
 import signal
-import urllib.request
 from collections.abc import AsyncGenerator
-from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from agentflow.cli import main
 from agentflow.dashboard import api_path, open_view
 from agentflow.inspection import open_runs
 from tests.agentflow.cli._programs import running
+from tests.agentflow.dashboard._access import opener_of
 from tests.agentflow.dashboard._chromium import grown_tree, open_chromium, open_page, path_of_seed
 
 CHARS = 50_000_000
@@ -65,7 +64,7 @@ async def test_a_line_of_50_mb_begins_on_the_page_and_its_rest_is_loaded_or_save
             assert digest(text) == digest(LINE[:1_200_000])
             assert await page.evaluate(f"[{PAGE}, {VIEW}]") == [0, 0]
             async with page.expect_download() as download:
-                await block.get_by_role("link", name="Save all").click()
+                await block.get_by_role("button", name="Save all").click()
             saved = await (await download.value).path()
             assert digest(saved.read_text(encoding="utf-8")) == digest(LINE)
     assert main(["bundle", str(long_run), "-o", str(tmp_path / "bundle")]) == 0
@@ -89,8 +88,7 @@ def test_the_memory_of_the_viewer_is_bounded_while_texts_of_50_mb_are_read_and_s
     with running("agentflow.cli", "view", str(long_run), "--no-open", "--json", cwd=long_run) as viewer:
         assert viewer.stdout is not None
         told = json.loads(viewer.stdout.readline())
-        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-        opener.open(told["link"]).close()
+        opener = opener_of(told["link"])
 
         def load(path: str) -> bytes:
             with opener.open(f"{told['url']}/api/{path}") as answer:

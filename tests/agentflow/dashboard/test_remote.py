@@ -4,10 +4,8 @@ import json
 import os
 import signal
 import sys
-import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
-from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,20 +15,26 @@ import pytest
 from agentflow.cli import main
 from agentflow.dashboard import PageData, api_path
 from agentflow.inspection import open_runs
+from agentflow.journal import open_journal
+from tests._postgres import PostgresServer
 from tests.agentflow.cli._programs import running
+from tests.agentflow.dashboard._access import opener_of
 from tests.agentflow.dashboard._far_machine import far_machine
+from tests.behaviour._tree import ROOT
 from tests.system._supervised import wait_for
 
 if TYPE_CHECKING:
     import subprocess
 
-AGENTFLOW = f"{sys.executable} -m agentflow.cli"
+AGENTFLOW = f"env PYTHONPATH={ROOT} {sys.executable} -m agentflow.cli"
 
 
 @contextmanager
-def far_view(folder: Path, cwd: Path) -> Generator[tuple["subprocess.Popen[str]", dict[str, str]]]:
+def far_view(
+    folder: Path, cwd: Path, *options: str
+) -> Generator[tuple["subprocess.Popen[str]", dict[str, str]]]:
     """View a folder of the other machine; yield the process with the first line that it prints."""
-    words = (f"ssh://far{folder}", "--no-open", "--json", "--command", AGENTFLOW)
+    words = (f"ssh://far{folder}", "--no-open", "--json", "--command", AGENTFLOW, *options)
     with running("agentflow.cli", "view", *words, cwd=cwd) as viewer:
         assert viewer.stdout is not None
         yield viewer, json.loads(viewer.stdout.readline())
@@ -62,9 +66,7 @@ def test_a_run_on_another_machine_gives_the_same_page_and_its_viewer_ends_with_t
             spots = runs.run(run).skeleton(seed.id).spots
             paths += [api_path(*of_seed, "node", spot=spot) for spot in spots]
         with far_view(finished, tmp_path) as (viewer, shown):
-            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
-            with opener.open(shown["link"]) as page:
-                assert b"<script" in page.read()
+            opener = opener_of(shown["link"])
             for path in paths:
                 with opener.open(f"{shown['url']}/api/{path}") as answer:
                     assert answer.read() == data.load(path), path
@@ -77,9 +79,20 @@ def test_a_run_on_another_machine_gives_the_same_page_and_its_viewer_ends_with_t
 
 
 @pytest.mark.promise("view:remote")
-def test_a_viewer_on_another_machine_ends_when_the_command_was_killed(finished: Path, tmp_path: Path) -> None:
-    with far_view(finished, tmp_path) as (viewer, shown):
+async def test_a_viewer_of_a_database_on_another_machine_ends_when_the_command_was_killed(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    # The other machine reaches sockets of files, but not the loopback address of this one.
+    url = postgres.by_socket(postgres.new_database())
+    async with open_journal(url) as journal:
+        await journal.open_run("ferries", {})
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "settings.yaml").write_text(f"journal: {url}\nrun_name: ferries\n", encoding="utf-8")
+    with far_view(folder, tmp_path, "--journal", url) as (viewer, shown):
         assert psutil.pid_exists(int(shown["pid"]))
+        with opener_of(shown["link"]).open(f"{shown['url']}/api/runs") as answer:
+            assert [run["name"] for run in json.load(answer)] == ["run"]
         viewer.kill()
         wait_for(lambda: not psutil.pid_exists(int(shown["pid"])))
 

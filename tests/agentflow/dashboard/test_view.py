@@ -1,80 +1,142 @@
 """The live view: who may use it, and what it answers."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import aiohttp
 import anyio
+import anyio.to_thread
 import pytest
+from yarl import URL
 
 from agentflow.dashboard import api_path, open_view
+from agentflow.dashboard._page_files import INDEX, static_files
 from agentflow.inspection import open_runs
 from agentflow.journal import open_journal
+from tests.agentflow.dashboard._access import use_link
 from tests.agentflow.dashboard.conftest import browser
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
-REFUSED: tuple[tuple[str, str, dict[str, str], int], ...] = (
-    ("GET", "/", {}, 401),
-    ("GET", "/api/runs", {}, 401),
-    ("GET", "/static/app.js", {}, 401),
-    ("GET", "/?token=guessed", {}, 401),
-    ("GET", "/api/runs", {"Cookie": "agentflow_view_{port}=guessed"}, 401),
-    ("GET", "/api/runs", {"Cookie": '"; agentflow_view_{port}'}, 401),
-    ("GET", "/{link}", {"Host": "evil.example:{port}"}, 421),
-    ("GET", "/{link}", {"Host": "127.0.0.1:1"}, 421),
-    ("GET", "/{link}", {"Origin": "https://evil.example"}, 403),
-    ("GET", "/{link}", {"Origin": "null"}, 403),
-    ("POST", "/{link}", {}, 403),
+PAGES = ("/", "/r/{run}", "/r/{run}/s/seed_001?spot=0", "/compare?a=x", "/r/../api/runs", "/?token={secret}")
+"""Addresses of the page, which is the same for all runs."""
+DATA = (
+    "/api/runs",
+    "/api/r/{run}",
+    "/api/r/{run}/seeds",
+    "/api/r/{run}/s/seed_001/skeleton",
+    "/api/r/{run}/s/seed_001/text?spot=&part=0",
+    "/api/r/{run}/s/seed_001/whole?spot=&part=0",
+    "/api/r/{run}/blob/0123456789abcdef",
+    "/api/r/{run}/events",
+    "/api/r/{run}/export",
+    "/api/session",
+    "/api/nothing",
+    "/api",
+    "//api/runs",
+    "/r",
+    "/static",
+    "/compare/",
+    "/nothing",
 )
-FOREIGN: tuple[tuple[str, dict[str, str]], ...] = (
-    ("GET", {"Host": "evil.example"}),
-    ("GET", {"Origin": "http://127.0.0.1:1"}),
-    ("GET", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}),
-    ("GET", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}),
-    ("POST", {}),
-    ("POST", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}),
+"""Addresses that need the secret."""
+INVALID: tuple[tuple[str, dict[str, str]], ...] = (
+    ("", {}),
+    ("?token={secret}&secret={secret}&access_token={secret}", {}),
+    ("", {"Cookie": "agentflow_view_{port}={secret}; secret={secret}; Authorization=Bearer {secret}"}),
+    ("", {"Authorization": "Bearer "}),
+    ("", {"Authorization": "Bearer {secret}x"}),
+    ("", {"Authorization": "Bearer {used}"}),
+    ("", {"Authorization": "Basic {secret}"}),
+    ("", {"Authorization": "{secret}"}),
+    ("", {"X-Authorization": "Bearer {secret}", "Proxy-Authorization": "Bearer {secret}"}),
 )
-"""Requests that a foreign page could make a browser with a session send."""
+"""Ends of addresses and headers that do not replace the secret in the header."""
+FOREIGN: tuple[tuple[str, dict[str, str], int], ...] = (
+    ("GET", {"Host": "evil.example:{port}"}, 421),
+    ("GET", {"Host": "127.0.0.1:1"}, 421),
+    ("GET", {"Host": "evil.example"}, 421),
+    ("GET", {"Origin": "http://127.0.0.1:1"}, 403),
+    ("GET", {"Origin": "https://evil.example"}, 403),
+    ("GET", {"Origin": "null"}, 403),
+    ("GET", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+    ("GET", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, 403),
+    ("POST", {}, 403),
+    ("POST", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),
+)
+"""Requests that a foreign page could make a browser send, with their refusal."""
 
 
 @pytest.mark.promise("view:guard")
-async def test_only_a_browser_with_the_link_may_use_it_and_a_link_works_once(finished: Path) -> None:
+async def test_everything_but_the_files_of_the_page_needs_the_secret_in_the_header(finished: Path) -> None:
+    index = static_files()[INDEX][0]
     with open_runs(finished) as runs:
-        async with open_view(runs) as view, aiohttp.ClientSession() as stranger:
-            port = view.url.rpartition(":")[2]
-            link = view.link().removeprefix(f"{view.url}/")
-            for method, path, headers, status in REFUSED:
-                sent = {name: value.format(port=port) for name, value in headers.items()}
-                url = f"{view.url}{path.format(link=link)}"
-                async with stranger.request(method, url, headers=sent) as answer:
-                    assert answer.status == status, (method, path, headers)
+        async with browser(runs) as (view, client), aiohttp.ClientSession() as stranger:
+            names = {
+                "run": runs.runs()[0].id,
+                "port": view.url.rpartition(":")[2],
+                "secret": client.headers["Authorization"].removeprefix("Bearer "),
+                "used": view.link().rpartition("=")[2],
+            }
+            await anyio.to_thread.run_sync(use_link, f"{view.url}/#token={names['used']}")
+            for page in PAGES:
+                async with stranger.get(URL(f"{view.url}{page}".format(**names), encoded=True)) as answer:
+                    assert (answer.status, await answer.read()) == (200, index), page
+            for name, (body, _) in static_files().items():
+                async with stranger.get(f"{view.url}/static/{name}") as answer:
+                    assert (answer.status, await answer.read()) == (200, body), name
+            for method, path, (end, headers) in product(("GET", "HEAD", "POST", "OPTIONS"), DATA, INVALID):
+                if end and "?" in path:
+                    end = f"&{end[1:]}"
+                url = URL(f"{view.url}{path}{end}".format(**names), encoded=True)
+                sent = {name: value.format(**names) for name, value in headers.items()}
+                async with stranger.request(
+                    method, url, headers={"Origin": view.url, **sent}, allow_redirects=False
+                ) as answer:
+                    assert answer.status == 401, (method, path, end, headers)
                     assert "Set-Cookie" not in answer.headers
-            async with stranger.get(
-                f"{view.url}/r/x?token={link[7:]}&spot=0-1", allow_redirects=False
-            ) as opened:
-                assert (opened.status, opened.headers["Location"]) == (303, "/r/x?spot=0-1")
-                cookie = opened.headers["Set-Cookie"]
-                assert {"HttpOnly", "Path=/", "SameSite=strict"} <= set(cookie.split("; "))
-            async with stranger.get(f"{view.url}/{link}", allow_redirects=False) as again:
-                assert (again.status, "Set-Cookie" in again.headers) == (401, False)
+                    if method != "HEAD":
+                        line = (await answer.json())["error"]
+                        assert "the link that `agentflow view` printed" in line
+                        assert "\n" not in await answer.text()
 
 
 @pytest.mark.promise("view:guard")
-async def test_other_pages_can_not_use_the_session_of_a_browser(finished: Path) -> None:
+async def test_a_link_works_once_and_the_next_one_is_printed(finished: Path) -> None:
+    used: list[str] = []
+    with open_runs(finished) as runs:
+        async with open_view(runs, on_used=lambda view: used.append(view.link())) as view:
+            first = view.link("/r/x?spot=0-1")
+            assert first.startswith(f"{view.url}/r/x?spot=0-1#token=")
+            headers = await anyio.to_thread.run_sync(use_link, first)
+            async with (
+                aiohttp.ClientSession(view.url, headers=headers) as client,
+                client.get("/api/runs") as answer,
+            ):
+                assert answer.status == 200
+            with pytest.raises(HTTPError, match="401") as refused:
+                await anyio.to_thread.run_sync(use_link, first)
+            refused.value.close()
+            assert len(used) == 1
+            assert await anyio.to_thread.run_sync(use_link, used[0]) == headers
+
+
+@pytest.mark.promise("view:guard")
+async def test_other_pages_and_hosts_are_refused_even_with_the_secret(finished: Path) -> None:
     with open_runs(finished) as runs:
         async with browser(runs) as (view, client):
-            for method, headers in FOREIGN:
-                async with client.request(method, "/api/runs", headers=headers) as answer:
-                    assert answer.status in (403, 421), (method, headers)
-                    assert "Access-Control-Allow-Origin" not in answer.headers
-            # A link on a page elsewhere: a redirect would lose the cookie.
-            path = view.link("//evil.example/")
-            async with client.get(
-                path, headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-            ) as answer:
-                assert answer.headers["Refresh"] == "0; url=/evil.example/"
+            for path in ("/api/runs", "/", "/api/session"):
+                for method, headers, status in FOREIGN:
+                    sent = {
+                        name: value.format(port=view.url.rpartition(":")[2])
+                        for name, value in headers.items()
+                    }
+                    async with client.request(method, path, headers=sent) as answer:
+                        assert answer.status == status, (method, path, headers)
+                        assert "Access-Control-Allow-Origin" not in answer.headers
 
 
 @pytest.mark.promise("view:hostile")
@@ -101,6 +163,7 @@ async def test_what_a_tool_returned_can_not_run_in_the_page(finished: Path, tmp_
                 policy = page.headers["Content-Security-Policy"]
                 assert "default-src 'none'" in policy
                 assert "unsafe" not in policy
+                assert page.headers["Referrer-Policy"] == "no-referrer"
                 assert page.headers["X-Content-Type-Options"] == "nosniff"
 
 
