@@ -19,8 +19,6 @@ IDLE_SECONDS = 60.0
 """Time between two requests of a connection."""
 STALLED_SECONDS = 120.0
 """Time for which a client may read nothing of an answer that waits for it."""
-PRESSED_SECONDS = 2.0
-"""Time for headers and between requests while more than a quarter of the connections wait for a request."""
 QUIET_SECONDS = 1.0
 """Time after which a connection without a request gives way if there are too many."""
 LINGER_SECONDS = 2.0
@@ -149,11 +147,7 @@ class Connections:
 
     def expire(self) -> int:
         """Close connections whose time is over; return their number."""
-        pressed = len(self._heads) + len(self._idle) > self.limit // 4
-        late = [
-            *self._older(self._heads, PRESSED_SECONDS if pressed else HEADER_SECONDS),
-            *self._older(self._idle, PRESSED_SECONDS if pressed else IDLE_SECONDS),
-        ]
+        late = [*self._older(self._heads, HEADER_SECONDS), *self._older(self._idle, IDLE_SECONDS)]
         late = [connection for connection in late if not connection.is_busy()]
         late += [
             *self._older(self._stalled, STALLED_SECONDS),
