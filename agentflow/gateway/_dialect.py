@@ -158,7 +158,7 @@ def _outcome(compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | 
     """
     try:
         return compute(*args, **kwargs)
-    except Exception as error:
+    except Exception as error:  # boundary: the caller raises it
         return _Failed(error)
 
 
