@@ -37,7 +37,8 @@ class ScriptedCalls:
     gate: anyio.Event | None = None
     """Event to wait for before an answer."""
     begun: anyio.Event = field(default_factory=anyio.Event)
-    """Set by the first call."""
+    """Set by the first call, or the `expected`th."""
+    expected: int = 1
     cancelled: int = 0
 
     def find(self, key: str) -> tuple[EpisodeCalls, str]:
@@ -63,7 +64,8 @@ class ScriptedCalls:
         number = len(self.calls)
         self.calls.append(call)
         self.retries.append(retry)
-        self.begun.set()
+        if len(self.calls) >= self.expected:
+            self.begun.set()
         if on_text is not None:
             for piece in self.pieces:
                 on_text(f"c{number}.0", piece)

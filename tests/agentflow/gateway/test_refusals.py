@@ -5,13 +5,16 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import anyio
+import httpx2
 import pytest
 
-from agentflow.gateway import GatewayError
+from agentflow.gateway import GatewayAnswer, GatewayError, _server
 from agentflow.gateway._chat import ChatBody
 from agentflow.gateway._completions import CompletionsBody
 from agentflow.gateway._messages import MessagesBody
 from agentflow.gateway._responses import ResponsesBody
+from agentflow.gateway._server import MOST_REQUESTS
 from tests.agentflow.gateway._scripted_calls import (
     KEY,
     MODEL,
@@ -225,6 +228,35 @@ async def test_a_request_for_another_host_is_refused_on_loopback() -> None:
         "localhost:1": 200, "127.0.0.1": 200, "[::1]:7": 200, "evil.example": 403, "127.0.0.1.evil.example:80": 403,
         "a b": 403, "[": 403,
     }  # fmt: skip
+
+
+@pytest.mark.promise("gateway:access:size")
+async def test_a_key_has_a_bounded_number_of_requests_and_a_conversation_of_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_server, "REFUSED_SECONDS", 0.01)
+    gate = anyio.Event()
+    answers: list[GatewayAnswer | GatewayError | Exception] = [answer() for _ in range(MOST_REQUESTS)]
+    calls = ScriptedCalls(answers, gate=gate, expected=MOST_REQUESTS)
+    path, body = CHAT
+    statuses: list[int] = []
+
+    async def ask(client: httpx2.AsyncClient) -> None:
+        statuses.append((await client.post(path, json=body)).status_code)
+
+    async with scripted_server(calls) as url, raw_client(url) as client:
+        async with anyio.create_task_group() as group:
+            for _ in range(MOST_REQUESTS):
+                group.start_soon(ask, client)
+            await calls.begun.wait()
+            for more in (client.get("/v1/models"), client.post("/v1/messages/count_tokens", json=body)):
+                refused = await more
+                assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            gate.set()
+        assert statuses == [200] * MOST_REQUESTS
+        assert (await client.get("/v1/models")).status_code == 200
+        refused = await client.post(path, json={**body, "messages": [HI] * 10_001})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_large")
 
 
 @pytest.mark.promise("gateway:access:size")

@@ -114,6 +114,21 @@ async def test_large_requests_of_one_client_hold_a_bounded_amount_of_memory(clie
 
 
 @pytest.mark.promise("mcp:http:held")
+async def test_a_large_request_that_finds_no_memory_for_long_is_refused_with_503(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_bodies, "HELD_SECONDS", 0.01)
+    bodies = RequestBodies(JsonLimits(max_bytes=SIZE), held_bytes=SIZE)
+    body = b'"' + b"a" * (SIZE - 2) + b'"'
+    with anyio.fail_after(60):
+        async with bodies.read("alice", SIZE, sending([body])):
+            with pytest.raises(BodyRefusedError, match="too many large requests") as refused:
+                await read(bodies, [body], SIZE)
+        assert refused.value.status == 503
+        assert await read(bodies, [body], SIZE) == body
+
+
+@pytest.mark.promise("mcp:http:held")
 async def test_the_values_of_a_body_count_beside_its_size() -> None:
     bodies = RequestBodies(JsonLimits(), held_bytes=MIB)
     values = b"[" + b"1," * 15_000 + b"1]"
