@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 import msgspec
 from msgspec import structs
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models._accounts import Accounts
@@ -288,7 +289,7 @@ class HttpModel:
             outgoing = self._address.api.encode(ask)
             answer = await self._endpoint.post(ask.model, outgoing, seconds)
             return self._endpoint.read(answer, len(outgoing.body)).without_reasoning()
-        except msgspec.MsgspecError as error:
+        except DECODE_ERRORS as error:
             raise undecodable(error, answer) from None
 
     def _written(
@@ -491,7 +492,7 @@ class ChatClient:
         answer = await self._endpoint.post(model, outgoing, seconds)
         try:
             self._endpoint.read(answer, len(outgoing.body))
-        except msgspec.MsgspecError as error:
+        except DECODE_ERRORS as error:
             raise undecodable(error, answer) from None
         return answer
 
@@ -509,7 +510,7 @@ def _error_of(error: RequestError, url: str) -> "APIError":
     response = httpx2.Response(error.status, headers=dict(error.headers), content=error.body, request=request)
     try:
         body: object = msgspec.json.decode(error.body)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         body = None
     if error.status == 200:
         return openai.APIResponseValidationError(response, body, message=error.message)

@@ -10,6 +10,7 @@ from unicodedata import east_asian_width
 import msgspec
 from msgspec import Struct
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import read_file
 from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
@@ -88,8 +89,8 @@ def _read(file: Path) -> AnalysedRun:
         )
     except OSError as error:
         raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
-        raise ConfigurationError(f"{file}: not a summary of a rollout: {error}") from None
+    except DECODE_ERRORS as error:
+        raise ConfigurationError(f"{file}: not a summary of a rollout: {decode_reason(error)}") from None
 
 
 def tables_of(runs: Sequence[AnalysedRun]) -> list[AnalysisTable]:
