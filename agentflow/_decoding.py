@@ -54,10 +54,10 @@ def decode_part(text: str, start: int, *, unique_keys: bool = False) -> tuple[An
         value, end = (_UNIQUE if unique_keys else _ANY).raw_decode(text, start)
     except json.JSONDecodeError as error:
         raise JsonError(decode_reason(error), error.lineno) from None
-    except RecursionError as error:
-        raise JsonError(decode_reason(error)) from None
+    except RecursionError:
+        raise JsonError(f"{_DEEP}; write it flatter") from None
     if _openings(text, start, end) > MAX_DEPTH and _is_deep(value):
-        raise JsonError(_DEEP)
+        raise JsonError(f"{_DEEP}; write it flatter")
     if _SURROGATE.search(text, start, end):
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -74,27 +74,27 @@ def decode_text(text: str | bytes) -> str:
     try:
         return (text.decode() if isinstance(text, bytes) else text).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise JsonError(decode_reason(error)) from None
+        raise JsonError(f"{decode_reason(error)}; save it as UTF-8") from None
 
 
 def decode_reason(error: Exception) -> str:
     """Return the message of one of `DECODE_ERRORS` as one line.
 
     >>> decode_reason(RecursionError("maximum recursion depth exceeded"))
-    'nested deeper than 100 levels; write it flatter'
+    'nested deeper than 100 levels'
     """
     match error:
         case RecursionError():
             return _DEEP
         case UnicodeDecodeError():
-            return "not UTF-8 text; save it as UTF-8"
+            return "not UTF-8 text"
         case json.JSONDecodeError():
             return f"not JSON: {error.msg.removesuffix(' at')}"
         case _:
             return " ".join(str(error).split())[:_MAX_REASON] or type(error).__name__
 
 
-_DEEP: Final = f"nested deeper than {MAX_DEPTH} levels; write it flatter"
+_DEEP: Final = f"nested deeper than {MAX_DEPTH} levels"
 _MAX_REASON: Final = 300
 _SPACE: Final = " \t\r\n"
 

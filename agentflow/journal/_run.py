@@ -437,4 +437,5 @@ def _less(total: Usage, before: Usage) -> Usage:
         total.calls - before.calls,
         total.prompt_tokens - before.prompt_tokens,
         total.completion_tokens - before.completion_tokens,
+        total.estimates - before.estimates or msgspec.UNSET,
     )

@@ -357,6 +357,7 @@ class HttpModel:
             answers=usage.calls,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
+            estimates=usage.estimates,
             answer_tokens=_tokens_of(received),
             answer_text=received[-1].text if received else "",
         )

@@ -16,7 +16,7 @@ from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.rollout._files import SUMMARY
 from agentflow.rollout._summary import RolloutSummary, Spread
-from agentflow.runs import cost_text, counts_text, html_card, report_table, role_names
+from agentflow.runs import cost_text, counts_text, estimates_text, html_card, report_table, role_names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -258,7 +258,12 @@ def _rows(summary: RolloutSummary) -> list[tuple[str, str]]:
             f"{summary.tool_calls} calls, {summary.tool_error_rate:.1%} failed; {_tool_shares(summary)}",
         ),
         ("calls per task", _calls(summary) or "none"),
-        ("usage", f"{summary.tokens:,} tokens{_cost(summary)}"),
+        (
+            "usage",
+            "; ".join(
+                filter(None, [f"{summary.tokens:,} tokens{_cost(summary)}", estimates_text(summary.usage)])
+            ),
+        ),
     ]
     rows += [("tool dropped", f"{name}: {why}") for name, why in summary.dropped_tools.items()]
     return rows + [(f"failed {task.task_id}", task.why) for task in summary.failed_tasks]

@@ -152,7 +152,7 @@ def checked_usage(
     :param sent: length of the request.
     :param text: text of the answer.
     """
-    estimate = Usage(1, sent // 4 + 1, len(text) // 4 + 1)
+    estimate = Usage(1, sent // 4 + 1, len(text) // 4 + 1, estimated=1)
     try:
         counts = decoder.decode(reported) if reported else None
     except DECODE_ERRORS as error:
