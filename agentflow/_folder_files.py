@@ -31,6 +31,7 @@ _LINE_BYTES: Final = 128
 _VALUE_BYTES: Final = 32
 _KINDS: Final = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
 _STEPS: Final = 100_000
+_HEADER_BYTES: Final = 100
 # The columns of `sqlite_master` can be forged; SQLite itself goes by the text of the statement.
 _NO_TABLES: Final = """
     SELECT name FROM sqlite_master
@@ -161,8 +162,26 @@ def limit_query(connection: sqlite3.Connection, path: Path) -> None:
     connection.set_progress_handler(lambda: time.thread_time() > end, _STEPS)
 
 
-def sqlite_reason(error: BaseException) -> str:
-    """Return the message of a SQLite error as one line."""
-    if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
+def sqlite_reason(error: BaseException, path: Path | None = None) -> str:
+    """Return the message of a SQLite error as one line; for a damaged file, the number of its pages that are left."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name == "SQLITE_INTERRUPT":
         return "a query takes too long for the size of the file; it is damaged, or was made so"
+    if path is not None and name.startswith("SQLITE_CORRUPT") and (left := _pages_left(path)):
+        return left
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _pages_left(path: Path) -> str:
+    """Return the number of pages of a SQLite file that was cut; empty: it has all."""
+    try:
+        with path.open("rb") as file:
+            header, size = file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size
+    except OSError:
+        return ""
+    if len(header) < _HEADER_BYTES:
+        return "it is cut within its first page"
+    page_bytes, pages = int.from_bytes(header[16:18]), int.from_bytes(header[28:32])
+    page_bytes = 65_536 if page_bytes == 1 else page_bytes
+    left = size // page_bytes if page_bytes else pages
+    return f"pages left: {left:,} of {pages:,}" if left < pages else ""

@@ -195,6 +195,7 @@ class ModelFailure(AgentFlowError):
         answers: int = 0,
         prompt_tokens: int = 0,
         completion_tokens: int = 0,
+        estimates: int = 0,
         answer_tokens: "tuple[Tokens, ...]" = (),
         answer_text: str = "",
     ) -> None:
@@ -209,6 +210,8 @@ class ModelFailure(AgentFlowError):
         """Prompt tokens of these answers."""
         self.completion_tokens = completion_tokens
         """Completion tokens of these answers."""
+        self.estimates = estimates
+        """Number of these answers whose tokens are an estimate."""
         self.answer_tokens = answer_tokens
         """Tokens of these answers, one entry each, if the engine returned them; includes answers that were cut."""
         self.answer_text = answer_text

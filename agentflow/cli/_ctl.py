@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 from pydantic import ValidationError
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._terminal import printable
 from agentflow._typeguards import is_list, is_object
 from agentflow.cli._display import RunView, open_display
@@ -142,7 +143,7 @@ def _address(folder: Path) -> ControlAddress:
         ) from None
     except OSError as error:
         raise AgentFlowError(f"{file}: can't be read: {error.strerror}") from None
-    except ValueError:
+    except DECODE_ERRORS:
         raise AgentFlowError(f"{file}: damaged; stop the run by a signal and start it again") from None
     if not address.is_own:
         raise _NoRun(

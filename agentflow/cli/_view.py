@@ -18,6 +18,7 @@ import anyio.abc
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.cli._display import set_up_logging
 from agentflow.cli._output import Exit
 from agentflow.dashboard import ServedView, open_view
@@ -217,7 +218,7 @@ async def _print_links(
             line = await lines.receive_until(b"\n", _MAX_LINE)
             try:
                 link = msgspec.json.decode(line, type=PrintedLink)
-            except msgspec.DecodeError:
+            except DECODE_ERRORS:
                 # A shell may greet first.
                 continue
             # Only what is forwarded is opened here.

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from msgspec import structs
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._typeguards import is_list_or_tuple, is_mapping
 from agentflow.errors import AgentFlowError, ToolFailure, error_line
 from agentflow.exports import ExportFormat, export_run
@@ -62,8 +63,10 @@ class PageData:
         except AgentFlowError:
             raise
         except (KeyError, *DAMAGE) as error:
-            reason = str(error) if isinstance(error, msgspec.DecodeError) else error_line(error)
-            raise PageDataError(503, f"a record of the run is damaged: {reason}") from None
+            reason = decode_reason(error) if isinstance(error, DECODE_ERRORS) else error_line(error)
+            raise PageDataError(
+                503, f"a record of the run is damaged: {reason} ({path.partition('?')[0]})"
+            ) from None
 
     def _load(self, path: str) -> bytes:
         name, _, query = path.partition("?")

@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.dashboard._guard import TOKEN, ViewGuard
 from agentflow.dashboard._page_data import MAX_STRETCH, PageData, PageDataError, TextStretch
 from agentflow.dashboard._page_files import INDEX, RASTER, static_files
@@ -186,8 +187,8 @@ class ViewRoutes:
                 raise PageDataError(413, f"an export is asked for in at most {_MAX_BODY} bytes")
         try:
             wanted = msgspec.json.decode(body, type=_ExportRequest)
-        except msgspec.DecodeError as error:
-            raise PageDataError(400, f"an export can't be asked for so: {error}") from None
+        except DECODE_ERRORS as error:
+            raise PageDataError(400, f"an export can't be asked for so: {decode_reason(error)}") from None
         export = partial(self._data.export, request.path_params["run"], **msgspec.structs.asdict(wanted))
         manifest = await anyio.to_thread.run_sync(export, limiter=self._exporter)
         return Response(msgspec.json.encode(manifest), media_type=_JSON)
@@ -283,7 +284,7 @@ async def change_events(feed: ChangeFeed, cursor: str, closing: anyio.Event) -> 
         event = b""
         try:
             changes = await feed.after(cursor)
-        except (AgentFlowError, OSError, KeyError, msgspec.DecodeError) as error:
+        except (AgentFlowError, OSError, KeyError, *DECODE_ERRORS) as error:
             if not in_trouble:
                 line = str(error) if isinstance(error, AgentFlowError) else error_line(error)
                 event = _event("trouble", "", msgspec.json.encode({"error": line}))
@@ -373,10 +374,10 @@ def _answered(handle: Handler) -> Handler:
             status, message = error.status, str(error)
         except ConfigurationError as error:
             status, message = 400, str(error)
-        except msgspec.DecodeError as error:
-            status, message = 503, f"a record of the run is damaged: {error}"
         except AgentFlowError as error:
             status, message = 503, str(error)
+        except DECODE_ERRORS as error:
+            status, message = 503, f"a record of the run is damaged: {decode_reason(error)}"
         except Exception as error:  # boundary of the server: the page shows one line
             logger.exception("the view can't answer", path=request.url.path)
             status, message = 500, error_line(error)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import open_file, read_file, read_lines
 from agentflow.errors import ConfigurationError
 from agentflow.exports._records import ExportAnswer, ExportCall, ExportImage, ExportNode, ExportTree
@@ -289,9 +290,9 @@ def json_lines(folder: Path, name: str, kind: type[T]) -> Iterator[T]:
         for number, line in enumerate(read_lines(path, folder), 1):
             try:
                 yield decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except DECODE_ERRORS as error:
                 raise ConfigurationError(
-                    f"{path}:{number}: {error}; name the output directory of a run"
+                    f"{path}:{number}: {decode_reason(error)}; name the output directory of a run"
                 ) from None
 
 

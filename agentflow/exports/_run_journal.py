@@ -18,6 +18,7 @@ from agentflow.exports._records import (
 )
 from agentflow.exports._run_files import json_lines
 from agentflow.inspection import RunKind, RunReader, SeedSummary
+from agentflow.inspection._reader import damage_reported
 from agentflow.models import ToolSpec
 from agentflow.rollout import TaskResult
 from agentflow.runs import image_file
@@ -49,6 +50,7 @@ class RunJournal:
         self._reader = reader
         summary = reader.summary()
         self._folder = Path(summary.folder) if summary.folder else None
+        self._place = summary.folder or reader.name
         self.kind = summary.kind.value
         """`synthesis` or `rollout`."""
         self.key = digest(summary.settings, 16)
@@ -67,17 +69,28 @@ class RunJournal:
     def trees(self) -> Iterator[ExportTree]:
         """Yield the trees or episodes in the order of the run, the unfinished ones as far as they are known."""
         after = ""
-        while page := self._reader.seeds(after=after, limit=_PAGE):
+        while page := self._seeds(after):
             for seed in page:
-                result = self._reader.result(seed.id)
-                if self.kind == RunKind.ROLLOUT:
-                    if isinstance(result, TaskResult):
-                        yield _episode(result)
-                    else:
-                        yield ExportTree(id=seed.id, group=seed.task, text=seed.text, is_episode=True)
-                elif (tree := self._reader.tree(seed.id)) is not None:
-                    yield self._tree(seed, tree, result if isinstance(result, SeedResult) else None)
+                with damage_reported(f"{self._place}: {seed.id}"):
+                    exported = self._exported(seed)
+                if exported is not None:
+                    yield exported
             after = page[-1].id
+
+    def _seeds(self, after: str) -> list[SeedSummary]:
+        with damage_reported(self._place):
+            return self._reader.seeds(after=after, limit=_PAGE)
+
+    def _exported(self, seed: SeedSummary) -> ExportTree | None:
+        """Return a tree or an episode; `None`: nothing of the tree is known."""
+        result = self._reader.result(seed.id)
+        if self.kind == RunKind.ROLLOUT:
+            if isinstance(result, TaskResult):
+                return _episode(result)
+            return ExportTree(id=seed.id, group=seed.task, text=seed.text, is_episode=True)
+        if (tree := self._reader.tree(seed.id)) is None:
+            return None
+        return self._tree(seed, tree, result if isinstance(result, SeedResult) else None)
 
     def _tree(self, seed: SeedSummary, tree: Tree, result: SeedResult | None) -> ExportTree:
         facts: dict[str, Any] = {

@@ -142,7 +142,7 @@ class ExactAnswerer:
                 answers=len(ids),
                 # The prompt is known. Only in a stream it marks the beginning of an answer.
                 fields={"return_token_ids": on_text is not None},
-                on_text=None if on_text is None else _until_thought(on_text),
+                on_text=None if on_text is None else until_thought(on_text),
             )
             options, tools = _template(call), self._tools(call)
             parsed = await self._engine.read(sampled, tools, choice=call.tool_choice, template=options)
@@ -484,18 +484,23 @@ def _as_text(prompt: str | tuple[int, ...]) -> str:
     return prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
 
 
-def _until_thought(on_text: Callable[[str], None]) -> Callable[[str], None]:
+def until_thought(on_text: Callable[[str], None]) -> Callable[[str], None]:
     """Pass a text on unless it begins with reasoning, which is not part of the answer's text."""
-    held = ""
-    passes = False
+    begin, held = "", list[str]()
+    passes: bool | None = None
 
     def add(piece: str) -> None:
-        nonlocal held, passes
-        held += piece
-        begin = held.lstrip()
-        passes = passes or not (begin.startswith(_THOUGHT) or _THOUGHT.startswith(begin))
+        nonlocal begin, passes
         if passes:
-            on_text(held)
-            held = ""
+            on_text(piece)
+        if passes is not None:
+            return
+        held.append(piece)
+        begin += piece if begin else piece.lstrip()
+        if not _THOUGHT.startswith(begin):
+            passes = not begin.startswith(_THOUGHT)
+            if passes:
+                on_text("".join(held))
+            held.clear()
 
     return add

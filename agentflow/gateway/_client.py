@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 from msgspec import structs
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._http_client import MAX_ANSWER_BYTES, AnswerRefused, open_session, read_answer
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
@@ -310,9 +311,10 @@ def _decode(content: bytes, kind: type[T], *, packed: bool = False) -> T:
         return (
             msgspec.msgpack.decode(content, type=kind) if packed else msgspec.json.decode(content, type=kind)
         )
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise GatewayError(
-            502, f"the gateway's answer can't be read ({error}); does the address belong to another program?"
+            502,
+            f"the gateway's answer can't be read ({decode_reason(error)}); does the address belong to another program?",
         ) from None
 
 
@@ -323,7 +325,7 @@ def _error_of(status: int, content: bytes, retry_after: str | None) -> GatewayEr
     """
     try:
         detail = msgspec.json.decode(content, type=ErrorAnswer).error
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         text = " ".join(content.decode(errors="replace").split())[:200]
         return GatewayError(status, f"the gateway answered {status}: {text}")
     if detail.code == "run_over":

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
+from agentflow._decoding import JsonError, decode_json
+from agentflow._typeguards import is_object
 from agentflow.gateway._dialect import encode, invalid
 from agentflow.gateway._types import GatewayError
 from agentflow.models import Message, TextPart, ToolCall, ToolReply, ToolSpec
@@ -79,9 +79,10 @@ def tool_call(call: str, name: str, arguments: str | dict[str, Any]) -> ToolCall
     if isinstance(arguments, dict):
         return ToolCall(call, name, arguments, encode(arguments).decode())
     try:
-        return ToolCall(call, name, msgspec.json.decode(arguments or "{}", type=dict[str, Any]), arguments)
-    except (msgspec.MsgspecError, RecursionError):
-        return ToolCall(call, name, None, arguments)
+        decoded: object = decode_json(arguments or "{}")
+    except JsonError:
+        decoded = None
+    return ToolCall(call, name, decoded if is_object(decoded) else None, arguments)
 
 
 def arguments_text(call: ToolCall) -> str:

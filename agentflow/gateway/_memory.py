@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.gateway._types import GatewayCall, PromptOrigin, RecordedCall
 from agentflow.models import Message, TextPart, ToolCall, ToolSpec
 from agentflow.tokens import TokenCall, TokenTree, Voice
@@ -232,7 +233,7 @@ def _called(call: ToolCall) -> tuple[str, object]:
         return call.name, call.arguments
     try:
         return call.name, msgspec.json.decode(call.raw_arguments)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return call.name, call.raw_arguments
 
 

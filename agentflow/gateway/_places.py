@@ -11,6 +11,7 @@ import anyio
 import msgspec
 from msgspec import Struct, structs
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import connect_read_only, find_file, sqlite_reason
 from agentflow.errors import ConfigurationError
 from agentflow.gateway._store import FILE, Change, EpisodeStore, PageRow, PlaceRow, put_place
@@ -92,8 +93,10 @@ def recorded_calls(folder: Path, episode: str) -> list[RecordedCall]:
         return []
     except OSError as error:
         raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
-    except (sqlite3.Error, msgspec.MsgspecError) as error:
+    except sqlite3.Error as error:
         raise ConfigurationError(f"{path}: can't be read: {sqlite_reason(error)}") from None
+    except DECODE_ERRORS as error:
+        raise ConfigurationError(f"{path}: a record is damaged: {decode_reason(error)}") from None
 
 
 class Place:

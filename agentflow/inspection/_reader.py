@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import read_file
 from agentflow._typeguards import is_object
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
@@ -71,7 +72,8 @@ def damage_reported(what: object) -> Generator[None]:
             f"{error.filename or what}: can't be read: {error.strerror or error}"
         ) from None
     except DAMAGE as error:
-        raise ConfigurationError(f"{what}: a record of the run is damaged: {error_line(error)}") from None
+        reason = decode_reason(error) if isinstance(error, DECODE_ERRORS) else error_line(error)
+        raise ConfigurationError(f"{what}: a record of the run is damaged: {reason}") from None
 
 
 class RunReader(ABC):
@@ -416,7 +418,7 @@ class JournalRun(RunReader, Generic[R]):
             return None
         try:
             return msgspec.json.decode(read_file(self._folder / name, self._folder, _MAX_REPORT))
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, *DECODE_ERRORS):
             return None
         except OSError as error:
             raise ConfigurationError(f"{self._folder / name}: can't be read: {error.strerror}") from None

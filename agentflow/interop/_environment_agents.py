@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 from openai import AsyncOpenAI, OpenAIError
 
+from agentflow._decoding import JsonError, decode_json
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import AgentFlowError, error_line
 from agentflow.gateway import EpisodeOutcome
@@ -50,8 +51,8 @@ def action_of(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if text.startswith("```") and text.endswith("```"):
         text = "\n".join(text.splitlines()[1:-1]).strip()
     try:
-        found: object = json.loads(text)
-    except ValueError:
+        found: object = decode_json(text)
+    except JsonError:
         found = text
     if is_object(found):
         return found
@@ -137,8 +138,8 @@ class _ToolPlayer:
 
 def _called(function: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        arguments: object = json.loads(function["arguments"] or "{}")
-    except ValueError:
+        arguments: object = decode_json(function["arguments"] or "{}")
+    except JsonError:
         # The environment says what is wrong with it.
         arguments = {}
     return {"tool": function["name"], "arguments": arguments if is_object(arguments) else {}}

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, field
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.http_server import identify, serving
@@ -330,7 +331,7 @@ class _OpenEnvEpisode:
             message = msgspec.json.decode(text.encode(), type=_Message)
         except msgspec.ValidationError as error:
             return _error(f"a message has a type and data: {error}", "VALIDATION_ERROR")
-        except (msgspec.DecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             return _error(str(error), "INVALID_JSON")
         try:
             match message.type:
@@ -422,7 +423,7 @@ async def _read(request: web.Request, kind: type[Any]) -> Any:  # noqa: ANN401 -
     body = await request.read()
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise _Refusal(400, f"the body can't be used: {error}") from None
 
 

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import ColumnElement, Connection
@@ -76,6 +77,11 @@ class DatabaseBackend(Protocol):
 
     shown: str
     """Its URL, without a password."""
+
+    @property
+    def file(self) -> Path | None:
+        """Its file, if it is one."""
+        ...
 
     async def read(self, ask: Callable[[Connection], T]) -> T:
         """Run a query that changes nothing."""

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import msgspec
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from agentflow._decoding import decode_reason
+from agentflow._folder_files import sqlite_reason
 from agentflow.actors import Backoff, Clock
-from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.extras import missing_extra
 from agentflow.journal._backend import BlobRow, DatabaseBackend, DatabaseFailure, EntryRow, root_of
+from agentflow.journal._damage import damaged_journal, decode_record
 from agentflow.journal._sqlite import Sqlite
 from agentflow.telemetry import get_logger
 
@@ -129,6 +133,14 @@ class JournalDatabase:
         """
         return await self._persist(lambda: self.backend.insert(rows, blobs))
 
+    def decode(self, body: bytes, kind: type[T], record: str) -> T:
+        """Return a record.
+
+        :param record: its name in errors.
+        :raises RunStopped: if it is damaged.
+        """
+        return decode_record(body, kind, self.backend.shown, record)
+
     async def close(self) -> None:
         """Close all connections. Later calls fail."""
         self._closed = True
@@ -142,6 +154,13 @@ class JournalDatabase:
                 raise RunStopped(StopCause.JOURNAL, f"journal {self.backend.shown}: it is closed")
             try:
                 result = await attempt()
+            except AgentFlowError:
+                raise
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                problem = (
+                    f"a record is damaged ({decode_reason(error)}), so that part of what was recorded is lost"
+                )
+                raise damaged_journal(self.backend.shown, problem) from error
             except _ERRORS as error:
                 failures += 1
                 self._check(error)
@@ -155,18 +174,17 @@ class JournalDatabase:
 
         :raises RunStopped: if not.
         """
-        reason = " ".join(str(root_of(error)).split()) or type(root_of(error)).__name__
+        reason = sqlite_reason(root_of(error), self.backend.file)
         trouble = self.backend.trouble(error)
         if trouble is DatabaseFailure.FULL:
             raise self._stopped(f"no room is left ({reason}); make room") from error
         if trouble is DatabaseFailure.DAMAGED:
-            raise RunStopped(
-                StopCause.JOURNAL,
-                f"journal {self.backend.shown}: damaged ({reason}), so that part of what was recorded may be lost; restore a "
-                "copy of it, move it away to begin again, or name another",
-            ) from error
+            problem = f"damaged ({reason}), so that part of what was recorded may be lost"
+            raise damaged_journal(self.backend.shown, problem) from error
         if trouble is DatabaseFailure.BROKEN:
-            raise self._stopped(f"{reason}; mend it") from error
+            # A failing disk, for example: nothing is known about what it has.
+            line = f"journal {self.backend.shown}: {reason}; mend it, then run the same command again"
+            raise RunStopped(StopCause.JOURNAL, line) from error
         now = self._clock.now()
         if self._failing_since is None:
             self._failing_since = now

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct, field
 from sqlalchemy import Connection, func, or_, select, text
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.journal._leases import count
 from agentflow.journal._schema import entries, seeds
 
@@ -47,7 +48,7 @@ def read_news(
     """Return what was committed since a cursor; see `JournalReader.news`."""
     try:
         before = msgspec.json.decode(cursor, type=_NewsCursor) if cursor else None
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         before = None
     read = _sqlite_news if connection.dialect.name == "sqlite" else _postgres_news
     after, changed, keys = read(connection, run, before, watched)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from agentflow.errors import RunStopped
+from agentflow.journal._damage import decode_record
 from agentflow.telemetry import mark_spans
 
 T = TypeVar("T")
@@ -34,14 +35,18 @@ class Page:
     `settle` to wait for all of them.
     """
 
-    def __init__(self, entries: Mapping[str, bytes] | None = None, write: Write | None = None) -> None:
+    def __init__(
+        self, entries: Mapping[str, bytes] | None = None, write: Write | None = None, journal: str = ""
+    ) -> None:
         """Open a page.
 
         :param entries: the stored entries.
         :param write: writes new entries; without it they stay in memory.
+        :param journal: address of its journal, for errors.
         """
         self._entries = dict(entries or {})
         self._write = write
+        self._journal = journal
         self._under_way: deque[Writing] = deque()
 
     def __contains__(self, key: str) -> bool:
@@ -61,12 +66,15 @@ class Page:
             self._entries[start + key] = body
             return writing
 
-        return Page(held, write)
+        return Page(held, write, self._journal)
 
     def recall(self, key: str, kind: type[T]) -> T | None:
-        """Return the result stored under a key."""
+        """Return the result stored under a key.
+
+        :raises RunStopped: if it is damaged.
+        """
         body = self._entries.get(key)
-        return None if body is None else msgspec.json.decode(body, type=kind)
+        return None if body is None else decode_record(body, kind, self._journal, f"the record {key}")
 
     async def note(self, key: str, value: Any) -> None:  # noqa: ANN401 - whatever msgspec can write
         """Start writing a result; return once at most `BEHIND` results are in flight.

@@ -99,6 +99,7 @@ class Postgres:
         self.url = url
         """Its URL."""
         self.shown = url.render_as_string(hide_password=True)
+        self.file = None
         self._engine = make_engine(url, _READERS + 1)
         self._readers = anyio.CapacityLimiter(_READERS)
         self._writing: AsyncConnection | None = None

@@ -81,7 +81,7 @@ class JournalReader:
         try:
             return self._access.read(ask)
         except READ_ERRORS as error:
-            raise ConfigurationError(f"{self.shown}: can't be read: {_reason(error)}") from None
+            raise ConfigurationError(f"{self.shown}: can't be read: {self._reason(error)}") from None
 
     def check(self) -> None:
         """Check that it is a journal of a known version; older ones are read as they are.
@@ -91,20 +91,31 @@ class JournalReader:
         try:
             version = self._access.read(lambda connection: connection.scalar(select(schema.c.version)))
         except READ_ERRORS as error:
-            reason = _reason(error)
+            reason = self._reason(error)
             if "agentflow_schema" in reason or "not a database" in reason:
                 hint = (
                     "no run was begun in this database"
                     if "://" in self.shown
                     else "name the output_dir of a run, or its journal.db"
                 )
-                raise ConfigurationError(f"{self.shown}: is no journal; {hint}") from None
+                what = (
+                    "is no journal, or its beginning is damaged"
+                    if "not a database" in reason
+                    else "is no journal"
+                )
+                raise ConfigurationError(f"{self.shown}: {what}; {hint}") from None
             raise ConfigurationError(f"{self.shown}: can't be read: {reason}") from None
         if version is not None and version > len(MIGRATIONS):
             raise ConfigurationError(
                 f"{self.shown}: its tables are of version {version}, this program knows {len(MIGRATIONS)}; "
                 "use a newer AgentFlow"
             )
+
+    def _reason(self, error: Exception) -> str:
+        root = root_of(error)
+        if isinstance(root, OSError) and root.strerror:
+            return root.strerror
+        return sqlite_reason(root, None if "://" in self.shown else Path(self.shown))
 
     def runs(self) -> list[StoredRun]:
         """Return all runs in the order of their creation."""
@@ -415,11 +426,6 @@ def open_reader(url: str | Path) -> JournalReader:
         reader.close()
         raise
     return reader
-
-
-def _reason(error: Exception) -> str:
-    root = root_of(error)
-    return root.strerror if isinstance(root, OSError) and root.strerror else sqlite_reason(root)
 
 
 def _is_active(owner: str | None, until: float | None, now: float) -> bool:

@@ -1,8 +1,8 @@
 """One run in the journal: seeds, pages, harvests, blobs and usage."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, update
@@ -28,6 +28,7 @@ from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, SeedTaken
 from agentflow.trajectory import Blob, Seed, Usage
 
+T = TypeVar("T")
 RUN_PAGE = -1
 """Number under which a run has a page of its own, beside those of its seeds."""
 FAILURES = "failures/"
@@ -150,7 +151,7 @@ class Run:
             )
 
         claimed = await self._inbox.change(take, atomic=False)
-        found = [msgspec.json.decode(body, type=Seed) for body, _ in claimed]
+        found = [self._database.decode(body, Seed, "a seed") for body, _ in claimed]
         self._claims |= {seed.index: claims for seed, (_, claims) in zip(found, claimed, strict=True)}
         return found
 
@@ -265,7 +266,7 @@ class Run:
             written += 1
             return await self._inbox.begin(EntryRow(self._number, seed.index, key, written, body, claims))
 
-        page = self._pages[seed.index] = Page(found, write)
+        page = self._pages[seed.index] = Page(found, write, self._database.backend.shown)
         return page
 
     async def read_page(self, seed: Seed, prefix: str = "") -> Page:
@@ -279,7 +280,7 @@ class Run:
             )
             return {row[0]: row[1] for row in connection.execute(chosen.order_by(entries.c.ordinal))}
 
-        return Page(await self._database.read(load))
+        return Page(await self._database.read(load), journal=self._database.backend.shown)
 
     async def finish(self, seed: Seed, harvest: bytes) -> None:
         """Mark the seed as finished and store its result; both survive a power loss.
@@ -309,11 +310,16 @@ class Run:
         while True:
             chunk = await self._database.read(lambda connection, last=last: self._harvests(connection, last))
             for body, harvest in chunk:
-                seed = msgspec.json.decode(body, type=Seed)
+                seed = self._database.decode(body, Seed, "a seed")
                 last = seed.index
                 yield seed, harvest
             if len(chunk) < _CHUNK:
                 return
+
+    async def results(self, kind: type[T]) -> AsyncGenerator[tuple[Seed, T]]:
+        """Iterate over the finished seeds and their decoded results by index, a few at a time in memory."""
+        async for seed, harvest in self.harvests():
+            yield seed, self._database.decode(harvest, kind, f"the result of {seed.id}")
 
     async def counts(self) -> Counts:
         """Count the seeds by state."""
@@ -431,4 +437,5 @@ def _less(total: Usage, before: Usage) -> Usage:
         total.calls - before.calls,
         total.prompt_tokens - before.prompt_tokens,
         total.completion_tokens - before.completion_tokens,
+        total.estimates - before.estimates or msgspec.UNSET,
     )

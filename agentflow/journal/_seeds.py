@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 from sqlalchemy import Connection, func, select
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.errors import ConfigurationError
 from agentflow.journal._schema import runs, seeds
 from agentflow.trajectory import Seed
@@ -115,5 +116,7 @@ def _encoded(new: NewSeed, index: int) -> bytes:
     seed = Seed(index=index, id=_id(new, index), content=new.content, kwargs=new.kwargs)
     try:
         return msgspec.json.encode(seed)
-    except (UnicodeEncodeError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"seeds: {seed.id} can't be written as JSON ({error}); mend it") from error
+    except (TypeError, *DECODE_ERRORS) as error:
+        raise ConfigurationError(
+            f"seeds: {seed.id} can't be written as JSON ({decode_reason(error)}); mend it"
+        ) from error

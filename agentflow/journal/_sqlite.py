@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
@@ -43,7 +44,8 @@ _BUSY_SECONDS = 2
 # The second code means no space for the shared-memory file beside the journal.
 _NO_ROOM = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}
 _PASSING = {"SQLITE_BUSY", "SQLITE_LOCKED"}
-_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+# The last one means that a table or a column is missing.
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR_SHORT_READ", "SQLITE_ERROR")
 _CLOCK: ColumnElement[float] = bindparam("now", callable_=time.time, type_=Double[float]())
 _CHECKPOINT_PAGES = 4000
 _WRITE_AHEAD_BYTES = 64 * 2**20
@@ -59,6 +61,7 @@ class Sqlite:
 
     def __init__(self, url: URL) -> None:
         self.shown = str(url.database)
+        self.file = Path(self.shown)
         engine = create_engine(
             url.set(drivername="sqlite+pysqlite"),
             # Each thread keeps its own connection.

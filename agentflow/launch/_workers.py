@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.actors import (
     Backoff,
     ChildSpec,
@@ -230,7 +231,7 @@ def _end_of(status: int, output: Path, errors: Path) -> WorkerEnd:
     said = _last_line(output)
     try:
         printed = msgspec.json.decode(said, type=_Printed)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         printed = _Printed()
     if printed.stopped is not None:
         return WorkerEnd(status, printed.stopped.message, printed.stopped.cause)

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._private_files import make_private, make_private_folder, write_private
 from agentflow.errors import AgentFlowError
 from agentflow.learner._backbone import Backbone
@@ -105,7 +106,7 @@ def verify(folder: Path) -> None:
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         raise CheckpointError(f"{folder}: {missing} is missing; use another checkpoint") from None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise CheckpointError(f"{folder} can't be read: {error}; use another checkpoint") from None
 
 
@@ -181,7 +182,7 @@ class Checkpoints:
     def _scores(self) -> dict[str, float]:
         try:
             found = msgspec.json.decode((self.folder / SCORES).read_bytes(), type=dict[str, float])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *DECODE_ERRORS):
             # Without scores, the most recent checkpoints are still kept.
             return {}
         return {name: score for name, score in found.items() if (self.folder / name).is_dir()}

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 from pydantic import SecretStr
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.learner._config import FROZEN, POLICY
 from agentflow.learner._rows import Row
@@ -297,5 +298,9 @@ class _ModelConfig(Struct):
 
 def _dtype_of(folder: Path) -> str:
     """Return the data type of exported weights, which the trainer computes in."""
-    config = msgspec.json.decode((folder / "config.json").read_bytes(), type=_ModelConfig)
+    file = folder / "config.json"
+    try:
+        config = msgspec.json.decode(file.read_bytes(), type=_ModelConfig)
+    except DECODE_ERRORS as error:
+        raise ConfigurationError(f"{file}: can't be read: {decode_reason(error)}") from None
     return config.dtype or config.torch_dtype

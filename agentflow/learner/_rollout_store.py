@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._folder_files import open_file, read_lines
 from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
@@ -100,7 +101,7 @@ class RolloutStore:
             groups = tuple(msgspec.json.decode(line, type=Group) for line in lines)
         except FileNotFoundError:
             return None
-        except (OSError, EOFError, ValueError, msgspec.MsgspecError, zlib.error) as error:
+        except (OSError, EOFError, zlib.error, *DECODE_ERRORS) as error:
             why = " ".join(str(getattr(error, "strerror", None) or error).split())
             raise ConfigurationError(
                 f"{path}: can't be read: {why}{self._remedy('sample it again')}"

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._typeguards import is_list
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
@@ -469,8 +470,10 @@ def _read(path: Path, kind: type[T]) -> Iterator[T]:
             for number, line in enumerate(file, 1):
                 try:
                     yield decoder.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    raise ConfigurationError(f"{path}:{number}: {error}; name files of a synthesis") from None
+                except DECODE_ERRORS as error:
+                    raise ConfigurationError(
+                        f"{path}:{number}: {decode_reason(error)}; name files of a synthesis"
+                    ) from None
     except OSError as error:
         raise ConfigurationError(
             f"{path}: can't be read: {error.strerror}; name the output directory of a synthesis"

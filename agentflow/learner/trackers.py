@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import read_file
 from agentflow._private_files import make_private_folder, open_private, write_private
 from agentflow.errors import ConfigurationError
@@ -70,7 +71,7 @@ def _lines(data: bytes) -> list[tuple[bytes, dict[str, float | None]]]:
     for line in data.splitlines():
         try:
             found.append((line, msgspec.json.decode(line, type=dict[str, float | None])))
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             continue
     return found
 
@@ -315,7 +316,11 @@ class _Sent:
         self._path = path
         self.state = _SentState()
         if after >= 0 and path.exists():
-            self.state = msgspec.json.decode(path.read_bytes(), type=_SentState)
+            try:
+                self.state = msgspec.json.decode(path.read_bytes(), type=_SentState)
+            except DECODE_ERRORS as error:
+                remedy = "remove it, to send all steps again"
+                raise ConfigurationError(f"{path}: can't be read: {decode_reason(error)}; {remedy}") from None
 
     def belongs_to(self, run: str) -> None:
         """Store the run's id at the service."""

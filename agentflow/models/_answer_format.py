@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._typeguards import is_list, is_object
 from agentflow.models._request_error import RequestError, unusable
 from agentflow.models._settings import StructuredOutput
@@ -156,9 +157,9 @@ def decode_answer(text: str, kind: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(unfenced(text), type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise unusable(
-            f"the answer is not a valid {kind.__name__.lower()}: {error}; {_quote(text)}"
+            f"the answer is not a valid {kind.__name__.lower()}: {decode_reason(error)}; {_quote(text)}"
         ) from None
 
 
@@ -174,7 +175,7 @@ def extract_answer(text: str, kind: type[T]) -> T:
         for candidate in _objects(text):
             try:
                 value = msgspec.json.decode(candidate, type=kind)
-            except (msgspec.MsgspecError, RecursionError):
+            except DECODE_ERRORS:
                 continue
             if value not in values:
                 values.append(value)
@@ -220,7 +221,7 @@ def is_json(text: str) -> bool:
     """Return whether a text is one JSON value, with at most one code fence around it."""
     try:
         msgspec.json.decode(unfenced(text))
-    except (msgspec.MsgspecError, RecursionError):
+    except DECODE_ERRORS:
         return False
     return True
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
-import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailure
 from agentflow.models._apis import AnswerSchema, ApiAnswer, EncodedRequest, PreparedCall
@@ -116,6 +116,6 @@ def model_failures() -> Generator[None]:
         yield
     except RequestError as error:
         raise ModelFailure(error.kind, error.message, attempts=error.attempts) from None
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         failed = undecodable(error, b"")
         raise ModelFailure(failed.kind, failed.message) from None

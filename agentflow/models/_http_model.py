@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 import msgspec
 from msgspec import structs
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models._accounts import Accounts
@@ -288,7 +289,7 @@ class HttpModel:
             outgoing = self._address.api.encode(ask)
             answer = await self._endpoint.post(ask.model, outgoing, seconds)
             return self._endpoint.read(answer, len(outgoing.body)).without_reasoning()
-        except msgspec.MsgspecError as error:
+        except DECODE_ERRORS as error:
             raise undecodable(error, answer) from None
 
     def _written(
@@ -356,6 +357,7 @@ class HttpModel:
             answers=usage.calls,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
+            estimates=usage.estimates,
             answer_tokens=_tokens_of(received),
             answer_text=received[-1].text if received else "",
         )
@@ -491,7 +493,7 @@ class ChatClient:
         answer = await self._endpoint.post(model, outgoing, seconds)
         try:
             self._endpoint.read(answer, len(outgoing.body))
-        except msgspec.MsgspecError as error:
+        except DECODE_ERRORS as error:
             raise undecodable(error, answer) from None
         return answer
 
@@ -509,7 +511,7 @@ def _error_of(error: RequestError, url: str) -> "APIError":
     response = httpx2.Response(error.status, headers=dict(error.headers), content=error.body, request=request)
     try:
         body: object = msgspec.json.decode(error.body)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         body = None
     if error.status == 200:
         return openai.APIResponseValidationError(response, body, message=error.message)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from agentflow.errors import ModelFailure
 from agentflow.trajectory import Failure, Reply, Request, Tokens, Usage
@@ -222,7 +222,12 @@ async def reply_of(
     except ModelFailure as failure:
         return Reply(
             failure=Failure(failure.kind, failure.message),
-            usage=Usage(failure.answers, failure.prompt_tokens, failure.completion_tokens),
+            usage=Usage(
+                failure.answers,
+                failure.prompt_tokens,
+                failure.completion_tokens,
+                failure.estimates or UNSET,
+            ),
             tokens=failure.answer_tokens[-1] if failure.answer_tokens else None,
             unusable=failure.answer_tokens[:-1],
             prompt=failure.prompt,

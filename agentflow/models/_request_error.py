@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._secrets import mask_text
 from agentflow._terminal import printable
 from agentflow._typeguards import is_object
@@ -70,7 +71,11 @@ def unusable(message: str, body: bytes = b"") -> RequestError:
 def undecodable(error: Exception, body: bytes) -> RequestError:
     """Return the error for an answer that is not of the endpoint's API, such as the page of a proxy in front of it."""
     page = body.lstrip()[:1] == b"<"
-    message = "a web page instead of JSON" if page else f"the endpoint's answer can't be decoded: {error}"
+    message = (
+        "a web page instead of JSON"
+        if page
+        else f"the endpoint's answer can't be decoded: {decode_reason(error)}"
+    )
     if not page and b'"error"' in body and (described := _error_of(body)[1]):
         message = f"{message}: {described}"
     return RequestError(ModelFailureKind.UNAVAILABLE, message, retry=True, status=200, body=body)
@@ -126,7 +131,7 @@ def _error_of(body: bytes) -> tuple[str, str]:
     """Return code and message of an error body; of an unknown shape, its first characters."""
     try:
         found: object = msgspec.json.decode(body)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return "", _one_line(body[: 4 * _LONGEST].decode(errors="replace"))
     if not is_object(found):
         return "", _one_line(str(found))

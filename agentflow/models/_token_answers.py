@@ -105,7 +105,7 @@ class AnswerStream:
     def __init__(self, on_text: Callable[[str], None]) -> None:
         self._on_text = on_text
         self._sent = ""
-        self._text = ""
+        self._length = 0
         self._failure = ""
         self._chunks: list[_SampledChoice] = []
 
@@ -120,17 +120,22 @@ class AnswerStream:
         chunk = _GENERATED.decode(data)
         if chunk.prompt_token_ids is not None:
             # The first one; after a repeated request, text that was passed on is not passed on again.
-            self._text, self._chunks, self._failure = "", [], ""
+            self._sent = max(self._sent, self._text, key=len)
+            self._length, self._chunks, self._failure = 0, [], ""
         for choice in chunk.choices:
-            self._chunks.append(choice)
-            self._text += choice.text
-        if len(self._text) > len(self._sent):
-            if not self._text.startswith(self._sent):
+            sent = self._sent[self._length : self._length + len(choice.text)]
+            if not choice.text.startswith(sent):
                 raise RequestError(
                     ModelFailureKind.UNAVAILABLE, "a repeated answer differs from its beginning"
                 )
-            new, self._sent = self._text[len(self._sent) :], self._text
-            self._on_text(new)
+            self._chunks.append(choice)
+            self._length += len(choice.text)
+            if new := choice.text[len(sent) :]:
+                self._on_text(new)
+
+    @property
+    def _text(self) -> str:
+        return "".join(choice.text for choice in self._chunks)
 
     def answer(self, prompt: Sequence[int]) -> SampledAnswer:
         """Return the whole answer.

@@ -17,6 +17,7 @@ import anyio
 import msgspec
 from msgspec import structs
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._http_client import AnswerRefused, AnswerTooLarge, answer_lines, open_session, read_answer
 from agentflow._secrets import remember_secrets
 from agentflow.actors import Clock, Hosted
@@ -363,7 +364,7 @@ def _prompt_of(body: bytes) -> _Prompt:
     try:
         fields = msgspec.json.decode(body, type=_PromptFields)
         text = bytes(fields.messages) or bytes(fields.token_ids) or bytes(fields.prompt) or body
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         text = body
     # A longer conversation has more before the closing bracket.
     text = text[:-1]

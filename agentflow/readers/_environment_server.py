@@ -13,6 +13,7 @@ from aiohttp import web
 from anyio import to_thread
 from msgspec import Struct, field
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import error_line
 from agentflow.http_server import identify, serving
@@ -109,7 +110,7 @@ class _EnvironmentHost:
             identify(request)
             try:
                 asked = msgspec.json.decode(await request.read(), type=_Request)
-            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            except DECODE_ERRORS as error:
                 raise _Refused(400, error_line(error)) from None
             data = await getattr(self, f"_{operation}")(asked)
             return web.json_response({"success": True, "data": data})

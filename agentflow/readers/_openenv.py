@@ -1,7 +1,6 @@
 """OpenEnv environments: a client of their WebSocket protocol, and a reader of their tasks."""
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,6 +11,7 @@ import aiohttp
 import anyio
 from msgspec import Struct
 
+from agentflow._decoding import JsonError, decode_json
 from agentflow._http_client import MAX_ANSWER_BYTES, open_session, read_answer
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
@@ -125,7 +125,7 @@ class OpenEnvClient:
         assert self._session is not None, "entered before"
         try:
             async with self._session.get(f"{self.url}/schema", timeout=_TIMEOUT) as response:
-                found: object = json.loads(await read_answer(response))
+                found: object = decode_json(await read_answer(response))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise OpenEnvFailure(f"openenv:{self.url}: no schema: {error_line(error)}") from None
         action = found.get("action") if is_object(found) else None
@@ -175,9 +175,9 @@ class OpenEnvClient:
                 raise OpenEnvFailure(f"openenv:{self.url}: {error_line(error)}") from None
             self._interrupted = False
         try:
-            answer: object = json.loads(received)
-        except ValueError as error:
-            raise OpenEnvFailure(f"openenv:{self.url}: the answer is no JSON: {error}") from None
+            answer: object = decode_json(received)
+        except JsonError as error:
+            raise OpenEnvFailure(f"openenv:{self.url}: the answer is {error}") from None
         data = answer.get("data") if is_object(answer) else None
         if not is_object(answer) or not is_object(data):
             raise OpenEnvFailure(f"openenv:{self.url}: the answer has no data")
@@ -190,8 +190,6 @@ def _step(url: str, data: dict[str, Any]) -> OpenEnvStep:
     observation, reward = data.get("observation"), data.get("reward")
     if not is_object(observation) or not isinstance(reward, int | float | None):
         raise OpenEnvFailure(f"openenv:{url}: the answer is no observation with a reward")
-    if reward is not None and not math.isfinite(reward):
-        raise OpenEnvFailure(f"openenv:{url}: the reward is {reward}, no finite number")
     return OpenEnvStep(observation, None if reward is None else float(reward), bool(data.get("done")))
 
 
@@ -274,7 +272,7 @@ def _get(url: str, variable: str, path: str, body: Mapping[str, object] | None =
     try:
         status, content = run_sync(answer)
         if status < 400:
-            return json.loads(content)
+            return decode_json(content)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ConfigurationError(f"openenv:{url}: can't be read: {error_line(error)}") from None
     if status == 404:

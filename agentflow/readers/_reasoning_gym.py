@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from anyio import to_thread
 
+from agentflow._decoding import JsonError, decode_json
 from agentflow._import_path import module_command
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, error_line
@@ -138,11 +139,11 @@ class _Scorer:
             for _ in range(2):
                 process = self._process or self._start()
                 assert process.stdin is not None and process.stdout is not None
-                with suppress(OSError):
+                with suppress(OSError, JsonError):
                     process.stdin.write(line)
                     process.stdin.flush()
                     if reply := process.stdout.readline():
-                        read: object = json.loads(reply)
+                        read: object = decode_json(reply)
                         return read if is_object(read) else {}
                 self.stop()
         return {"error": "its process ended"}

@@ -10,6 +10,7 @@ import msgspec
 from anyio import to_thread
 from msgspec import Struct
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.models import Accounts, Call, Model, ModelSettings, ask_model, make_model
@@ -64,7 +65,7 @@ class KeptReplies:
             await self._asking[key].wait()
         if (kept := self._kept.get(key)) is not None:
             # A line of another program, or a damaged one, counts as none.
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            with suppress(*DECODE_ERRORS):
                 value = msgspec.json.decode(kept, type=call.reply)
                 self.found += 1
                 return value, None
@@ -105,7 +106,7 @@ class KeptReplies:
             # The last line of a killed process may be broken: that call is made again.
             try:
                 kept = decoder.decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except DECODE_ERRORS:
                 continue
             self._kept[kept.key] = bytes(kept.value)
 

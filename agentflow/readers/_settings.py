@@ -1,6 +1,5 @@
 """Settings of a reader of tasks, and the form of its source as text."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import Field, model_validator
 
+from agentflow._decoding import JsonError, decode_json
 from agentflow.errors import ConfigurationError
 from agentflow.runs import RoleModel
 from agentflow.settings import Section
@@ -129,6 +129,6 @@ def parse_source(source: str, options: Mapping[str, Any] | None = None) -> Parse
 
 def _value(text: str) -> object:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return decode_json(text)
+    except JsonError:
         return text

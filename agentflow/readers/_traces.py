@@ -1,6 +1,6 @@
 """Tasks from traces: the results of our rollouts, and OpenTelemetry spans of language models."""
 
-import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from agentflow._decoding import DECODE_ERRORS, JsonError, decode_json, decode_reason
 from agentflow._folder_files import read_lines
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError, error_line
@@ -20,6 +21,7 @@ _RESULTS: Final = "results.jsonl"
 _OPTIONS: Final = ("answers", "min_score")
 _RIGHT: Final = 0.99
 """Score from which an attempt counts as right."""
+_NANOSECONDS: Final = re.compile(r"\d{1,30}")
 _INPUTS: Final = ("gen_ai.input.messages", "gen_ai.prompt", "input.value")
 _OUTPUTS: Final = ("gen_ai.output.messages", "gen_ai.completion", "output.value")
 _FLAT: Final = {
@@ -217,7 +219,7 @@ def _attributes(given: object) -> dict[str, Any]:
 def _time(span: Mapping[str, Any], which: str) -> int:
     for name in (f"{which}TimeUnixNano", f"{which}_time_unix_nano"):
         value: object = span.get(name)
-        if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
+        if isinstance(value, int) or (isinstance(value, str) and _NANOSECONDS.fullmatch(value)):
             return int(value)
     # Dates of one exporter have one format, so that their digits are in order.
     digits = "".join(letter for letter in str(span.get(f"{which}_time") or "") if letter.isdecimal())
@@ -250,8 +252,8 @@ def _messages(given: object, role: str) -> list[tuple[str, str]]:
     read = given
     if isinstance(given, str):
         try:
-            read = json.loads(given)
-        except (ValueError, RecursionError):
+            read = decode_json(given)
+        except JsonError:
             return [(role, given)]
     if is_object(read) and is_list(read.get("messages")):
         read = read["messages"]
@@ -294,8 +296,10 @@ def stored_rates(path: Path) -> dict[str, float]:
     for step in steps:
         try:
             groups = [decoder.decode(line) for line in read_lines(step, path)]
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise ConfigurationError(f"{step}: can't be read: {error_line(error)}") from None
+        except DECODE_ERRORS as error:
+            raise ConfigurationError(f"{step}: can't be read: {decode_reason(error)}") from None
         for group in groups:
             # A group is a task and the number of its draw.
             task, drawn, _ = group.name.rpartition("@")

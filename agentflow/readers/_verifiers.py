@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import anyio
 
+from agentflow._decoding import JsonError, decode_json
 from agentflow._import_path import own_environment
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
@@ -128,8 +129,8 @@ def _answer(status: int, said: str, log: str) -> dict[str, Any]:
     lines = said.strip().splitlines()
     if status == 0 and lines:
         try:
-            found: object = json.loads(lines[-1])
-        except ValueError:
+            found: object = decode_json(lines[-1])
+        except JsonError:
             found = None
         if is_object(found):
             return found

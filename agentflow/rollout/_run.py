@@ -139,8 +139,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
             yield result
 
     async def _failed_seeds(self, run: Run) -> AsyncGenerator[tuple[Seed, Sequence[str]]]:
-        async for seed, body in run.harvests():
-            result = msgspec.json.decode(body, type=TaskResult)
+        async for seed, result in run.results(TaskResult):
             if _failed_in_passing(result):
                 yield seed, ()
             elif result.failure is None and result.scored is not None and result.scored.failure is not None:
@@ -288,8 +287,8 @@ def _seeds(assignment: Assignment) -> Sequence[NewSeed]:
 
 
 async def _results(run: Run) -> AsyncGenerator[TaskResult]:
-    async for _, body in run.harvests():
-        yield msgspec.json.decode(body, type=TaskResult)
+    async for _, result in run.results(TaskResult):
+        yield result
 
 
 def _failed_in_passing(result: TaskResult) -> bool:

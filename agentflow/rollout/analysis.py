@@ -10,12 +10,13 @@ from unicodedata import east_asian_width
 import msgspec
 from msgspec import Struct
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import read_file
 from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.rollout._files import SUMMARY
 from agentflow.rollout._summary import RolloutSummary, Spread
-from agentflow.runs import cost_text, counts_text, html_card, report_table, role_names
+from agentflow.runs import cost_text, counts_text, estimates_text, html_card, report_table, role_names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -88,8 +89,8 @@ def _read(file: Path) -> AnalysedRun:
         )
     except OSError as error:
         raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
-        raise ConfigurationError(f"{file}: not a summary of a rollout: {error}") from None
+    except DECODE_ERRORS as error:
+        raise ConfigurationError(f"{file}: not a summary of a rollout: {decode_reason(error)}") from None
 
 
 def tables_of(runs: Sequence[AnalysedRun]) -> list[AnalysisTable]:
@@ -257,7 +258,12 @@ def _rows(summary: RolloutSummary) -> list[tuple[str, str]]:
             f"{summary.tool_calls} calls, {summary.tool_error_rate:.1%} failed; {_tool_shares(summary)}",
         ),
         ("calls per task", _calls(summary) or "none"),
-        ("usage", f"{summary.tokens:,} tokens{_cost(summary)}"),
+        (
+            "usage",
+            "; ".join(
+                filter(None, [f"{summary.tokens:,} tokens{_cost(summary)}", estimates_text(summary.usage)])
+            ),
+        ),
     ]
     rows += [("tool dropped", f"{name}: {why}") for name, why in summary.dropped_tools.items()]
     return rows + [(f"failed {task.task_id}", task.why) for task in summary.failed_tasks]

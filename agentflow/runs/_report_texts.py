@@ -50,6 +50,16 @@ def usage_text(tokens: int, cost: float | None) -> str:
     return f"{tokens:,} tokens{f', cost {cost:.4f}' if cost else ''}"
 
 
+def estimates_text(usage: Mapping[str, Usage]) -> str:
+    """Return the share of calls whose tokens are an estimate; empty: none is.
+
+    >>> estimates_text({"planner": Usage(6, 300, 40, estimated=2)})
+    '2 of 6 token counts are estimates'
+    """
+    total = sum(usage.values(), Usage())
+    return f"{total.estimates} of {total.calls} token counts are estimates" if total.estimates else ""
+
+
 def failures_text(failures: Mapping[str, int]) -> str:
     """Return failures by kind in one line, the most frequent first; long names and long lists are cut.
 

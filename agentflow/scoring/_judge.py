@@ -13,6 +13,7 @@ import anyio
 from anyio import to_thread
 from msgspec import Struct
 
+from agentflow._decoding import decode_json
 from agentflow._private_files import open_private
 from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ErrorKind
@@ -214,7 +215,7 @@ class Verdicts:
         for line in lines:
             # The last line of a killed process may be broken: that case is judged again.
             with suppress(ValueError, KeyError, TypeError):
-                kept: Any = json.loads(line)
+                kept: Any = decode_json(line)
                 self._known[str(kept["key"])] = Scored(float(kept["score"]), str(kept["reason"]))
 
 

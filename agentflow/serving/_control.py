@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._http_client import AnswerRefused, open_session, read_answer
 from agentflow.errors import ConfigurationError
 from agentflow.serving._weights import LoadReport, WeightsFailure
@@ -128,12 +129,13 @@ class EngineControl:
         """
         call = {"method": _LOAD, "kwargs": {"folder": folder, "before": before}}
         try:
-            reports = msgspec.json.decode(await self.post("/collective_rpc", call), type=_Loaded).results
+            answer = await self.post("/collective_rpc", call)
         except EngineRefused as refused:
             if f"no attribute '{_LOAD}'" not in str(refused):
                 raise
             await self.reload(folder)
             return None
+        reports = self._decoded("/collective_rpc", answer, _Loaded).results
         # One of each worker: a tensor is stale if it is so in one of them.
         return replace(
             reports[0],
@@ -200,10 +202,16 @@ class EngineControl:
             **_PLAIN,
             **more,
         }
-        return msgspec.json.decode(await self.post("/v1/completions", body), type=_Completion)
+        return self._decoded("/v1/completions", await self.post("/v1/completions", body), _Completion)
 
     async def _get(self, path: str, kind: type[T]) -> T:
-        return msgspec.json.decode(await self._ask("GET", path, None), type=kind)
+        return self._decoded(path, await self._ask("GET", path, None), kind)
+
+    def _decoded(self, path: str, content: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except DECODE_ERRORS as error:
+            raise EngineRefused(f"{self._address} {path}: its answer: {decode_reason(error)}") from None
 
     async def _ask(self, method: str, path: str, body: object | None) -> bytes:
         try:
@@ -244,6 +252,6 @@ def _message_of(content: bytes) -> str:
     """Return the message of an OpenAI-style error, or the whole answer, as one line."""
     try:
         message = msgspec.json.decode(content, type=_ServerRefusal).error.message
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         message = content.decode(errors="replace")
     return " ".join(message.split())[:_MAX_MESSAGE_CHARS]

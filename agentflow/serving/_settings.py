@@ -11,6 +11,7 @@ from msgspec import Struct
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._import_path import own_environment
 from agentflow.errors import ConfigurationError
 from agentflow.serving._engine_environment import ENVIRONMENT
@@ -184,7 +185,10 @@ def _cpu_context(model: str) -> int | None:
     config = Path(model, "config.json")
     if not config.is_file():
         return None
-    own = msgspec.json.decode(config.read_bytes(), type=_ModelConfig).max_position_embeddings
+    try:
+        own = msgspec.json.decode(config.read_bytes(), type=_ModelConfig).max_position_embeddings
+    except DECODE_ERRORS as error:
+        raise ConfigurationError(f"{config}: can't be read: {decode_reason(error)}") from None
     return min(own, _CPU_CONTEXT)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 import msgspec
 from msgspec import Struct
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.errors import AgentFlowError, ConfigurationError
 
 _HEAD = struct.Struct("<Q")
@@ -210,7 +211,7 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
                 head = msgspec.json.decode(opened.read(size), type=dict[str, msgspec.Raw])
             head.pop("__metadata__", None)
             tensors = {name: msgspec.json.decode(raw, type=_Tensor) for name, raw in head.items()}
-        except (struct.error, msgspec.MsgspecError, MemoryError, OSError) as error:
+        except (struct.error, MemoryError, OSError, *DECODE_ERRORS) as error:
             raise ConfigurationError(f"{file}: it can't be read ({error}); export the model again") from error
         end = max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
         if file.stat().st_size != _HEAD.size + size + end:
@@ -229,7 +230,7 @@ def _named_by_index(folder: Path) -> set[str]:
         index = msgspec.json.decode((folder / "model.safetensors.index.json").read_bytes(), type=_Index)
     except FileNotFoundError:
         return set()
-    except (msgspec.MsgspecError, OSError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise ConfigurationError(
             f"{folder}: its index can't be read ({error}); export the model again"
         ) from error

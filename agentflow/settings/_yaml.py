@@ -1,11 +1,11 @@
 """YAML and JSON text as values, with bounded memory and errors of one line."""
 
-import json
 from collections.abc import Sequence
 from typing import Final
 
 import yaml
 
+from agentflow._decoding import MAX_DIGITS, JsonError, decode_json
 from agentflow.errors import ConfigurationError
 
 MAX_VALUES: Final = 100_000
@@ -55,23 +55,11 @@ def parse_json(text: str, where: str) -> object:
 
         parse_json('{"depth": 1}', "run.json")  # {"depth": 1}
     """
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        given = dict(pairs)
-        if len(given) < len(pairs):
-            raise _given_twice(where, _first_repeated([name for name, _ in pairs]))
-        return given
-
     try:
-        return json.loads(text, object_pairs_hook=unique)
-    except ConfigurationError:
-        raise
-    except json.JSONDecodeError as error:
-        raise ConfigurationError(f"{where}:{error.lineno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise ConfigurationError(f"{where}: {_DEEP}") from None
-    except ValueError:
-        raise ConfigurationError(f"{where}: not JSON: a number is too long") from None
+        return decode_json(text, unique_keys=True)
+    except JsonError as error:
+        place = where if error.line is None else f"{where}:{error.line}"
+        raise ConfigurationError(f"{place}: {error}") from None
 
 
 class _Check:
@@ -94,6 +82,9 @@ class _Check:
                 raise ConfigurationError(f"{self._place(node)}: {message}")
             return known
         self._counts[id(node)] = 0
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > MAX_DIGITS:
+            message = f"a number of {len(node.value):,} digits; {MAX_DIGITS} are the most"
+            raise ConfigurationError(f"{self._place(node)}: {message}")
         total = 1 + sum(map(self.count, self._inside(node)))
         if total > MAX_VALUES:
             message = f"more than {MAX_VALUES:,} values; remove some, or use fewer aliases"

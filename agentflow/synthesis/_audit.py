@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.errors import ConfigurationError
 from agentflow.journal import NewSeed, Page, Run
 from agentflow.questions import (
@@ -142,9 +143,9 @@ def load_questions(file: Path) -> list[AuditedQuestion]:
             continue
         try:
             one = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             raise ConfigurationError(
-                f'{file}:{number}: {error}. A line is a JSON object: {{"question": …, "answer": …}}'
+                f'{file}:{number}: {decode_reason(error)}. A line is a JSON object: {{"question": …, "answer": …}}'
             ) from None
         if not one.question.strip() or not one.answer.strip():
             raise ConfigurationError(f"{file}:{number}: it has no question or no answer")

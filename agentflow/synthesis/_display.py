@@ -9,7 +9,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
-from agentflow.runs import cost_text, counts_text, html_card, report_table, role_names
+from agentflow.runs import cost_text, counts_text, estimates_text, html_card, report_table, role_names
 from agentflow.synthesis._files import PAIRS, TASKS
 from agentflow.synthesis._progress import PairPreview, SynthesisStatus
 from agentflow.synthesis._report import Report
@@ -217,7 +217,7 @@ def _rows(report: Report) -> list[tuple[str, str]]:
             ("attempts", f"right {counts_text(report.pass_rates)}; triaged {counts_text(report.triaged)}")
         )
     rows += [
-        ("usage", "; ".join([*_usage(report), _price(report)])),
+        ("usage", "; ".join(filter(None, [*_usage(report), _price(report), estimates_text(report.usage)]))),
         (
             "failures",
             f"model: {counts_text(report.model_failures)}; tools: {counts_text(report.tool_failures)}",

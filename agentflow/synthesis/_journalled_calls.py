@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from agentflow.actors import together
+from agentflow.errors import RunStopped
 from agentflow.growth import ExecutorPort
 from agentflow.journal import Page
 from agentflow.questions import ShownDocument, divided, documents_of
@@ -115,7 +115,7 @@ def _reply(page: Page, key: str) -> "_Recorded | None":
             timed = page.recall(key, _TimedRecord)
             return None if timed is None else timed.value
         return page.recall(key, _Recorded) if first in _ROLES else None
-    except msgspec.ValidationError:
+    except RunStopped:
         # Tasks record effects of other types, too.
         return None
 

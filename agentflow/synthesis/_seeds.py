@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from agentflow._decoding import DECODE_ERRORS, JsonError, decode_json, decode_reason
 from agentflow._typeguards import is_mapping
 from agentflow.errors import ConfigurationError
 from agentflow.settings import report_read_errors
@@ -99,18 +100,17 @@ def _lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
         if not line.strip():
             continue
         try:
-            yield f"{path}:{number}", json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ConfigurationError(
-                f'{path}:{number}: not JSON: {error.msg}; write {{"content": "…"}} on one line'
-            ) from None
+            yield f"{path}:{number}", decode_json(line, unique_keys=True)
+        except JsonError as error:
+            hint = '; write {"content": "…"} on one line' if error.line else ""
+            raise ConfigurationError(f"{path}:{number}: {error}{hint}") from None
 
 
 def _table(path: Path, text: str) -> Iterator[tuple[str, object]]:
     reader = csv.DictReader(text.splitlines(keepends=True), restkey="")
     if "content" not in (reader.fieldnames or ()):
         raise ConfigurationError(f"{path}:1: has no column content; name the columns in the first line")
-    for row in reader:
+    for row in _rows(path, reader):
         place = f"{path}:{reader.line_num}"
         if "" in row:
             raise ConfigurationError(
@@ -119,6 +119,13 @@ def _table(path: Path, text: str) -> Iterator[tuple[str, object]]:
         kwargs = {name: value for name, value in row.items() if name not in {"content", "id"} and value}
         named = {"id": row["id"]} if row.get("id") else {}
         yield place, {"content": row["content"], "kwargs": kwargs, **named}
+
+
+def _rows(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str | Any, str | Any]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ConfigurationError(f"{path}:{reader.line_num + 1}: not CSV: {error}") from None
 
 
 def _seed(seed: object, place: str) -> dict[str, Any]:
@@ -132,6 +139,12 @@ def _seed(seed: object, place: str) -> dict[str, Any]:
     kwargs = seed.get("kwargs")
     if kwargs is not None and not is_mapping(kwargs):
         raise ConfigurationError(f"{place}: kwargs is not a mapping; write names with values, or remove it")
+    try:
+        decode_json(json.dumps({**(kwargs or {})}, default=str))
+    except (TypeError, *DECODE_ERRORS) as error:
+        raise ConfigurationError(
+            f"{place}: kwargs can't be written as JSON: {decode_reason(error)}"
+        ) from None
     id = seed.get("id")
     if id is not None and (not isinstance(id, str | int) or isinstance(id, bool) or not str(id).strip()):
         raise ConfigurationError(f"{place}: id is neither a text nor a number")

@@ -431,8 +431,7 @@ async def results_of(run: Run) -> AsyncGenerator[tuple[Seed, SeedResult]]:
 
     Earlier versions stored whole trees; those are read the same way.
     """
-    async for seed, body in run.harvests():
-        result = msgspec.json.decode(body, type=SeedResult)
+    async for seed, result in run.results(SeedResult):
         if result.tree is not None:
             page = await run.read_page(seed, "act/")
             result = replace(result, tree=with_observations(result.tree, seed, page))

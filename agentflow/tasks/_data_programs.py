@@ -9,6 +9,7 @@ import anyio
 import msgspec
 from msgspec import Struct
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox
 from agentflow.trajectory import TaskColumn, TaskTable
@@ -93,7 +94,7 @@ class DataPrograms:
         said = str(result.data["stdout"]).strip()
         try:
             return msgspec.json.decode(said, type=tuple[ProgramRun, ...])
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             reason = " ".join(said.removeprefix("!").split())[-300:] or "it printed nothing"
             raise ToolFailure(ErrorKind.FAILED, f"programs can't be run over the data: {reason}") from None
 

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.tasks._contract import TaskVerdict, VerifiableTask
 from agentflow.tasks._data_programs import ProgramRun
 from agentflow.values import (
@@ -43,7 +44,7 @@ def value_of(output: str, *, ordered: bool = False) -> Value | None:
         return None
     try:
         found: Json = msgspec.json.decode(said.replace("'", '"') if said.startswith("[") else said)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return _scalar({"True": True, "False": False}.get(said, said))
     match found:
         case [*items]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from hashlib import blake2b, sha256
 from typing import Any, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from agentflow.trajectory._identity import canonical_form
 
@@ -144,13 +144,21 @@ class Usage(Struct, frozen=True):
     """Tokens in prompts."""
     completion_tokens: int = 0
     """Tokens generated."""
+    estimated: int | UnsetType = UNSET
+    """Calls whose tokens are an estimate, because the endpoint reported none or impossible ones; left out if there are none."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             self.calls + other.calls,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
+            self.estimates + other.estimates or UNSET,
         )
+
+    @property
+    def estimates(self) -> int:
+        """Number of calls whose tokens are an estimate."""
+        return 0 if self.estimated is UNSET else self.estimated
 
 
 class Tokens(Struct, frozen=True, kw_only=True):

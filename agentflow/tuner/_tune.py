@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from pydantic import SecretStr
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._private_files import make_private_folder, write_private
 from agentflow.errors import ConfigurationError
 from agentflow.learner import TrainRun
@@ -181,7 +182,7 @@ def _kept_token(folder: Path) -> str:
         return msgspec.json.decode(file.read_bytes(), type=_SwarmAccess).worker_token
     except FileNotFoundError:
         pass
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise ConfigurationError(
             f"{file}: can't be read: {error}; remove it, or set gateway.worker_token"
         ) from None

@@ -10,6 +10,7 @@ import anyio.to_thread
 import msgspec
 from pydantic import AliasChoices, Field
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._http_client import AnswerRefused, open_session, read_answer
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.text import without_reasoning
@@ -476,7 +477,7 @@ class VisionModel:
             return None, f"status {status}: {text}", status in _RETRIED or status >= 500
         try:
             choices = msgspec.json.decode(data, type=_ChatReply).choices
-        except msgspec.DecodeError as error:
-            return None, f"invalid response: {error}", False
+        except DECODE_ERRORS as error:
+            return None, f"invalid response: {decode_reason(error)}", False
         text = without_reasoning(choices[0].message.content or "") if choices else ""
         return (text, "", False) if text else (None, "empty answer", True)

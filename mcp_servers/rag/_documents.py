@@ -12,6 +12,7 @@ import anyio.from_thread
 import anyio.to_thread
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.errors import ConfigurationError, IsolationUnavailable, ToolFailure
 from agentflow.extras import missing_extra
 from mcp_servers.rag._terms import tidy, tidy_line
@@ -226,8 +227,8 @@ def _lines(path: Path) -> Iterator[CorpusDocument]:
                 continue
             try:
                 given = _decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                reason = str(error).removesuffix(".")
+            except DECODE_ERRORS as error:
+                reason = decode_reason(error).removesuffix(".")
                 message = f'{reason}. A line is a JSON object: {{"id": …, "title": …, "text": …}}'
                 raise ConfigurationError(f"rag: {path}:{number}: {message}") from None
             yield _document(given)

@@ -16,6 +16,7 @@ import anyio.to_thread
 import msgspec
 from tantivy import Index
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._private_files import make_private_folder
 from agentflow.errors import ConfigurationError, ToolFailure
 from mcp_servers.rag._documents import (
@@ -291,7 +292,7 @@ def _stamp_of(path: Path) -> tuple[int, int]:
 def _read_manifest(folder: Path) -> _IndexManifest | None:
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=_IndexManifest)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *DECODE_ERRORS):
         return None
     return manifest if manifest.format == FORMAT and Index.exists(str(folder)) else None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._http_client import open_session, read_answer
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.extras import missing_extra
@@ -87,8 +88,8 @@ class Embedder:
             raise self._failure(f"status {status}: {' '.join(body.decode(errors='replace').split())[:200]}")
         try:
             vectors = {vector.index: vector.embedding for vector in _decoder.decode(body).data}
-        except msgspec.DecodeError as error:
-            raise self._failure(f"invalid response: {error}") from None
+        except DECODE_ERRORS as error:
+            raise self._failure(f"invalid response: {decode_reason(error)}") from None
         if vectors.keys() != set(range(len(texts))) or len({len(vector) for vector in vectors.values()}) != 1:
             raise self._failure(
                 f"it returned {len(vectors)} vectors for {len(texts)} texts, or vectors of different lengths"

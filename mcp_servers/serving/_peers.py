@@ -16,6 +16,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._http_client import MAX_ANSWER_BYTES
 from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure, unwrap_group
@@ -248,7 +249,7 @@ class JoinedTable(ToolTable):
             with anyio.move_on_after(LIST_SECONDS):
                 try:
                     reports.append(await peer.sessions())
-                except (httpx2.HTTPError, msgspec.MsgspecError):
+                except (httpx2.HTTPError, *DECODE_ERRORS):
                     return
 
         async with anyio.create_task_group() as group:

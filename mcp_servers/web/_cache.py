@@ -7,6 +7,7 @@ from typing import TypeVar
 import anyio.to_thread
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS
 from mcp_servers.core._disk_cache import DiskCache, user_cache
 from mcp_servers.web._settings import CacheSettings
 
@@ -29,7 +30,7 @@ class WebCache:
         data = await anyio.to_thread.run_sync(self._files.get, _name_of(asked))
         try:
             return None if data is None else msgspec.msgpack.decode(data, type=shape)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except DECODE_ERRORS:
             return None
 
     async def put(self, asked: tuple[str, ...], answer: object) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import anyio
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.errors import ErrorKind, ToolFailure
 from runtimes.egress import AddressPolicy, Resolve, resolve_public
 
@@ -239,8 +240,8 @@ class JsonApi:
             raise refusal(response, failure, self._network)
         try:
             return msgspec.json.decode(answer, type=shape)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            message = f"{service} returned an invalid response: {self._shown(str(error))}."
+        except DECODE_ERRORS as error:
+            message = f"{service} returned an invalid response: {self._shown(decode_reason(error))}."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message) from None
 
     def _shown(self, text: str) -> str:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoConfig
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow.errors import ConfigurationError
 from agentflow.learner._checkpoints import CheckpointError, atomic_folder, verify
 from agentflow.learner._policy import PolicySettings
@@ -94,7 +95,7 @@ def read_state(folder: Path) -> BackboneState:
     verify(folder)
     try:
         return msgspec.json.decode((folder / STATE).read_bytes(), type=BackboneState)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise CheckpointError(
             f"{folder} is not a checkpoint of this backbone: {error}; use another one"
         ) from None

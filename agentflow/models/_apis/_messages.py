@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from agentflow._decoding import DECODE_ERRORS, JsonError, decode_json, decode_reason
 from agentflow._typeguards import is_object
 from agentflow.models._answer_format import instruction
 from agentflow.models._apis._api import PreparedCall
@@ -77,10 +78,10 @@ def parse_call(
     """Parse a tool call from its arguments, which some endpoints give as text."""
     written = given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
     try:
-        arguments = msgspec.json.decode(written or "{}", type=dict[str, Any])
-    except msgspec.MsgspecError:
+        arguments: object = decode_json(written or "{}")
+    except JsonError:
         arguments = None
-    return ToolCall(identifier, name, arguments, written, state or {})
+    return ToolCall(identifier, name, arguments if is_object(arguments) else None, written, state or {})
 
 
 def arguments_text(call: ToolCall) -> str:
@@ -151,11 +152,11 @@ def checked_usage(
     :param sent: length of the request.
     :param text: text of the answer.
     """
-    estimate = Usage(1, sent // 4 + 1, len(text) // 4 + 1)
+    estimate = Usage(1, sent // 4 + 1, len(text) // 4 + 1, estimated=1)
     try:
         counts = decoder.decode(reported) if reported else None
-    except msgspec.MsgspecError as error:
-        return CheckedUsage(estimate, str(error))
+    except DECODE_ERRORS as error:
+        return CheckedUsage(estimate, decode_reason(error))
     if counts is None or not any(counts.totals):
         return CheckedUsage(estimate)
     return CheckedUsage(Usage(1, *counts.totals))

@@ -1,7 +1,6 @@
 """Benchmarks: ten by name, others described by a file; and tasks of any file."""
 
 import difflib
-import json
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Final
 from msgspec import structs
 from pydantic import Field, ValidationError
 
+from agentflow._decoding import DECODE_ERRORS, JsonError, decode_json, decode_reason
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
 from agentflow.rollout.benchmarks import _readers as readers
@@ -253,8 +253,8 @@ def read_description(path: Path) -> Benchmark:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "it"
         raise ConfigurationError(f"{path}: {key}: {first['msg']}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: can't be read: {' '.join(str(error).split())}") from None
+    except DECODE_ERRORS as error:
+        raise ConfigurationError(f"{path}: can't be read: {decode_reason(error)}") from None
     return Benchmark(
         name=description.name,
         category=description.category,
@@ -327,9 +327,9 @@ def _kwargs(row: BenchmarkRow, name: str) -> dict[str, Any]:
     # Cells of tables contain only text.
     if isinstance(given, str) and given.strip():
         try:
-            given = json.loads(given)
-        except ValueError:
-            row.refuse(name, "is not JSON; write an object of names with values")
+            given = decode_json(given)
+        except JsonError as error:
+            row.refuse(name, f"{error}; write an object of names with values")
     if given in (None, ""):
         return {}
     if not is_object(given):
@@ -341,9 +341,9 @@ def _options(row: BenchmarkRow, name: str) -> dict[str, str]:
     given: object = row.fields.get(name)
     if isinstance(given, str):
         try:
-            given = json.loads(given)
-        except ValueError:
-            row.refuse(name, "is not JSON; write an object of letters with texts, or a list")
+            given = decode_json(given)
+        except JsonError as error:
+            row.refuse(name, f"{error}; write an object of letters with texts, or a list")
     if is_list(given):
         given = {chr(ord("A") + place): text for place, text in enumerate(given[:26])}
     if not is_object(given):

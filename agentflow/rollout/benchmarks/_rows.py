@@ -2,12 +2,12 @@
 
 import csv
 import importlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from agentflow._decoding import JsonError, decode_json, decode_part, decode_reason, decode_text
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
@@ -15,7 +15,6 @@ from agentflow.settings import report_read_errors
 
 _ARRAYS: Final = ("data", "examples", "questions", "rows", "tasks")
 """Keys under which a JSON object has its rows."""
-_DECODER: Final = json.JSONDecoder()
 _LONGEST_LINE: Final = 64 << 20
 """Maximum length of a line of JSONL, in bytes."""
 
@@ -108,14 +107,12 @@ def _lines(path: Path) -> Iterator[BenchmarkRow]:
             if len(line) > _LONGEST_LINE:
                 raise ConfigurationError(f"{place}: is longer than {_LONGEST_LINE >> 20} MiB; split it")
             try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                text = decode_text(line)
                 if not text.strip():
                     continue
-                read = json.loads(text)
-            except UnicodeDecodeError:
-                raise ConfigurationError(f"{place}: not UTF-8 text; save the file as UTF-8") from None
-            except (ValueError, RecursionError) as error:
-                raise ConfigurationError(f"{place}: not JSON: {_why(error)}") from None
+                read = decode_json(text, unique_keys=True)
+            except JsonError as error:
+                raise ConfigurationError(f"{place}: {error}") from None
             yield _row(place, read)
 
 
@@ -132,10 +129,9 @@ def _json(path: Path) -> Iterator[BenchmarkRow]:
         counted = place
         where = f"{path}:{line}"
         try:
-            read, place = _DECODER.raw_decode(text, place)
-        except (json.JSONDecodeError, RecursionError) as error:
-            lost = error.lineno if isinstance(error, json.JSONDecodeError) else line
-            raise ConfigurationError(f"{path}:{lost}: not JSON: {_why(error)}") from None
+            read, place = decode_part(text, place, unique_keys=True)
+        except JsonError as error:
+            raise ConfigurationError(f"{path}:{error.line or line}: {error}") from None
         yield _row(where, read)
         place = _skip(text, place)
         if text[place : place + 1] not in {",", "]"}:
@@ -207,7 +203,7 @@ def _parquet(path: Path, fields: Collection[str] = ()) -> Iterator[BenchmarkRow]
                     number += 1
                     yield BenchmarkRow(f"{path}: row {number}", row)
     except ValueError as error:
-        raise ConfigurationError(f"{path}: not parquet: {_why(error)}") from None
+        raise ConfigurationError(f"{path}: not parquet: {decode_reason(error)}") from None
 
 
 def _row(place: str, read: object) -> BenchmarkRow:
@@ -232,12 +228,6 @@ def _kind(value: object) -> str:
             return "a number"
         case _:
             return "a text"
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return error.msg
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
 
 
 _READERS: Final[Mapping[str, Callable[[Path], Iterator[BenchmarkRow]]]] = {

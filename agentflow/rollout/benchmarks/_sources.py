@@ -1,6 +1,5 @@
 """Choice of published files: in a folder of downloads, or in a data set of the hub."""
 
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from agentflow._decoding import decode_json
 from agentflow._http_client import MAX_ANSWER_BYTES
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
@@ -68,7 +68,7 @@ def hub_files(source: HubSource) -> list[str]:
         try:
             if len(body) > MAX_ANSWER_BYTES:
                 raise ValueError
-            read: object = json.loads(body)
+            read: object = decode_json(body)
         except ValueError:
             raise ConfigurationError(f"{source}: the answer of {_endpoint()} is not that of a hub") from None
     files: object = read.get("siblings") if is_object(read) else None

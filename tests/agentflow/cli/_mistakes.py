@@ -63,6 +63,19 @@ def _seeds(text: str | bytes, *more: str) -> tuple[Sequence[str], Mapping[str, s
     return ("synth", "seeds_file=seeds.jsonl", *more), {"seeds.jsonl": text}
 
 
+NUMBERS = {
+    "9" * 5000: "a number of 5,000 digits; 250 are the most",
+    "[" * 900 + "]" * 900: "nested deeper than 100 levels; write it flatter",
+    "[" * 100_000: "nested deeper than 100 levels; write it flatter",
+    "NaN": "not JSON: NaN is no number; write null, or leave it out",
+    "1e999": "the number 1e999 is out of range",
+    '"\\ud800"': "a text has half of a surrogate pair",
+    '"\0"': "not JSON: Invalid control character",
+    '1, "a": 2': "a is given twice; remove one of them",
+}
+"""Values that JSON can write and no run can use, each with its error."""
+
+
 def _tasks(*more: str) -> tuple[Sequence[str], Mapping[str, str | bytes]]:
     return ("rollout", "--data", "tasks.jsonl", *more), {"tasks.jsonl": TASK}
 
@@ -124,6 +137,34 @@ MISTAKES: Sequence[Case] = (
     Case(("synth", "seeds_file=s.csv"), "s.csv:1: has no column content", files={"s.csv": "a,b\n1,2\n"}),
     _case(_seeds(SEED, "available_tools=[rag_serch]"), "Did you mean 'rag:search'?"),
     _case(_seeds(SEED, "resource_init_configs.knowledge_base.index_path=nodocs"), "nodocs"),
+    *(
+        _case(_seeds(f'{SEED}{{"content": "b", "kwargs": {{"a": {value}}}}}\n'), f"seeds.jsonl:2: {text}")
+        for value, text in NUMBERS.items()
+    ),
+    *(
+        Case(
+            ("rollout", "--data", "t.jsonl"),
+            f"t.jsonl:2: {text}",
+            files={"t.jsonl": f'{TASK}{{"a": {value}}}\n'},
+        )
+        for value, text in NUMBERS.items()
+    ),
+    Case(
+        ("synth", "seeds_file=s.csv"),
+        "s.csv:2: not CSV: field larger",
+        files={"s.csv": f"content\n{'x' * 200_000}\n"},
+    ),
+    Case(
+        ("synth", "c.yaml"),
+        "c.yaml:1: a number of 5,000 digits",
+        files={"c.yaml": f"max_depth: {'9' * 5000}\n"},
+    ),
+    Case(
+        ("synth", "c.yaml"),
+        "c.yaml:1: a number of 4,002 digits",
+        files={"c.yaml": f"max_depth: 0x{'f' * 4000}\n"},
+    ),
+    Case(("synth", "c.yaml"), "c.yaml: nested too deeply", files={"c.yaml": f"task: {'[' * 10_000}"}),
     # Models
     Case(("synth", "base_url=127.0.0.1:8000/v1"), "base_url: no URL with a scheme; write it as http://"),
     Case(("synth", "model_name=gpt-4.1"), "set OPENAI_API_KEY or the setting api_key"),
@@ -183,6 +224,15 @@ MISTAKES: Sequence[Case] = (
     Case(("ctl", "status"), "no run is active in synthesis_results", status=1),
     _ctl("out/control.json: damaged", files={"out/control.json": "{"}),
     _ctl("no run of this machine responds at http://127.0.0.1:9/mcp", files={"out/control.json": GONE}),
+    _ctl("out/control.json: damaged", files={"out/control.json": f'{{"url": {"[" * 9000}'}),
+    *(
+        Case(("analyse", "out"), f"not a summary of a rollout: {text}", files={"out/summary.json": summary})
+        for summary, text in (
+            (f'{{"x": {"[" * 9000}', "nested deeper"),
+            (f'{{"tasks": {"9" * 5000}}}', "Integer value out of range"),
+            (b'{"metric": "\xff"}', "not UTF-8 text"),
+        )
+    ),
     Case(("ctl", "add", "--dir", "out"), "the following arguments are required: SEED"),
     Case(("ctl", "add", "--dir", "out", "s.jsonl"), "s.jsonl:1: not JSON", files={"s.jsonl": "{"}),
     Case(("extras", "add"), "the following arguments are required: NAME"),

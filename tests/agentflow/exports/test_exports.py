@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,22 @@ def test_the_command_writes_the_folder_and_says_what_is_left_out(
     assert "left out: 2 not_correct" in shown
     assert main(["export", str(rollout), "--format", "sharegpt", "-o", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == {"train.jsonl": 2}
+
+
+@pytest.mark.promise("exports:bad")
+@pytest.mark.parametrize("table", ["seeds", "harvests"])
+def test_a_damaged_record_of_the_journal_is_one_line_and_leaves_no_files(
+    table: str, synthesis: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(synthesis, tmp_path / "run")
+    with closing(sqlite3.connect(tmp_path / "run/journal.db")) as journal, journal:
+        journal.execute(f"UPDATE agentflow_{table} SET body = substr(body, 1, length(body) - 1)")
+    with pytest.raises(
+        ConfigurationError, match=r"run: .*a record of the run is damaged: Input data was"
+    ) as refused:
+        export_run(tmp_path / "run", "openai", tmp_path / "new")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.promise("exports:bad")

@@ -23,6 +23,7 @@ from agentflow.gateway import (
     RecordingAnswerer,
     full_tokens,
 )
+from agentflow.gateway._answers import until_thought
 from agentflow.models import (
     Message,
     ModelConnection,
@@ -328,3 +329,38 @@ async def test_a_failing_endpoint_is_a_model_failure() -> None:
             with pytest.raises(ModelFailure) as failed:
                 await Answering(answerer).ask(user("a"))
             assert failed.value.kind is ModelFailureKind.UNAVAILABLE
+
+
+@pytest.mark.promise("gateway:stream:text")
+@pytest.mark.parametrize(
+    ("pieces", "passed"),
+    [
+        (("\n<th", "ink>", "hm</think>", "yes"), []),
+        (("<think>hm",), []),
+        (("<think>",), []),
+        ((" ", "\n", "yes", " no"), [" \nyes", " no"]),
+        (("<th", "e>"), ["<the>"]),
+        ((" ",), []),
+    ],
+)
+def test_text_is_passed_on_while_it_is_sampled_unless_it_begins_with_reasoning(
+    pieces: tuple[str, ...], passed: list[str]
+) -> None:
+    texts: list[str] = []
+    add = until_thought(texts.append)
+    for piece in pieces:
+        add(piece)
+    assert texts == passed
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.promise("gateway:stream:text")
+@pytest.mark.parametrize("begin", ["<think>", " "])
+def test_long_reasoning_and_space_in_many_pieces_take_linear_time(begin: str) -> None:
+    texts: list[str] = []
+    add = until_thought(texts.append)
+    add(begin)
+    for _ in range(300_000):
+        add(" " * 20)
+    add("yes")
+    assert "".join(texts) == ("" if begin == "<think>" else " " * 6_000_001 + "yes")

@@ -219,10 +219,10 @@ async def test_pings_are_answered_between_steps_and_an_interrupted_step_is_no_la
 
 BROKEN = {
     "an error": (json.dumps({"type": "error", "data": {"message": "no room"}}), "no room"),
-    "no JSON": ("hello", "the answer is no JSON"),
+    "no JSON": ("hello", "the answer is not JSON"),
     "no data": ("{}", "the answer has no data"),
     "no observation": (json.dumps({"type": "observation", "data": {"reward": "x"}}), "is no observation"),
-    "a reward without a value": (observed(1, float("nan")), "the reward is nan, no finite number"),
+    "a reward without a value": (observed(1, float("nan")), "the answer is not JSON: NaN is no number"),
     "a closed connection": (None, "the environment closed the connection"),
     "an end without a reward": (observed(1, None, done=True), "the episode of 0 steps has no reward"),
 }

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -9,6 +10,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.journal import Journal, NewSeed, open_journal, this_process
+from agentflow.trajectory import Usage
 from tests._postgres import PostgresServer
 
 
@@ -85,14 +87,79 @@ async def test_a_journal_that_was_cut_is_not_said_to_be_whole(kept: float, tmp_p
     async with open_journal(file) as journal:
         run = await journal.open_run("run", {})
         await run.add_seeds([NewSeed("x" * 5000) for _ in range(100)])
-    os.truncate(file, int(file.stat().st_size * kept))
+    pages = file.stat().st_size // 8192
+    left = int(pages * kept)
+    os.truncate(file, left * 8192 + 100)
     with pytest.raises(RunStopped) as stopped:
         async with open_journal(file) as journal:
             await (await journal.open_run("run", {})).claim(this_process(), 100)
     assert stopped.value.cause is StopCause.JOURNAL
     line = str(stopped.value)
-    assert line.startswith(f"journal {file}: damaged (database disk image is malformed), so that part of")
+    assert line.startswith(f"journal {file}: damaged (pages left: {left} of {pages}), so that part of")
     assert "move it away to begin again" in line and "\n" not in line and "nothing" not in line
+
+
+@pytest.mark.promise("journal:damaged")
+async def test_a_journal_without_one_of_its_tables_is_not_said_to_be_whole(tmp_path: Path) -> None:
+    file = tmp_path / "journal.db"
+    async with open_journal(file) as journal:
+        await journal.open_run("run", {})
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("DROP TABLE agentflow_entries")
+    with pytest.raises(
+        RunStopped, match=r"damaged \(no such table: agentflow_entries\), so that part"
+    ) as stopped:
+        async with open_journal(file) as journal:
+            await (await journal.open_run("run", {})).keep("key", 1)
+    assert "nothing" not in str(stopped.value)
+
+
+@pytest.mark.promise("journal:damaged")
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (
+            "agentflow_entries",
+            "the record plan/0 is damaged (Input data was truncated): it is lost, the rest can",
+        ),
+        (
+            "agentflow_harvests",
+            "the result of seed_001 is damaged (Input data was truncated): it is lost, the",
+        ),
+        (
+            "agentflow_seeds",
+            "a record is damaged (Input data was truncated), so that part of what was recorded is",
+        ),
+        (
+            "agentflow_usage",
+            "a record is damaged (Input data was truncated), so that part of what was recorded is",
+        ),
+    ],
+)
+async def test_a_damaged_record_ends_the_run_in_one_line_that_names_it(
+    table: str, problem: str, tmp_path: Path
+) -> None:
+    file, harbour = tmp_path / "journal.db", [NewSeed("Explore the harbour")]
+    async with open_journal(file) as journal:
+        run = await journal.open_run("run", {})
+        await run.add_seeds(harbour)
+        (seed,) = await run.claim(this_process(), 1)
+        await (await run.open_page(seed)).record("plan/0", {"goal": "a"})
+        await run.finish(seed, b'{"answer": "a"}')
+        await run.load_usage()
+        await run.save_usage({"planner": Usage(1, 2, 3)})
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute(f"UPDATE {table} SET body = substr(body, 1, length(body) - 1)")
+    with pytest.raises(RunStopped) as stopped:
+        async with open_journal(file) as journal:
+            run = await journal.open_run("run", {})
+            await run.load_usage()
+            (seed,) = await run.add_seeds(harbour)
+            (await run.read_page(seed)).recall("plan/0", dict[str, str])
+            assert [found async for found in run.results(dict[str, str])] == []
+    line = str(stopped.value)
+    assert line.startswith(f"journal {file}: {problem}") and "\n" not in line
+    assert stopped.value.cause is StopCause.JOURNAL
 
 
 @pytest.mark.promise("journal:address")

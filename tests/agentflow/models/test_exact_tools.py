@@ -221,6 +221,19 @@ def event(text: str, *, first: bool = False, finish: str | None = None) -> bytes
     return b"data: " + msgspec.json.encode({**head, "choices": [choice]}) + b"\n"
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.promise("models:exact_tools")
+def test_a_long_answer_in_many_pieces_is_passed_on_in_linear_time() -> None:
+    pieces: list[str] = []
+    stream = AnswerStream(pieces.append)
+    stream.add(event("", first=True))
+    line = event("ab" * 50)
+    for _ in range(100_000):
+        stream.add(line)
+    stream.add(event("c", finish="stop"))
+    assert "".join(pieces) == stream.answer([7]).text == "ab" * 5_000_000 + "c"
+
+
 @pytest.mark.promise("models:exact_tools")
 def test_a_repeated_stream_passes_no_text_on_twice_and_a_broken_one_is_an_error() -> None:
     pieces: list[str] = []

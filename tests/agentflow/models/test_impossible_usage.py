@@ -3,19 +3,22 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
-from agentflow.errors import RunStopped, StopCause
+from agentflow.errors import ModelFailure, RunStopped, StopCause
 from agentflow.models import Accounts, ModelConnection
 from agentflow.models._apis import AnthropicApi, GeminiApi, OllamaApi, OpenAiApi, ProviderApi
+from agentflow.models._apis._messages import parse_call
+from agentflow.runs import estimates_text
 from agentflow.trajectory import Usage
 from tests.agentflow.models._serving import call, painter, script, settings
 from tests.agentflow.models.test_chat import HELLO, chat
 
 IMPOSSIBLE = ["-24000000000", "10000001", "1" + "0" * 40, "1e400", "0.5", "true", '"12"', "[]"]
 TEXT = "a" * 40
-ESTIMATE = Usage(1, 26, 11)
+ESTIMATE = Usage(1, 26, 11, estimated=1)
 """Of 100 bytes that were sent, and of that text."""
 
 
@@ -76,7 +79,9 @@ async def test_an_endpoint_with_negative_counts_neither_lifts_a_budget_nor_warns
         for _ in range(2):
             completion = await model.complete(call())
             assert completion.usage.prompt_tokens > 50
+        assert accounts.by_role["planner"].estimates == 2
         accounts.add("planner", Usage(1, 500, 0))
+        assert estimates_text(accounts.by_role) == "2 of 3 token counts are estimates"
         with pytest.raises(RunStopped) as stopped:
             await model.complete(call())
     assert stopped.value.cause is StopCause.BUDGET
@@ -101,3 +106,46 @@ async def test_a_gateways_connection_and_openais_client_check_them_too() -> None
             assert completion.usage.prompt_tokens > 0
             assert completion.choices[0].message.content == TEXT
     assert accounts.total.prompt_tokens > 0
+
+
+@pytest.mark.promise("models:usage:checked")
+def test_reports_name_estimated_calls_only_if_there_are_some() -> None:
+    assert msgspec.json.encode(Usage(1, 2, 3)) == b'{"calls":1,"prompt_tokens":2,"completion_tokens":3}'
+    both = Usage(1, 2, 3) + ESTIMATE
+    assert both == msgspec.json.decode(msgspec.json.encode(both), type=Usage) == Usage(2, 28, 14, estimated=1)
+    assert (Usage(1) + Usage(1)).estimates == 0
+    assert estimates_text({"planner": Usage(1, 2, 3)}) == ""
+
+
+HOSTILE = {
+    "nested": (b'{"x": ' + b"[" * 100_000, "can't be decoded: nested deeper than 100 levels"),
+    "half a surrogate pair": (
+        chat_body("1", "x").replace('"x"', r'"\ud800"').encode(),
+        "can't be decoded: JSON is",
+    ),
+    "NaN": (
+        chat_body("1").replace('"created": 0', '"x": NaN').encode(),
+        "can't be decoded: JSON is malformed",
+    ),
+    "no UTF-8": (chat_body("1", "x").encode().replace(b'"x"', b'"\xff"'), "can't be decoded: not UTF-8 text"),
+}
+
+
+@pytest.mark.promise("models:usage:checked")
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_an_answer_that_no_decoder_takes_is_a_failed_call(kind: str) -> None:
+    body, reason = HOSTILE[kind]
+    moves = [web.Response(body=body, content_type="application/json") for _ in range(4)]
+    async with script(*moves) as endpoint, painter(endpoint.url) as model:
+        with pytest.raises((ModelFailure, RunStopped), match=reason):
+            await model.complete(call())
+
+
+@pytest.mark.promise("models:tools")
+@pytest.mark.parametrize(
+    "value", ["9" * 5000, "[" * 900 + "]" * 900, "[" * 100_000, "NaN", "1e999", r'"\ud800"']
+)
+def test_arguments_that_could_not_be_recorded_are_none_and_kept_as_text(value: str) -> None:
+    written = f'{{"a": {value}}}'
+    called = parse_call("1", "search", written)
+    assert (called.arguments, called.raw_arguments) == (None, written)

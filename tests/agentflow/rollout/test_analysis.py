@@ -9,8 +9,9 @@ import pytest
 from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.rollout import SUMMARY, RolloutSummary
-from agentflow.rollout.analysis import AnalysedRun, draw, find_runs, tables_of
+from agentflow.rollout.analysis import AnalysedRun, draw, find_runs, summary_card, tables_of
 from agentflow.scoring import Interval
+from agentflow.trajectory import Usage
 from tests.agentflow.rollout._rollouts import config_for, run_to_the_end, some_tasks
 
 
@@ -41,6 +42,14 @@ async def test_turns_are_listed_by_budget_and_both_verification_modes_side_by_si
     assert ways[1][6] == "2.0 (planner 2.0)"
     accuracy = tables["Accuracy"].rows[0]
     assert accuracy[5] == "50.0% (25.0% to 75.0%)"
+
+
+@pytest.mark.promise("models:usage:checked")
+async def test_the_summary_says_how_many_token_counts_are_estimates(tmp_path: Path) -> None:
+    summary = await a_summary(tmp_path)
+    assert "estimates" not in summary_card(summary)
+    estimated = msgspec.structs.replace(summary, usage={"planner": Usage(6, 300, 40, estimated=2)})
+    assert "tokens; 2 of 6 token counts are estimates" in summary_card(estimated)
 
 
 @pytest.mark.promise("rollout:analyse")

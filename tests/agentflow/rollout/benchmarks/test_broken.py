@@ -46,7 +46,7 @@ FILES = [
     ("none.csv", "", ": has no tasks"),
     ("wrong.txt", "x", "the name ends in none of .jsonl"),
     ("wrong.parquet", "x", ": not parquet: "),
-    ("deep.json", "[" * 100_000, ":1: not JSON: it is nested too deeply"),
+    ("deep.json", "[" * 100_000, ":1: nested deeper than 100 levels"),
 ]
 """Files with what is wrong with them; `GOOD` stands for a row that all can read."""
 

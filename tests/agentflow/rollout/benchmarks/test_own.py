@@ -121,7 +121,7 @@ def test_tasks_are_taken_from_the_first_on_or_by_their_ids(tmp_path: Path) -> No
     ("row", "message"),
     [
         ({"question": "a", "kwargs": [1]}, "1: kwargs: is not an object"),
-        ({"question": "a", "kwargs": "x"}, "1: kwargs: is not JSON"),
+        ({"question": "a", "kwargs": "x"}, "1: kwargs: not JSON"),
         ({"question": "a", "options": 5}, "1: options: is neither"),
         ({"answer": "a"}, "1: question: is missing; add it, or input"),
     ],
