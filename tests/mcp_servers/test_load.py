@@ -170,6 +170,46 @@ async def mixed_load(rounds: int, seconds: float) -> None:
         assert more_memory <= memory * 1.1 + SLACK
 
 
+async def session_of_calls(url: str, rounds: int, made: list[int]) -> None:
+    """Make four calls a round in a session of a connection of its own; each answer depends on all before it."""
+    async with connected(url, "t") as client:
+
+        async def call(name: str, **arguments: object) -> dict[str, object]:
+            result = await client.call_tool(name, arguments)
+            assert not result.is_error, result
+            made.append(1)
+            return dict(result.structured_content or {})
+
+        session = (await call("session_start"))["session"]
+        for number in range(1, rounds + 1):
+            line = await call("bash_run", session=session, command="echo x >> log; wc -l < log")
+            assert str(line["stdout"]).strip() == str(number)
+            code = await call("code_run", session=session, code="n = globals().get('n', 0) + 1; n")
+            assert str(code["value"]) == str(number)
+            await call("files_write", session=session, path="note", content=f"note {number}\n")
+            note = await call("files_read", session=session, path="note")
+            assert f"note {number}" in str(note["content"])
+        await call("session_end", session=session)
+
+
+async def lost_calls(sessions: int, rounds: int) -> int:
+    """Return how many calls of sessions at once were lost; a failed one ends its session."""
+    made: list[int] = []
+    words = ("bash", "code", "files", "--http", "127.0.0.1:0", f"sessions.max_sessions={sessions}")
+    async with program(*words, environment={"AGENTFLOW_SERVER_TOKEN": "t"}) as running:
+        url = await address(running)
+        async with anyio.create_task_group() as group:
+            for _ in range(sessions):
+                group.start_soon(session_of_calls, url, rounds, made)
+    return sessions * (4 * rounds + 2) - len(made)
+
+
+@pytest.mark.promise("mcp:load:lossless")
+@pytest.mark.parametrize(("sessions", "rounds"), [(15, 8), pytest.param(300, 8, marks=pytest.mark.soak)])
+async def test_no_call_of_many_sessions_at_once_is_lost(sessions: int, rounds: int) -> None:
+    assert await lost_calls(sessions, rounds) == 0
+
+
 @pytest.mark.promise("mcp:load:flat")
 async def test_mixed_load_leaves_memory_and_descriptors_flat() -> None:
     with anyio.fail_after(100):
