@@ -249,8 +249,8 @@ def write_frame(descriptor: int, payload: bytes) -> None:
         frame = frame[_os_write(descriptor, frame) :]
 
 
-def check_json(payload: bytes, limits: JsonLimits = _JSON_LIMITS) -> int:
-    """Check the size and the number of values of a JSON payload before it is decoded, and return a bound of that number.
+def check_json(payload: bytes, limits: JsonLimits = _JSON_LIMITS) -> None:
+    """Check the size and the number of values of a JSON payload before it is decoded.
 
     Reads each byte a few times with functions in C and creates nothing per value. Text is not mistaken for values. In
     malformed JSON, a decoder stops before the first value that was not counted.
@@ -263,19 +263,27 @@ def check_json(payload: bytes, limits: JsonLimits = _JSON_LIMITS) -> int:
     """
     if len(payload) > limits.max_bytes:
         raise FrameError(f"a message of {len(payload)} bytes is over the limit of {limits.max_bytes}")
-    # A bound from above: each value follows one of these, but they occur in text, too.
-    openings = _openings(payload)
-    if openings >= limits.max_values and _has_more_values(payload, limits.max_values):
+    if json_values(payload, few=limits.max_values, most=limits.max_values) > limits.max_values:
         raise FrameError(f"a message has more than {limits.max_values} values")
-    return min(openings + 1, limits.max_values)
 
 
 def _openings(data: bytes) -> int:
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
-def _has_more_values(payload: bytes, limit: int) -> bool:
-    """Return whether a payload has more values, in pieces, so that other threads run in between."""
+def json_values(payload: bytes, *, few: int, most: int) -> int:
+    """Return the number of values of a JSON payload before it is decoded, in pieces, so that other threads run in between.
+
+    :param few: a bound is enough if it is at most this.
+    :param most: a number that is larger than this is only said to be larger.
+
+    Example::
+
+        assert json_values(b'{"text": "[[[[[[[["}', few=1, most=9) == 2
+    """
+    # Each value follows one of these, but they occur in text, too.
+    if (bound := _openings(payload) + 1) <= few:
+        return bound
     start, in_text, values, quotes = 0, 0, 1, 0
     while start < len(payload):
         piece = payload[start : start + _PIECE_BYTES]
@@ -288,9 +296,9 @@ def _has_more_values(payload: bytes, limit: int) -> bool:
         quotes += len(parts) - 1
         in_text = quotes % 2
         # A value has at most two texts, its key and itself; more of them follow each other without a separator.
-        if values > limit or quotes > 4 * limit:
-            return True
-    return False
+        if values > most or quotes > 4 * most:
+            return most + 1
+    return values
 
 
 def decode_object(payload: bytes, limits: JsonLimits = _JSON_LIMITS) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import anyio
 from anyio import to_thread
 
-from runtimes import MIB, FrameError, JsonLimits, check_json
+from runtimes import MIB, JsonLimits, json_values
 
 LARGE_BYTES = 16 * 1024
 """Size from which requests are read two at a time per client, and paced."""
@@ -45,6 +45,8 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 """Returns the next piece of a body as a message of ASGI."""
 
 _CHECKED_EARLY = 256 * 1024
+_FEW_VALUES = 4096
+"""Number of values from which they are counted exactly: text may look like many more."""
 _AT_ONCE = 2
 
 
@@ -259,19 +261,13 @@ class RequestBodies:
             values = await to_thread.run_sync(self._values, body)
         else:
             values = self._values(body)
-        if values is None:
+        if values > self._limits.max_values:
             raise BodyRefusedError(413, f"a request may hold at most {self._limits.max_values:,} JSON values")
         return values
 
-    def _values(self, body: bytes | bytearray) -> int | None:
-        """Return a bound of the number of JSON values; `None`: too many.
-
-        It raises nothing: an exception of a thread would keep the body until the next collection of cycles.
-        """
-        try:
-            return check_json(bytes(body), self._limits)
-        except FrameError:
-            return None
+    def _values(self, body: bytes | bytearray) -> int:
+        most = self._limits.max_values
+        return json_values(bytes(body), few=min(_FEW_VALUES, most), most=most)
 
     def _too_large(self) -> str:
         return f"a request may have at most {self._limits.max_bytes:,} bytes"
