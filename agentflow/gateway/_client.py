@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 from msgspec import structs
 
-from agentflow._http_client import MAX_ANSWER_BYTES, AnswerRefused, open_session, read_answer
+from agentflow._http_client import MAX_ANSWER_BYTES, UNDECODABLE, open_session, read_answer
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.gateway._bodies import (
@@ -288,7 +288,8 @@ class GatewayClient:
                 ) as answer:
                     status, content = answer.status, await read_answer(answer, max_bytes)
                     retry_after = answer.headers.get("Retry-After")
-            except AnswerRefused as refused:
+            except ValueError as refused:
+                # Also an id of the gateway's that no header can carry.
                 raise GatewayError(502, f"{self._url}: {refused}") from None
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 reason = str(error) or type(error).__name__
@@ -310,7 +311,7 @@ def _decode(content: bytes, kind: type[T], *, packed: bool = False) -> T:
         return (
             msgspec.msgpack.decode(content, type=kind) if packed else msgspec.json.decode(content, type=kind)
         )
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise GatewayError(
             502, f"the gateway's answer can't be read ({error}); does the address belong to another program?"
         ) from None
@@ -323,12 +324,12 @@ def _error_of(status: int, content: bytes, retry_after: str | None) -> GatewayEr
     """
     try:
         detail = msgspec.json.decode(content, type=ErrorAnswer).error
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         text = " ".join(content.decode(errors="replace").split())[:200]
         return GatewayError(status, f"the gateway answered {status}: {text}")
     if detail.code == "run_over":
         raise RunStopped(StopCause.INTERRUPTED, detail.message)
-    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+    seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
     return GatewayError(status, detail.message, code=detail.code, retry_after=seconds)
 
 

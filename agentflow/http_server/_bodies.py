@@ -3,10 +3,12 @@
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import anyio
+from aiohttp import web
 from anyio import to_thread
 
 from runtimes import MIB, FrameError, JsonLimits, check_json
@@ -169,6 +171,12 @@ class RequestBodies:
         finally:
             self._release(client, held)
 
+    def read_request(self, client: str, request: web.Request) -> AbstractAsyncContextManager[bytes]:
+        """Read the body of a request to an application of aiohttp, as `read` does."""
+        encoded = "Content-Encoding" in request.headers or "Transfer-Encoding" in request.headers
+        size = None if encoded else request.content_length or 0
+        return self.read(client, size, partial(_receive, request))
+
     async def _read_large(self, client: str, held: int, receive: Receive) -> bytes:
         """Return the body of a large request in its turn, with `held` bytes counted until `_release`."""
         async with self._turns[client]:
@@ -241,6 +249,15 @@ class RequestBodies:
         """Estimate for how long the values and escapes of a body hold the event loop."""
         values = min(body.count(b",") + body.count(b"[") + body.count(b"{"), self._limits.max_values)
         return body.count(b"\\") * 3e-8 + values * 1e-6
+
+
+async def _receive(request: web.Request) -> MutableMapping[str, Any]:
+    """Return the next piece of a body as a message of ASGI."""
+    try:
+        piece = await request.content.readany()
+    except web.RequestPayloadError:
+        raise BodyRefusedError(400, "the body does not have the encoding of its headers") from None
+    return {"type": "http.request", "body": piece, "more_body": not request.content.at_eof()}
 
 
 async def _next_piece(receive: Receive) -> MutableMapping[str, Any]:

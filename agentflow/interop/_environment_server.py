@@ -2,8 +2,8 @@
 
 import hmac
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,12 +13,14 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, field
 
+from agentflow._http_client import UNDECODABLE
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, error_line
-from agentflow.http_server import identify, serving
+from agentflow.http_server import BodyRefusedError, RequestBodies, identify, serving
 from agentflow.interop._task_host import HostFailure, TaskHost, TaskScore, TaskSession
 from agentflow.models import is_loopback
 from agentflow.telemetry import get_logger
+from runtimes import JsonLimits
 
 logger = get_logger(__name__)
 
@@ -96,12 +98,14 @@ class EnvironmentServer:
         self._token = token
         self._limits = limits or EnvironmentLimits()
         self._sessions: dict[str, _Entry] = {}
-        self._sockets = 0
+        # Sessions of WebSockets, and those that begin.
+        self._others = 0
+        self._bodies = RequestBodies(JsonLimits(max_bytes=MAX_BODY))
 
     @property
     def open_sessions(self) -> int:
         """Number of open sessions."""
-        return len(self._sessions) + self._sockets
+        return len(self._sessions) + self._others
 
     def app(self, host: str) -> web.Application:
         """Return the application.
@@ -109,9 +113,7 @@ class EnvironmentServer:
         :param host: address that it will listen on. On a loopback address, requests for another host are refused: they
             come from a web page whose name was made to resolve to this machine.
         """
-        app = web.Application(
-            middlewares=[self._guard(is_loopback(f"http://{host}"))], client_max_size=MAX_BODY
-        )
+        app = web.Application(middlewares=[self._guard(is_loopback(f"http://{host}"))])
         task_api = f"/{ENVIRONMENT}"
         app.add_routes(
             [
@@ -175,9 +177,28 @@ class EnvironmentServer:
             token.strip().encode(errors="surrogateescape"), self._token.encode()
         )
 
-    def _check_room(self) -> None:
+    @contextmanager
+    def _room(self) -> Generator[None]:
+        """Count one more session during the block.
+
+        :raises _Refusal: if there are too many.
+        """
         if self.open_sessions >= self._limits.sessions:
             raise _Refusal(429, f"{self._limits.sessions} sessions are open; close one, or raise the limit")
+        self._others += 1
+        try:
+            yield
+        finally:
+            self._others -= 1
+
+    async def _read(self, request: web.Request, kind: type[Any]) -> Any:  # noqa: ANN401 - typed by `kind`
+        try:
+            async with self._bodies.read_request(request.remote or "", request) as body:
+                return msgspec.json.decode(body or b"{}", type=kind)
+        except BodyRefusedError as refused:
+            raise _Refusal(refused.status, str(refused)) from None
+        except UNDECODABLE as error:
+            raise _Refusal(400, f"the body can't be used: {error}") from None
 
     # Tasks
 
@@ -204,14 +225,14 @@ class EnvironmentServer:
         return web.json_response({"num_tasks": len(self._host.tasks)})
 
     async def _task(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Split)
+        given = await self._read(request, _Split)
         found = self._listed(given.index, given.index + 1) if given.index >= 0 else []
         if not found:
             raise _Refusal(404, f"index: there is no task {given.index}")
         return web.json_response({"task": found[0]})
 
     async def _task_range(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Split)
+        given = await self._read(request, _Split)
         return web.json_response({"tasks": self._listed(given.start or 0, given.stop)})
 
     def _listed(self, start: int, stop: int | None) -> list[dict[str, Any]]:
@@ -224,25 +245,25 @@ class EnvironmentServer:
     # Sessions over HTTP
 
     async def _open(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Open)
-        self._check_room()
+        given = await self._read(request, _Open)
         task = self._host.find(given.task, given.number)
         name = secrets.token_urlsafe(24)
-        session = await self._host.open(task)
-        self._sessions[name] = _Entry(session)
+        with self._room():
+            session = await self._host.open(task)
+            self._sessions[name] = _Entry(session)
         return web.json_response(
             {"session": name, "task": task.id, "question": task.question, "tools": session.tools}
         )
 
     async def _call(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Call)
+        given = await self._read(request, _Call)
         async with self._entry(request) as session:
             self._check_calls(session)
             outcome = await session.call(given.tool, given.arguments)
         return web.json_response(msgspec.to_builtins(outcome))
 
     async def _submit(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Submit)
+        given = await self._read(request, _Submit)
         async with self._entry(request) as session:
             score = await session.submit(given.answer)
         return web.json_response(msgspec.to_builtins(score))
@@ -276,12 +297,14 @@ class EnvironmentServer:
         socket = web.WebSocketResponse(max_msg_size=MAX_BODY, heartbeat=self._limits.idle_seconds / 2)
         await socket.prepare(request)
         try:
-            self._check_room()
+            with self._room():
+                await self._episode(socket)
         except _Refusal as refusal:
             await socket.send_json(_error(str(refusal), "CAPACITY_REACHED"))
-            await socket.close()
-            return socket
-        self._sockets += 1
+        await socket.close()
+        return socket
+
+    async def _episode(self, socket: web.WebSocketResponse) -> None:
         episode = _OpenEnvEpisode(self._host, self._limits)
         try:
             async for message in socket:
@@ -294,9 +317,6 @@ class EnvironmentServer:
         finally:
             with anyio.CancelScope(shield=True):
                 await episode.close()
-                self._sockets -= 1
-            await socket.close()
-        return socket
 
 
 class _OpenEnvEpisode:
@@ -316,7 +336,7 @@ class _OpenEnvEpisode:
             message = msgspec.json.decode(text.encode(), type=_Message)
         except msgspec.ValidationError as error:
             return _error(f"a message has a type and data: {error}", "VALIDATION_ERROR")
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             return _error(str(error), "INVALID_JSON")
         try:
             match message.type:
@@ -396,14 +416,6 @@ def _scored(score: TaskScore) -> dict[str, Any]:
 
 def _error(message: str, code: str) -> dict[str, Any]:
     return {"type": "error", "data": {"message": message, "code": code}}
-
-
-async def _read(request: web.Request, kind: type[Any]) -> Any:  # noqa: ANN401 - typed by `kind`
-    body = await request.read()
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise _Refusal(400, f"the body can't be used: {error}") from None
 
 
 def _schema(title: str, required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:

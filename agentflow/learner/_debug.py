@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from agentflow._http_client import AnswerRefused, open_session, read_answer
+from agentflow._http_client import UNDECODABLE, open_session, read_answer
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.learner._config import FROZEN, POLICY, TrainConfig
@@ -119,7 +119,7 @@ async def _only_model(config: TrainConfig) -> str:
         ):
             answer.raise_for_status()
             return msgspec.json.decode(await read_answer(answer), type=_ServedModels).data[0].id
-    except (aiohttp.ClientError, OSError, AnswerRefused, msgspec.MsgspecError, IndexError) as error:
+    except (aiohttp.ClientError, OSError, *UNDECODABLE, IndexError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise ConfigurationError(
             f"engine.base_url: {url} does not list its models: {why}; start it, or set engine.served_model_name"

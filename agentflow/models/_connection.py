@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
-import msgspec
-
+from agentflow._http_client import UNDECODABLE
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ModelFailure
 from agentflow.models._apis import AnswerSchema, ApiAnswer, EncodedRequest, PreparedCall
@@ -108,6 +107,6 @@ def model_failures() -> Generator[None]:
         yield
     except RequestError as error:
         raise ModelFailure(error.kind, error.message, attempts=error.attempts) from None
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         failed = undecodable(error, b"")
         raise ModelFailure(failed.kind, failed.message) from None

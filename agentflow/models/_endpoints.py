@@ -9,6 +9,7 @@ from typing import Final, Self, TypeAlias
 import msgspec
 from msgspec import structs
 
+from agentflow._http_client import UNDECODABLE
 from agentflow._typeguards import is_object
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.models._answer_format import FormatExperience
@@ -103,7 +104,7 @@ def _described(body: bytes) -> tuple[str, str, str]:
     text = body[:_LONGEST].decode(errors="replace").replace("\\", "")
     try:
         found: object = msgspec.json.decode(body)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return "", "", text
     error = found.get("error", found) if is_object(found) else None
     return (str(error.get("code")), str(error.get("param")), text) if is_object(error) else ("", "", text)

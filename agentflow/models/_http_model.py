@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 import msgspec
 from msgspec import structs
 
+from agentflow._http_client import UNDECODABLE
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models._accounts import Accounts
@@ -288,7 +289,7 @@ class HttpModel:
             outgoing = self._address.api.encode(ask)
             answer = await self._endpoint.post(ask.model, outgoing, seconds)
             return self._endpoint.read(answer, len(outgoing.body)).without_reasoning()
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise undecodable(error, answer) from None
 
     def _written(
@@ -478,7 +479,10 @@ class ChatClient:
             total = usage.prompt_tokens + usage.completion_tokens
             fields: dict[str, object] = dict(msgspec.json.decode(answer, type=dict[str, msgspec.Raw]))
             answer = msgspec.json.encode({**fields, "usage": {**counts, "total_tokens": total}})
-        completion = ChatCompletion.model_validate_json(answer)
+        try:
+            completion = ChatCompletion.model_validate_json(answer)
+        except ValueError as error:
+            raise _error_of(undecodable(error, answer), self._endpoint.url) from None
         for choice in completion.choices:
             found = separate_reasoning(choice.message.content or "")
             if found.answer != (choice.message.content or ""):
@@ -491,7 +495,7 @@ class ChatClient:
         answer = await self._endpoint.post(model, outgoing, seconds)
         try:
             self._endpoint.read(answer, len(outgoing.body))
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise undecodable(error, answer) from None
         return answer
 
@@ -506,10 +510,14 @@ def _error_of(error: RequestError, url: str) -> "APIError":
         return openai.APITimeoutError(request)
     if not error.status:
         return openai.APIConnectionError(message=error.message, request=request)
-    response = httpx2.Response(error.status, headers=dict(error.headers), content=error.body, request=request)
+    # Bytes: an endpoint's headers may be in any encoding.
+    headers = [
+        (name.encode(), value.encode(errors="surrogateescape")) for name, value in error.headers.items()
+    ]
+    response = httpx2.Response(error.status, headers=headers, content=error.body, request=request)
     try:
         body: object = msgspec.json.decode(error.body)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         body = None
     if error.status == 200:
         return openai.APIResponseValidationError(response, body, message=error.message)

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
+from agentflow._http_client import UNDECODABLE
 from agentflow._secrets import mask_text
 from agentflow._terminal import printable
 from agentflow._typeguards import is_object
@@ -126,7 +127,7 @@ def _error_of(body: bytes) -> tuple[str, str]:
     """Return code and message of an error body; of an unknown shape, its first characters."""
     try:
         found: object = msgspec.json.decode(body)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return "", _one_line(body[: 4 * _LONGEST].decode(errors="replace"))
     if not is_object(found):
         return "", _one_line(str(found))
@@ -154,5 +155,5 @@ def _retry_after(headers: Mapping[str, str], body: bytes, now: float) -> float |
         return float(found[1]) if found else None
     try:
         return max(0.0, email.utils.parsedate_to_datetime(seconds).timestamp() - now)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -1,8 +1,8 @@
 """OpenEnv environments: a client of their WebSocket protocol, and a reader of their tasks."""
 
 import json
-import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -12,7 +12,7 @@ import aiohttp
 import anyio
 from msgspec import Struct
 
-from agentflow._http_client import MAX_ANSWER_BYTES, open_session, read_answer
+from agentflow._http_client import MAX_ANSWER_BYTES, UNDECODABLE, open_session, read_answer
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.readers._reading import Located, take_option
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SOURCE: Final = "openenv"
 """`source` of these tasks, and the field with the environment and the arguments of its reset."""
 _SECONDS: Final = 30.0
+_REASON_CHARS: Final = 500
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=_SECONDS)
 
 
@@ -126,7 +127,7 @@ class OpenEnvClient:
         try:
             async with self._session.get(f"{self.url}/schema", timeout=_TIMEOUT) as response:
                 found: object = json.loads(await read_answer(response))
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, *UNDECODABLE) as error:
             raise OpenEnvFailure(f"openenv:{self.url}: no schema: {error_line(error)}") from None
         action = found.get("action") if is_object(found) else None
         if not is_object(action):
@@ -176,13 +177,14 @@ class OpenEnvClient:
             self._interrupted = False
         try:
             answer: object = json.loads(received)
-        except ValueError as error:
+        except UNDECODABLE as error:
             raise OpenEnvFailure(f"openenv:{self.url}: the answer is no JSON: {error}") from None
         data = answer.get("data") if is_object(answer) else None
         if not is_object(answer) or not is_object(data):
             raise OpenEnvFailure(f"openenv:{self.url}: the answer has no data")
         if answer.get("type") == "error":
-            raise OpenEnvFailure(f"openenv:{self.url}: {data.get('message', 'refused')}")
+            reason = " ".join(str(data.get("message", "refused")).split())[:_REASON_CHARS]
+            raise OpenEnvFailure(f"openenv:{self.url}: {reason}")
         return data
 
 
@@ -190,8 +192,8 @@ def _step(url: str, data: dict[str, Any]) -> OpenEnvStep:
     observation, reward = data.get("observation"), data.get("reward")
     if not is_object(observation) or not isinstance(reward, int | float | None):
         raise OpenEnvFailure(f"openenv:{url}: the answer is no observation with a reward")
-    if reward is not None and not math.isfinite(reward):
-        raise OpenEnvFailure(f"openenv:{url}: the reward is {reward}, no finite number")
+    if reward is not None and not abs(reward) <= sys.float_info.max:
+        raise OpenEnvFailure(f"openenv:{url}: the reward is {str(reward)[:80]}, no finite number")
     return OpenEnvStep(observation, None if reward is None else float(reward), bool(data.get("done")))
 
 
@@ -275,7 +277,7 @@ def _get(url: str, variable: str, path: str, body: Mapping[str, object] | None =
         status, content = run_sync(answer)
         if status < 400:
             return json.loads(content)
-    except (aiohttp.ClientError, OSError, ValueError) as error:
+    except (aiohttp.ClientError, OSError, *UNDECODABLE) as error:
         raise ConfigurationError(f"openenv:{url}: can't be read: {error_line(error)}") from None
     if status == 404:
         return []

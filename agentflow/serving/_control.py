@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow._http_client import AnswerRefused, open_session, read_answer
+from agentflow._http_client import UNDECODABLE, AnswerRefused, open_session, read_answer
 from agentflow.errors import ConfigurationError
 from agentflow.serving._weights import LoadReport, WeightsFailure
 
@@ -128,7 +128,7 @@ class EngineControl:
         """
         call = {"method": _LOAD, "kwargs": {"folder": folder, "before": before}}
         try:
-            reports = msgspec.json.decode(await self.post("/collective_rpc", call), type=_Loaded).results
+            reports = self._decoded(await self.post("/collective_rpc", call), _Loaded).results
         except EngineRefused as refused:
             if f"no attribute '{_LOAD}'" not in str(refused):
                 raise
@@ -200,10 +200,16 @@ class EngineControl:
             **_PLAIN,
             **more,
         }
-        return msgspec.json.decode(await self.post("/v1/completions", body), type=_Completion)
+        return self._decoded(await self.post("/v1/completions", body), _Completion)
 
     async def _get(self, path: str, kind: type[T]) -> T:
-        return msgspec.json.decode(await self._ask("GET", path, None), type=kind)
+        return self._decoded(await self._ask("GET", path, None), kind)
+
+    def _decoded(self, content: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except UNDECODABLE as error:
+            raise EngineRefused(f"{self._address} gives an answer that can't be used: {error}") from None
 
     async def _ask(self, method: str, path: str, body: object | None) -> bytes:
         try:
@@ -227,7 +233,7 @@ class EngineControl:
             )
         if status in (401, 403):
             raise ConfigurationError(f"{self._address} refuses the key; use the one that it was started with")
-        if status >= 400:
+        if status >= 300:
             raise EngineRefused(f"{self._address} refuses {path}: {_message_of(content)}")
         return content
 
@@ -244,6 +250,6 @@ def _message_of(content: bytes) -> str:
     """Return the message of an OpenAI-style error, or the whole answer, as one line."""
     try:
         message = msgspec.json.decode(content, type=_ServerRefusal).error.message
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNDECODABLE:
         message = content.decode(errors="replace")
     return " ".join(message.split())[:_MAX_MESSAGE_CHARS]

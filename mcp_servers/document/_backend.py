@@ -10,7 +10,7 @@ import anyio.to_thread
 import msgspec
 from pydantic import AliasChoices, Field
 
-from agentflow._http_client import AnswerRefused, open_session, read_answer
+from agentflow._http_client import UNDECODABLE, AnswerRefused, open_session, read_answer
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.text import without_reasoning
 from mcp_servers.core._backend import Backend
@@ -476,7 +476,7 @@ class VisionModel:
             return None, f"status {status}: {text}", status in _RETRIED or status >= 500
         try:
             choices = msgspec.json.decode(data, type=_ChatReply).choices
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             return None, f"invalid response: {error}", False
         text = without_reasoning(choices[0].message.content or "") if choices else ""
         return (text, "", False) if text else (None, "empty answer", True)

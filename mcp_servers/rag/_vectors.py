@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentflow._http_client import open_session, read_answer
+from agentflow._http_client import UNDECODABLE, open_session, read_answer
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.extras import missing_extra
 from mcp_servers.rag._settings import EmbeddingSettings
@@ -87,7 +87,7 @@ class Embedder:
             raise self._failure(f"status {status}: {' '.join(body.decode(errors='replace').split())[:200]}")
         try:
             vectors = {vector.index: vector.embedding for vector in _decoder.decode(body).data}
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise self._failure(f"invalid response: {error}") from None
         if vectors.keys() != set(range(len(texts))) or len({len(vector) for vector in vectors.values()}) != 1:
             raise self._failure(

@@ -13,7 +13,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from msgspec import Struct
 
-from agentflow._http_client import NO_COMPRESSION, AnswerRefused, read_parts, refuse_compressed
+from agentflow._http_client import NO_COMPRESSION, UNDECODABLE, AnswerRefused, read_parts, refuse_compressed
 from agentflow._typeguards import is_object
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import (
@@ -201,7 +201,7 @@ def _refused(response: httpx2.Response, kind: ErrorKind) -> httpx2.Response:
     """Return the failure that a server's refusal means."""
     try:
         error = msgspec.json.decode(response.content, type=_Refusal).error
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNDECODABLE:
         return _failure(kind, f"the server refuses with status {response.status_code}.")
     if error.data is not None and error.data.kind is not None:
         return _failure(error.data.kind, error.message)

@@ -16,7 +16,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from agentflow._http_client import MAX_ANSWER_BYTES
+from agentflow._http_client import MAX_ANSWER_BYTES, UNDECODABLE
 from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure, unwrap_group
 from mcp_servers.core._backend import Backend
@@ -248,7 +248,7 @@ class JoinedTable(ToolTable):
             with anyio.move_on_after(LIST_SECONDS):
                 try:
                     reports.append(await peer.sessions())
-                except (httpx2.HTTPError, msgspec.MsgspecError):
+                except (httpx2.HTTPError, *UNDECODABLE):
                     return
 
         async with anyio.create_task_group() as group:

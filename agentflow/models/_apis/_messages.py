@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from agentflow._http_client import UNDECODABLE
 from agentflow._typeguards import is_object
 from agentflow.models._answer_format import instruction
 from agentflow.models._apis._api import PreparedCall
@@ -78,7 +79,7 @@ def parse_call(
     written = given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
     try:
         arguments = msgspec.json.decode(written or "{}", type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         arguments = None
     return ToolCall(identifier, name, arguments, written, state or {})
 
@@ -154,7 +155,7 @@ def checked_usage(
     estimate = Usage(1, sent // 4 + 1, len(text) // 4 + 1)
     try:
         counts = decoder.decode(reported) if reported else None
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         return CheckedUsage(estimate, str(error))
     if counts is None or not any(counts.totals):
         return CheckedUsage(estimate)
