@@ -12,6 +12,7 @@ import msgspec
 from msgspec import structs
 
 from agentflow._http_client import MAX_ANSWER_BYTES, UNDECODABLE, open_session, read_answer
+from agentflow._terminal import printable
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.gateway._bodies import (
@@ -326,11 +327,12 @@ def _error_of(status: int, content: bytes, retry_after: str | None) -> GatewayEr
         detail = msgspec.json.decode(content, type=ErrorAnswer).error
     except UNDECODABLE:
         text = " ".join(content.decode(errors="replace").split())[:200]
-        return GatewayError(status, f"the gateway answered {status}: {text}")
-    if detail.code == "run_over":
-        raise RunStopped(StopCause.INTERRUPTED, detail.message)
+        return GatewayError(status, printable(f"the gateway answered {status}: {text}"))
+    message = printable(" ".join(detail.message.split()))
     seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
-    return GatewayError(status, detail.message, code=detail.code, retry_after=seconds)
+    if detail.code == "run_over":
+        raise RunStopped(StopCause.INTERRUPTED, message)
+    return GatewayError(status, message, code=detail.code, retry_after=seconds)
 
 
 def _episode_id(episode: BegunEpisode | EndedEpisode) -> str:

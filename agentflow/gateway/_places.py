@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from agentflow._folder_files import connect_read_only, find_file, sqlite_reason
+from agentflow._http_client import UNDECODABLE
 from agentflow.errors import ConfigurationError
 from agentflow.gateway._store import FILE, Change, EpisodeStore, PageRow, PlaceRow, put_place
 from agentflow.gateway._types import (
@@ -92,7 +93,7 @@ def recorded_calls(folder: Path, episode: str) -> list[RecordedCall]:
         return []
     except OSError as error:
         raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
-    except (sqlite3.Error, msgspec.MsgspecError) as error:
+    except (sqlite3.Error, TypeError, *UNDECODABLE) as error:
         raise ConfigurationError(f"{path}: can't be read: {sqlite_reason(error)}") from None
 
 

@@ -4,6 +4,7 @@ import array
 import asyncio
 import fcntl
 import resource
+import socket
 import termios
 import time
 from collections.abc import Callable, Generator
@@ -220,7 +221,7 @@ class Connections:
             yield connection
 
     def _make_room(self) -> bool:
-        """Close connections that wait for a request, of the address that has most of them; return whether there were any."""
+        """Close connections that wait for a request, of the addresses that have most of them; return whether there were any."""
         now = self._now()
         if now - self._made_room < QUIET_SECONDS / 10:
             return False
@@ -233,7 +234,8 @@ class Connections:
             by_host.setdefault(connection.peer[0], []).append(connection)
         if not by_host:
             return False
-        greediest = max(by_host.values(), key=len)
+        most = max(map(len, by_host.values()))
+        greediest = [one for host in by_host.values() if len(host) == most for one in host]
         for connection in greediest[: max(1, self.limit // 8)]:
             connection.abort()
         return True
@@ -262,6 +264,8 @@ class LimitedConnection(asyncio.Protocol):
         # Behind a Unix socket, a proxy limits its clients.
         if peer := transport.get_extra_info("peername"):
             self.peer = (str(peer[0]), int(peer[1]))
+            # asyncio does it only for listeners that name their protocol; without it, each answer may wait for 40 ms.
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._has_room = self._connections.add(self)
             if not self._has_room:
                 self._connections.leave(self)

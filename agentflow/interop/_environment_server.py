@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from agentflow._http_client import UNDECODABLE
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, error_line
-from agentflow.http_server import BodyRefusedError, RequestBodies, identify, serving
+from agentflow.http_server import BodyRefusedError, RequestBodies, cross_site, identify, serving
 from agentflow.interop._task_host import HostFailure, TaskHost, TaskScore, TaskSession
 from agentflow.models import is_loopback
 from agentflow.telemetry import get_logger
@@ -113,7 +113,7 @@ class EnvironmentServer:
         :param host: address that it will listen on. On a loopback address, requests for another host are refused: they
             come from a web page whose name was made to resolve to this machine.
         """
-        app = web.Application(middlewares=[self._guard(is_loopback(f"http://{host}"))])
+        app = web.Application(middlewares=[self._guard(host)])
         task_api = f"/{ENVIRONMENT}"
         app.add_routes(
             [
@@ -145,14 +145,12 @@ class EnvironmentServer:
                     del self._sessions[name]
                     await entry.session.close()
 
-    def _guard(self, loopback: bool) -> Any:  # noqa: ANN401 - aiohttp's decorator
+    def _guard(self, host: str) -> Any:  # noqa: ANN401 - aiohttp's decorator
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                if loopback and not _is_here(request.host):
-                    raise _Refusal(403, "the Host header names another machine; use 127.0.0.1")
-                if (origin := request.headers.get("Origin")) and origin != f"http://{request.host}":
-                    raise _Refusal(403, "a web page of another origin can't use this server")
+                if reason := cross_site(request, host):
+                    raise _Refusal(403, reason)
                 if self._token and not self._knows(request.headers):
                     raise _Refusal(401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
                 identify(request)
@@ -395,13 +393,6 @@ class _OpenEnvEpisode:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return is_loopback(f"http://{host}")
-    except ValueError:
-        return False
 
 
 def _observation(observation: Mapping[str, Any]) -> dict[str, Any]:

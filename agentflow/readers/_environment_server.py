@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import error_line
-from agentflow.http_server import BodyRefusedError, RequestBodies, serving
+from agentflow.http_server import BodyRefusedError, RequestBodies, cross_site, serving
 from agentflow.readers._environments import EnvironmentState
 from runtimes import JsonLimits
 
@@ -87,12 +87,14 @@ class _EnvironmentHost:
         self,
         types: Mapping[str, EnvironmentType],
         *,
+        address: str,
         token: str,
         most: int,
         idle_seconds: float,
         clock: Clock,
     ) -> None:
         self._types = types
+        self._address = address
         self._token = token.encode()
         self._most = most
         self._idle = idle_seconds
@@ -102,6 +104,8 @@ class _EnvironmentHost:
 
     async def answer(self, operation: str, request: web.Request) -> web.Response:
         try:
+            if reason := cross_site(request, self._address):
+                raise _Refused(403, reason)
             authorization = request.headers.get("Authorization", "").encode(errors="surrogateescape")
             given = authorization.removeprefix(b"Bearer ")
             if self._token and not hmac.compare_digest(given, self._token):
@@ -224,7 +228,9 @@ async def serve_environments(
     :param max_instances: maximum number of open instances.
     :param idle_seconds: time after which an unused instance may be ended.
     """
-    service = _EnvironmentHost(types, token=token, most=max_instances, idle_seconds=idle_seconds, clock=clock)
+    service = _EnvironmentHost(
+        types, address=host, token=token, most=max_instances, idle_seconds=idle_seconds, clock=clock
+    )
     app = web.Application()
     for operation in ("get_env_profile", "get_info", "create", "step", "evaluate", "release"):
         app.router.add_post(f"/{operation}", partial(service.answer, operation))

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow._http_client import UNDECODABLE, AnswerRefused, open_session, read_answer
+from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.serving._weights import LoadReport, WeightsFailure
 
@@ -252,4 +253,4 @@ def _message_of(content: bytes) -> str:
         message = msgspec.json.decode(content, type=_ServerRefusal).error.message
     except UNDECODABLE:
         message = content.decode(errors="replace")
-    return " ".join(message.split())[:_MAX_MESSAGE_CHARS]
+    return printable(" ".join(message.split())[:_MAX_MESSAGE_CHARS])

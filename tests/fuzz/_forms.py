@@ -31,6 +31,7 @@ def forms(
         test = given(**arguments)(body)
         for case in examples:
             test = example(**case)(test)
-        return settings(max_examples=count, suppress_health_check=tuple(HealthCheck), deadline=None)(test)
+        unchecked = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+        return settings(max_examples=count, suppress_health_check=unchecked, deadline=None)(test)
 
     return form(short), pytest.mark.soak(pytest.mark.timeout(0)(form(LONG)))

@@ -259,7 +259,11 @@ def streams() -> st.SearchStrategy[list[Sent]]:
         st.builds(Sent, st.sampled_from(OPEN), st.just("open")),
         st.builds(Sent, st.binary(min_size=1, max_size=40), st.just("open")),
     )
-    return st.builds(lambda before, after: [*before, after], st.lists(sent, max_size=4), last)
+
+    def joined(before: list[Sent], after: Sent) -> list[Sent]:
+        return [*before, after]
+
+    return st.builds(joined, st.lists(sent, max_size=4), last)
 
 
 async def ask_witness(target: Target) -> None:

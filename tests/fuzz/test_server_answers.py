@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import openai
 import pytest
 from hypothesis import strategies as st
 
+from agentflow._typeguards import is_list, is_object
 from agentflow.errors import AgentFlowError
 from agentflow.gateway import EpisodeOutcome, GatewayClient, GatewayError
 from agentflow.models import Accounts, ChatClient, model_failures
@@ -42,20 +43,21 @@ class Answer(NamedTuple):
 
 
 MESSAGE = {"role": "assistant", "content": "red", "reasoning_content": "t", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}  # fmt: skip
-CHAT = {
+CHAT: dict[str, Any] = {
     "id": "one", "object": "chat.completion", "created": 0, "model": "painter-1",
     "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop", "token_ids": [1], "logprobs": {"content": [{"token": "a", "logprob": -1.0, "top_logprobs": []}]}}],
     "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}, "prompt_token_ids": [1, 2],
 }  # fmt: skip
-BEGUN = {"episode": "e", "attempt": 1, "mode": "train", "task": {"index": 0, "id": "t", "question": "q"}, "base_url": "http://x/v1", "keys": {"": "k"}, "model": "m", "version": 1, "expires": 60.0, "client": "c", "calls": []}  # fmt: skip
-TEMPLATES: tuple[object, ...] = (
+BEGUN: dict[str, Any] = {"episode": "e", "attempt": 1, "mode": "train", "task": {"index": 0, "id": "t", "question": "q"}, "base_url": "http://x/v1", "keys": {"": "k"}, "model": "m", "version": 1, "expires": 60.0, "client": "c", "calls": []}  # fmt: skip
+NOTHING: dict[str, Any] = {}
+TEMPLATES: tuple[Any, ...] = (
     CHAT,
     CHAT,
-    {"content": [{"type": "text", "text": "red"}, {"type": "tool_use", "id": "a", "name": "b", "input": {}}, {"type": "thinking", "thinking": "t"}],
+    {"content": [{"type": "text", "text": "red"}, {"type": "tool_use", "id": "a", "name": "b", "input": NOTHING}, {"type": "thinking", "thinking": "t"}],
      "model": "m", "stop_reason": "end_turn", "stop_details": {"explanation": "x"}, "usage": {"input_tokens": 3, "output_tokens": 5}},
-    {"candidates": [{"content": {"parts": [{"text": "red"}, {"functionCall": {"name": "f", "args": {}}}]}, "finishReason": "STOP"}],
+    {"candidates": [{"content": {"parts": [{"text": "red"}, {"functionCall": {"name": "f", "args": NOTHING}}]}, "finishReason": "STOP"}],
      "usageMetadata": {"promptTokenCount": 3}, "modelVersion": "m"},
-    {"message": {"content": "red", "thinking": "t", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, "model": "m", "done_reason": "stop", "eval_count": 3},
+    {"message": {"content": "red", "thinking": "t", "tool_calls": [{"function": {"name": "f", "arguments": NOTHING}}]}, "model": "m", "done_reason": "stop", "eval_count": 3},
     {"choices": [{"index": 0, "text": "red", "finish_reason": "stop", "token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}, "prompt_token_ids": [1]}],
      "tokens": [1, 2], "token_ids": [1, 2], "model": "m"},
     {"error": {"message": "no", "code": "bad", "param": "temperature", "type": "t"}},
@@ -67,7 +69,7 @@ TEMPLATES: tuple[object, ...] = (
     BEGUN,
     {"action": {"type": "object"}, "tasks": [{"id": 1, "question": "q"}]},
     ["agentflow"],
-    {"choices": []},
+    {"choices": list[Any]()},
 )  # fmt: skip
 ODD: tuple[bytes, ...] = (
     b"null", b"true", b"-1", b"0", b"1e999", b"-1e999", b"NaN", b"Infinity", b"9" * 400, b"9" * 5_000, b"-0.0", b"18446744073709551616",
@@ -95,19 +97,21 @@ HEADERS: tuple[bytes, ...] = (
 _MARK = "\0mark"
 
 
-def _paths(value: object) -> Iterator[tuple[object, ...]]:
+def _paths(value: object) -> Iterator[tuple[Any, ...]]:
     yield ()
-    children = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    )
+    children: Iterable[tuple[Any, object]] = ()
+    if is_object(value):
+        children = value.items()
+    elif is_list(value):
+        children = enumerate(value)
     for key, child in children:
         yield from ((key, *path) for path in _paths(child))
 
 
-def _with_mark(value: object, path: tuple[object, ...]) -> object:
+def _with_mark(value: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401 - JSON
     if not path:
         return _MARK
-    changed: Any = dict(value) if isinstance(value, dict) else list(value)  # type: ignore[arg-type, call-overload]
+    changed = dict(value) if is_object(value) else list(value)
     changed[path[0]] = _with_mark(changed[path[0]], path[1:])
     return changed
 
@@ -125,11 +129,20 @@ def parts_of(template: object) -> list[tuple[bytes, bytes]]:
 CHANGED = tuple(parts for template in TEMPLATES for parts in parts_of(template))
 
 
+def with_odd(template_parts: Sequence[tuple[bytes, bytes]]) -> st.SearchStrategy[bytes]:
+    """Return templates with an odd value in the place of one of their own."""
+
+    def put(parts: tuple[bytes, bytes], value: bytes) -> bytes:
+        return parts[0] + value + parts[1]
+
+    return st.builds(put, st.sampled_from(template_parts), st.sampled_from(ODD))
+
+
 def bodies() -> st.SearchStrategy[bytes]:
     """Return bodies: templates with an odd value in the place of one of their own, events, and any bytes."""
     odd = st.sampled_from(ODD)
     whole = st.sampled_from([json.dumps(template).encode() for template in TEMPLATES])
-    changed = st.builds(lambda parts, value: parts[0] + value + parts[1], st.sampled_from(CHANGED), odd)
+    changed = with_odd(CHANGED)
     piece = st.one_of(changed, changed, changed, whole, odd, st.binary(max_size=60))
     events = st.lists(piece, max_size=4).map(
         lambda pieces: b"".join(b"data: " + piece + b"\n\n" for piece in pieces)
