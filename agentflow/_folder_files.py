@@ -11,6 +11,7 @@ import stat
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import quote
@@ -139,7 +140,11 @@ def connect_read_only(path: Path, *, immutable: bool = False) -> sqlite3.Connect
 
     :param immutable: no process writes it.
     :raises sqlite3.Error: if it can't be read, or has more than tables.
+    :raises OSError: if a log beside it is no regular file; SQLite would wait for the other end of a FIFO.
     """
+    for log in (Path(f"{path}{end}") for end in ("-journal", "-wal", "-shm")):
+        with suppress(FileNotFoundError):
+            check_regular(log.lstat(), log)
     uri = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if immutable else ''}"
     connection = sqlite3.connect(uri, uri=True, timeout=5, isolation_level=None, check_same_thread=False)
     try:

@@ -1,6 +1,6 @@
 """HTTP client for calls to other programs: their answers are bounded in size, and neither requested nor accepted compressed.
 
-A compressed answer hides its size: 2.5 MB can be 2.5 GB.
+A compressed answer hides its size: 2.5 MB can be 2.5 GB. No redirect is followed: another host would get the request.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
+    from aiohttp import ClientResponse, ClientSession, TraceRequestRedirectParams
 
 MAX_ANSWER_BYTES: Final = 64 << 20
 """Maximum size of an answer, for clients that set none of their own."""
@@ -17,7 +17,7 @@ NO_COMPRESSION: Final[Mapping[str, str]] = {"Accept-Encoding": "identity"}
 
 
 class AnswerRefused(ValueError):
-    """An answer that is compressed or too large. One line."""
+    """An answer that is compressed, too large, or a redirect. One line."""
 
 
 class AnswerTooLarge(AnswerRefused):
@@ -34,11 +34,25 @@ def open_session(*, headers: Mapping[str, str] | None = None, **options: Any) ->
         async with open_session() as session, session.get(url) as response:
             body = await read_answer(response)
 
+    A request that is redirected raises `AnswerRefused`, unless it has `allow_redirects=False` and reads the redirect.
+
     :param options: further options of aiohttp's session.
     """
-    from aiohttp import ClientSession  # heavy: most commands call nothing
+    from aiohttp import ClientSession, TraceConfig  # heavy: most commands call nothing
 
-    return ClientSession(headers={**(headers or {}), **NO_COMPRESSION}, auto_decompress=False, **options)
+    redirects = TraceConfig()
+    redirects.on_request_redirect.append(_refuse_redirect)
+    return ClientSession(
+        headers={**(headers or {}), **NO_COMPRESSION},
+        auto_decompress=False,
+        trace_configs=[redirects],
+        **options,
+    )
+
+
+async def _refuse_redirect(session: object, context: object, redirect: "TraceRequestRedirectParams") -> None:
+    redirect.response.close()
+    raise AnswerRefused(f"it answered with a redirect ({redirect.response.status}); use its new address")
 
 
 async def read_answer(response: "ClientResponse", max_bytes: int = MAX_ANSWER_BYTES) -> bytes:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         LineDecoder,
         check_json,
         decode_object,
+        json_values,
         pack_frame,
         pack_message,
         read_frame,

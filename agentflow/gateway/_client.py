@@ -12,7 +12,8 @@ import msgspec
 from msgspec import structs
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
-from agentflow._http_client import MAX_ANSWER_BYTES, AnswerRefused, open_session, read_answer
+from agentflow._http_client import MAX_ANSWER_BYTES, open_session, read_answer
+from agentflow._terminal import printable
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.gateway._bodies import (
@@ -289,7 +290,8 @@ class GatewayClient:
                 ) as answer:
                     status, content = answer.status, await read_answer(answer, max_bytes)
                     retry_after = answer.headers.get("Retry-After")
-            except AnswerRefused as refused:
+            except ValueError as refused:
+                # Also an id of the gateway's that no header can carry.
                 raise GatewayError(502, f"{self._url}: {refused}") from None
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 reason = str(error) or type(error).__name__
@@ -327,11 +329,12 @@ def _error_of(status: int, content: bytes, retry_after: str | None) -> GatewayEr
         detail = msgspec.json.decode(content, type=ErrorAnswer).error
     except DECODE_ERRORS:
         text = " ".join(content.decode(errors="replace").split())[:200]
-        return GatewayError(status, f"the gateway answered {status}: {text}")
+        return GatewayError(status, printable(f"the gateway answered {status}: {text}"))
+    message = printable(" ".join(detail.message.split()))
+    seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
     if detail.code == "run_over":
-        raise RunStopped(StopCause.INTERRUPTED, detail.message)
-    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
-    return GatewayError(status, detail.message, code=detail.code, retry_after=seconds)
+        raise RunStopped(StopCause.INTERRUPTED, message)
+    return GatewayError(status, message, code=detail.code, retry_after=seconds)
 
 
 def _episode_id(episode: BegunEpisode | EndedEpisode) -> str:

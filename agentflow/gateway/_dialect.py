@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from math import isfinite
-from typing import Any, ClassVar, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 import msgspec
 from anyio import to_thread
@@ -138,28 +137,20 @@ async def computed(in_thread: bool, compute: Callable[P, T], *args: P.args, **kw
     """
     if not in_thread:
         return compute(*args, **kwargs)
-    outcome = await to_thread.run_sync(partial(_outcome, compute, *args, **kwargs))
-    if not isinstance(outcome, _Failed):
-        return outcome
-    try:
-        raise outcome.error
-    finally:
-        del outcome
+    results: list[T] = []
+    errors: list[Exception] = []
 
+    def run() -> None:
+        # An exception that a thread raises would keep everything that was read until the next collection of cycles.
+        try:
+            results.append(compute(*args, **kwargs))
+        except Exception as error:  # boundary: raised below
+            errors.append(error)
 
-class _Failed(NamedTuple):
-    error: Exception
-
-
-def _outcome(compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | _Failed:
-    """Return the result or the exception of a call of a function.
-
-    An exception that a thread raises would keep everything that was read until the next collection of cycles.
-    """
-    try:
-        return compute(*args, **kwargs)
-    except Exception as error:  # boundary: the caller raises it
-        return _Failed(error)
+    await to_thread.run_sync(run)
+    if errors:
+        raise errors.pop()
+    return results[0]
 
 
 def invalid(message: str, code: str = "invalid_request") -> GatewayError:

@@ -42,7 +42,8 @@ class ClientIdentity(NamedTuple):
 
 def digest_of(secret: str) -> bytes:
     """Return the digest under which a secret is stored."""
-    return sha256(secret.encode()).digest()
+    # A header may be in any encoding.
+    return sha256(secret.encode(errors="surrogateescape")).digest()
 
 
 def new_key(page: int) -> tuple[str, bytes]:

@@ -93,7 +93,7 @@ def recorded_calls(folder: Path, episode: str) -> list[RecordedCall]:
         return []
     except OSError as error:
         raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
-    except sqlite3.Error as error:
+    except (sqlite3.Error, TypeError) as error:
         raise ConfigurationError(f"{path}: can't be read: {sqlite_reason(error)}") from None
     except DECODE_ERRORS as error:
         raise ConfigurationError(f"{path}: a record is damaged: {decode_reason(error)}") from None

@@ -244,32 +244,10 @@ class ModelRoutes:
         :raises GatewayError: if it is refused.
         """
         try:
-            async with self._bodies.read(
-                key, announced_size(request), partial(receive_pieces, request)
-            ) as body:
+            async with self._bodies.read_request(key, request) as body:
                 yield body
         except BodyRefusedError as refused:
             raise body_refused(refused) from None
-
-
-async def receive_pieces(request: web.Request) -> dict[str, object]:
-    """Return the next piece of a body as a message of ASGI.
-
-    :raises GatewayError: if it does not have the encoding of its headers.
-    """
-    try:
-        piece = await request.content.readany()
-    except web.RequestPayloadError:
-        raise GatewayError(
-            400, "the body does not have the encoding of its headers", code="encoding"
-        ) from None
-    return {"type": "http.request", "body": piece, "more_body": not request.content.at_eof()}
-
-
-def announced_size(request: web.Request) -> int | None:
-    """Return the size of a body as its headers say; `None` if they don't."""
-    encoded = "Content-Encoding" in request.headers or "Transfer-Encoding" in request.headers
-    return None if encoded else request.content_length or 0
 
 
 def body_refused(refused: BodyRefusedError) -> GatewayError:

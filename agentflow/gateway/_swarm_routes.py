@@ -1,7 +1,6 @@
 """Swarm API: episodes for clients, and the trainer's side, over HTTP. See docs/swarm.md."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -29,7 +28,7 @@ from agentflow.gateway._bodies import (
 )
 from agentflow.gateway._episodes import EpisodeRegistry
 from agentflow.gateway._keys import ClientIdentity, ClientRole, RoleTokens
-from agentflow.gateway._server import announced_size, body_refused, receive_pieces
+from agentflow.gateway._server import body_refused
 from agentflow.gateway._settings import GatewaySettings, own_host
 from agentflow.gateway._types import GatewayError
 from agentflow.http_server import BodyRefusedError, RequestBodies, identify
@@ -227,9 +226,7 @@ class _SwarmRoutes:
         identify(request)
         decoder = msgspec.json.Decoder(kind)
         try:
-            async with bodies.read(
-                who.client or who.role.name, announced_size(request), partial(receive_pieces, request)
-            ) as payload:
+            async with bodies.read_request(who.client or who.role.name, request) as payload:
                 return await decode_untrusted(payload or b"{}", decoder.decode, limits)
         except BodyRefusedError as refused:
             raise body_refused(refused) from None

@@ -12,6 +12,7 @@ from agentflow.http_server._servers import (
     ACCEPTED_AT_ONCE,
     WAITING_CONNECTIONS,
     AsgiServer,
+    cross_site,
     identify,
     serving,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "LimitedConnection",
     "RequestBodies",
     "body_size",
+    "cross_site",
     "identify",
     "max_connections",
     "serving",

@@ -4,10 +4,12 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import anyio
+from aiohttp import web
 from anyio import to_thread
 
 from runtimes import MIB, JsonLimits, json_values
@@ -211,6 +213,12 @@ class RequestBodies:
         finally:
             self._answered_memory.release(client, held)
 
+    def read_request(self, client: str, request: web.Request) -> AbstractAsyncContextManager[bytes]:
+        """Read the body of a request to an application of aiohttp, as `read` does."""
+        encoded = "Content-Encoding" in request.headers or "Transfer-Encoding" in request.headers
+        size = None if encoded else request.content_length or 0
+        return self.read(client, size, partial(_receive, request))
+
     async def _read_large(self, client: str, size: int | None, receive: Receive) -> tuple[bytes, int]:
         """Return the body of a large request in its turn, and the memory that is counted for its answer."""
         turns = self._turns[client]
@@ -271,6 +279,15 @@ class RequestBodies:
 
     def _too_large(self) -> str:
         return f"a request may have at most {self._limits.max_bytes:,} bytes"
+
+
+async def _receive(request: web.Request) -> MutableMapping[str, Any]:
+    """Return the next piece of a body as a message of ASGI."""
+    try:
+        piece = await request.content.readany()
+    except web.RequestPayloadError:
+        raise BodyRefusedError(400, "the body does not have the encoding of its headers") from None
+    return {"type": "http.request", "body": piece, "more_body": not request.content.at_eof()}
 
 
 async def _next_piece(receive: Receive) -> MutableMapping[str, Any]:

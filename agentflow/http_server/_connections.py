@@ -4,6 +4,7 @@ import array
 import asyncio
 import fcntl
 import resource
+import socket
 import termios
 import time
 from collections.abc import Callable, Generator
@@ -103,6 +104,7 @@ class Connections:
         if connection is not None:
             self._heads.pop(connection, 0.0)
             self._idle.pop(connection, 0.0)
+            connection.release_head()
         return connection
 
     def identify(self, connection: "LimitedConnection | None") -> None:
@@ -167,10 +169,11 @@ class Connections:
         self._heads[connection] = self._now()
         return True
 
-    def begin_head(self, connection: "LimitedConnection") -> None:
-        """Record the first bytes of a further request."""
+    def begin_head(self, connection: "LimitedConnection") -> bool:
+        """Record bytes of a further request; return true while its headers are incomplete."""
         if self._idle.pop(connection, None) is not None:
             self._heads[connection] = self._now()
+        return connection in self._heads
 
     def hold(self, size: int) -> bool:
         """Count bytes of headers that wait for their rest; return false if that is too much."""
@@ -212,7 +215,7 @@ class Connections:
             yield connection
 
     def _make_room(self) -> bool:
-        """Close connections that wait for a request, of the address that has most of them; return whether there were any."""
+        """Close connections that wait for a request, of the addresses that have most of them; return whether there were any."""
         now = self._now()
         if now - self._made_room < QUIET_SECONDS / 10:
             return False
@@ -225,7 +228,8 @@ class Connections:
             by_host.setdefault(connection.peer[0], []).append(connection)
         if not by_host:
             return False
-        greediest = max(by_host.values(), key=len)
+        most = max(map(len, by_host.values()))
+        greediest = [one for host in by_host.values() if len(host) == most for one in host]
         for connection in greediest[: max(1, self.limit // 8)]:
             connection.abort()
         return True
@@ -240,6 +244,7 @@ class LimitedConnection(asyncio.Protocol):
         self._inner: asyncio.Protocol | None = None
         self._transport: asyncio.Transport
         self._head = bytearray()
+        self._held = 0
         self._has_room = True
         self._left = False
         self.peer: Peer = ("", 0)
@@ -253,20 +258,23 @@ class LimitedConnection(asyncio.Protocol):
         # Behind a Unix socket, a proxy limits its clients.
         if peer := transport.get_extra_info("peername"):
             self.peer = (str(peer[0]), int(peer[1]))
+            # asyncio does it only for listeners that name their protocol; without it, each answer may wait for 40 ms.
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._has_room = self._connections.add(self)
             if not self._has_room:
                 self._connections.leave(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._drop_head()
+        self.release_head()
         self._connections.remove(self)
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:
-            self._connections.begin_head(self)
-            self._inner.data_received(data)
+            waits = self._connections.begin_head(self) and all(end not in data for end in _HEAD_ENDS)
+            if not waits or self._hold(len(data)):
+                self._inner.data_received(data)
         elif not self._left:
             self._take_head(data)
 
@@ -300,14 +308,13 @@ class LimitedConnection(asyncio.Protocol):
         """Keep the bytes until the headers are complete; then let the protocol inside answer."""
         start = max(0, len(self._head) - 3)
         self._head += data
-        fits = self._connections.hold(len(data))
+        ends = [place for end in _HEAD_ENDS if (place := self._head.find(end, start)) >= 0]
         # What is no request at all is answered by the protocol inside.
-        if self._head[:1].isalpha() and all(self._head.find(end, start) < 0 for end in _HEAD_ENDS):
-            if len(self._head) > HEAD_BYTES:
-                self._refuse("431 Request Header Fields Too Large", "the headers are too large")
-            elif not fits:
-                self._connections.log.refused("too many incomplete requests")
-                self.abort()
+        if self._head[:1].isalpha() and min(ends, default=len(self._head)) > HEAD_BYTES:
+            self._refuse("431 Request Header Fields Too Large", "the headers are too large")
+            return
+        if self._head[:1].isalpha() and not ends:
+            self._hold(len(data))
             return
         if not self._has_room:
             self._refuse(
@@ -315,7 +322,7 @@ class LimitedConnection(asyncio.Protocol):
             )
             return
         head = bytes(self._head)
-        self._drop_head()
+        self.release_head()
         self._inner = self._make()
         self._inner.connection_made(self._transport)
         self._inner.data_received(head)
@@ -323,13 +330,23 @@ class LimitedConnection(asyncio.Protocol):
     def _refuse(self, status: str, message: str, header: str = "") -> None:
         """Answer in place of the protocol inside; what else arrives is discarded, so that the client reads the answer."""
         self._left = True
-        self._drop_head()
+        self.release_head()
         body = f'{{"error": {{"message": "{message}"}}}}'
         head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self._transport.write(f"{head}connection: close\r\n{header}\r\n{body}".encode())
         self._transport.write_eof()
         self._connections.leave(self)
 
-    def _drop_head(self) -> None:
-        self._connections.hold(-len(self._head))
+    def _hold(self, size: int) -> bool:
+        """Count bytes of incomplete headers; close the connection and return false if all connections have too many."""
+        self._held += size
+        if not (fits := self._connections.hold(size)):
+            self._connections.log.refused("too many incomplete requests")
+            self.abort()
+        return fits
+
+    def release_head(self) -> None:
+        """Forget bytes of headers."""
+        self._connections.hold(-self._held)
+        self._held = 0
         self._head.clear()

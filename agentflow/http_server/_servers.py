@@ -1,10 +1,12 @@
 """The web servers behind every port of this project: uvicorn for ASGI applications, and aiohttp's."""
 
 import asyncio
+import ipaddress
 import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
+from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
@@ -37,6 +39,29 @@ def identify(request: Scope | web.Request) -> None:
     )
     if identified is not None:
         identified()
+
+
+def cross_site(request: web.Request, host: str) -> str:
+    """Return the reason to refuse a request from a web page of another host or origin; empty: there is none.
+
+    See docs/security.md.
+
+    :param host: address that the server listens on. On a loopback address, the `Host` of another machine is that of a page
+        whose name was made to resolve to this one.
+    """
+    if _is_loopback(host) and not _is_loopback(request.host):
+        return "the Host header names another machine; use 127.0.0.1"
+    if (origin := request.headers.get("Origin")) and origin != f"http://{request.host}":
+        return "a web page of another origin can't use this server"
+    return ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        name = urlsplit(f"http://{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 class AsgiServer(uvicorn.Server):

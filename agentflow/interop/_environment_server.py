@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -14,10 +13,10 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct, field
 
-from agentflow._decoding import DECODE_ERRORS
+from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, error_line
-from agentflow.http_server import identify, serving
+from agentflow.http_server import BodyRefusedError, RequestBodies, cross_site, identify, serving
 from agentflow.interop._task_host import (
     MAX_WAITING,
     WAIT_SECONDS,
@@ -27,9 +26,10 @@ from agentflow.interop._task_host import (
     TaskScore,
     TaskSession,
 )
+from agentflow.models import is_loopback
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Task
-from mcp_servers.serving import is_loopback
+from runtimes import JsonLimits
 
 logger = get_logger(__name__)
 
@@ -113,6 +113,7 @@ class EnvironmentServer:
         self._token = token
         self._limits = limits or EnvironmentLimits()
         self._sessions: dict[str, _Entry] = {}
+        self._bodies = RequestBodies(JsonLimits(max_bytes=MAX_BODY))
 
     def app(self, host: str) -> web.Application:
         """Return the application.
@@ -120,7 +121,7 @@ class EnvironmentServer:
         :param host: address that it will listen on. On a loopback address, requests for another host are refused: they
             come from a web page whose name was made to resolve to this machine.
         """
-        app = web.Application(middlewares=[self._guard(is_loopback(host))], client_max_size=MAX_BODY)
+        app = web.Application(middlewares=[self._guard(host)])
         task_api = f"/{ENVIRONMENT}"
         app.add_routes(
             [
@@ -152,14 +153,12 @@ class EnvironmentServer:
                     del self._sessions[name]
                     await entry.session.close()
 
-    def _guard(self, loopback: bool) -> Any:  # noqa: ANN401 - aiohttp's decorator
+    def _guard(self, host: str) -> Any:  # noqa: ANN401 - aiohttp's decorator
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                if loopback and not _is_here(request.host):
-                    raise _Refusal(403, "the Host header names another machine; use 127.0.0.1")
-                if (origin := request.headers.get("Origin")) and origin != f"http://{request.host}":
-                    raise _Refusal(403, "a web page of another origin can't use this server")
+                if reason := cross_site(request, host):
+                    raise _Refusal(403, reason)
                 if self._token and not self._knows(request.headers):
                     raise _Refusal(401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
                 identify(request)
@@ -187,6 +186,15 @@ class EnvironmentServer:
             token.strip().encode(errors="surrogateescape"), self._token.encode()
         )
 
+    async def _read(self, request: web.Request, kind: type[Any]) -> Any:  # noqa: ANN401 - typed by `kind`
+        try:
+            async with self._bodies.read_request(request.remote or "", request) as body:
+                return msgspec.json.decode(body or b"{}", type=kind)
+        except BodyRefusedError as refused:
+            raise _Refusal(refused.status, str(refused)) from None
+        except DECODE_ERRORS as error:
+            raise _Refusal(400, f"the body can't be used: {decode_reason(error)}") from None
+
     # Tasks
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -212,14 +220,14 @@ class EnvironmentServer:
         return web.json_response({"num_tasks": len(self._host.tasks)})
 
     async def _task(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Split)
+        given = await self._read(request, _Split)
         found = self._listed(given.index, given.index + 1) if given.index >= 0 else []
         if not found:
             raise _Refusal(404, f"index: there is no task {given.index}")
         return web.json_response({"task": found[0]})
 
     async def _task_range(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Split)
+        given = await self._read(request, _Split)
         return web.json_response({"tasks": self._listed(given.start or 0, given.stop)})
 
     def _listed(self, start: int, stop: int | None) -> list[dict[str, Any]]:
@@ -232,7 +240,7 @@ class EnvironmentServer:
     # Sessions over HTTP
 
     async def _open(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Open)
+        given = await self._read(request, _Open)
         task = self._host.find(given.task, given.number)
         name = secrets.token_urlsafe(24)
         session = await _opened(self._host, task, self._limits)
@@ -245,14 +253,14 @@ class EnvironmentServer:
         )
 
     async def _call(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Call)
+        given = await self._read(request, _Call)
         async with self._entry(request) as session:
             self._check_calls(session)
             outcome = await session.call(given.tool, given.arguments)
         return web.json_response(msgspec.to_builtins(outcome))
 
     async def _submit(self, request: web.Request) -> web.Response:
-        given = await _read(request, _Submit)
+        given = await self._read(request, _Submit)
         async with self._entry(request) as session:
             score = await session.submit(given.answer)
         return web.json_response(msgspec.to_builtins(score))
@@ -398,13 +406,6 @@ async def _opened(host: TaskHost, task: Task, limits: EnvironmentLimits) -> Task
     return await host.open(task, wait_seconds=limits.wait_seconds, max_waiting=limits.waiting)
 
 
-def _is_here(host: str) -> bool:
-    try:
-        return is_loopback(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return False
-
-
 def _observation(observation: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "observation", "data": {"observation": dict(observation), "reward": None, "done": False}}
 
@@ -417,14 +418,6 @@ def _scored(score: TaskScore) -> dict[str, Any]:
 
 def _error(message: str, code: str) -> dict[str, Any]:
     return {"type": "error", "data": {"message": message, "code": code}}
-
-
-async def _read(request: web.Request, kind: type[Any]) -> Any:  # noqa: ANN401 - typed by `kind`
-    body = await request.read()
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except DECODE_ERRORS as error:
-        raise _Refusal(400, f"the body can't be used: {error}") from None
 
 
 def _schema(title: str, required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:

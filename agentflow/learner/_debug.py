@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow._decoding import DECODE_ERRORS
-from agentflow._http_client import AnswerRefused, open_session, read_answer
+from agentflow._http_client import open_session, read_answer
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.learner._config import FROZEN, POLICY, TrainConfig
@@ -120,7 +120,7 @@ async def _only_model(config: TrainConfig) -> str:
         ):
             answer.raise_for_status()
             return msgspec.json.decode(await read_answer(answer), type=_ServedModels).data[0].id
-    except (aiohttp.ClientError, OSError, AnswerRefused, IndexError, *DECODE_ERRORS) as error:
+    except (aiohttp.ClientError, OSError, *DECODE_ERRORS, IndexError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise ConfigurationError(
             f"engine.base_url: {url} does not list its models: {why}; start it, or set engine.served_model_name"

@@ -480,7 +480,10 @@ class ChatClient:
             total = usage.prompt_tokens + usage.completion_tokens
             fields: dict[str, object] = dict(msgspec.json.decode(answer, type=dict[str, msgspec.Raw]))
             answer = msgspec.json.encode({**fields, "usage": {**counts, "total_tokens": total}})
-        completion = ChatCompletion.model_validate_json(answer)
+        try:
+            completion = ChatCompletion.model_validate_json(answer)
+        except ValueError as error:
+            raise _error_of(undecodable(error, answer), self._endpoint.url) from None
         for choice in completion.choices:
             found = separate_reasoning(choice.message.content or "")
             if found.answer != (choice.message.content or ""):
@@ -508,7 +511,11 @@ def _error_of(error: RequestError, url: str) -> "APIError":
         return openai.APITimeoutError(request)
     if not error.status:
         return openai.APIConnectionError(message=error.message, request=request)
-    response = httpx2.Response(error.status, headers=dict(error.headers), content=error.body, request=request)
+    # Bytes: an endpoint's headers may be in any encoding.
+    headers = [
+        (name.encode(), value.encode(errors="surrogateescape")) for name, value in error.headers.items()
+    ]
+    response = httpx2.Response(error.status, headers=headers, content=error.body, request=request)
     try:
         body: object = msgspec.json.decode(error.body)
     except DECODE_ERRORS:

@@ -159,5 +159,5 @@ def _retry_after(headers: Mapping[str, str], body: bytes, now: float) -> float |
         return float(found[1]) if found else None
     try:
         return max(0.0, email.utils.parsedate_to_datetime(seconds).timestamp() - now)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -16,12 +16,12 @@ from msgspec import Struct, field
 from agentflow._decoding import DECODE_ERRORS
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import error_line
-from agentflow.http_server import identify, serving
+from agentflow.http_server import BodyRefusedError, RequestBodies, cross_site, identify, serving
 from agentflow.readers._environments import EnvironmentState
+from runtimes import JsonLimits
 
 _LARGEST: Final = 4 << 20
 """Maximum size of a request, in bytes."""
-"""Time for running requests at the end."""
 
 
 class HostedEnvironment(Protocol):
@@ -66,11 +66,13 @@ class _Request(Struct, frozen=True):
 
 
 class _Instance:
-    def __init__(self, hosted: HostedEnvironment, first: EnvironmentState) -> None:
-        self.hosted = hosted
-        self.first = first
+    """An open instance, which counts before it is made."""
+
+    def __init__(self, used: float) -> None:
+        self.hosted: HostedEnvironment | None = None
+        self.first = EnvironmentState()
         self.lock = anyio.Lock()
-        self.used = 0.0
+        self.used = used
 
 
 class _Refused(Exception):
@@ -86,30 +88,35 @@ class _EnvironmentHost:
         self,
         types: Mapping[str, EnvironmentType],
         *,
+        address: str,
         token: str,
         most: int,
         idle_seconds: float,
         clock: Clock,
     ) -> None:
         self._types = types
+        self._address = address
         self._token = token.encode()
         self._most = most
         self._idle = idle_seconds
         self._clock = clock
+        self._bodies = RequestBodies(JsonLimits(max_bytes=_LARGEST))
         self._instances: dict[str, _Instance] = {}
 
     async def answer(self, operation: str, request: web.Request) -> web.Response:
         try:
-            given = (
-                request.headers.get("Authorization", "")
-                .removeprefix("Bearer ")
-                .encode(errors="surrogateescape")
-            )
+            if reason := cross_site(request, self._address):
+                raise _Refused(403, reason)
+            authorization = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+            given = authorization.removeprefix(b"Bearer ")
             if self._token and not hmac.compare_digest(given, self._token):
                 raise _Refused(401, "the token is missing or wrong")
             identify(request)
             try:
-                asked = msgspec.json.decode(await request.read(), type=_Request)
+                async with self._bodies.read_request(request.remote or "", request) as body:
+                    asked = msgspec.json.decode(body, type=_Request)
+            except BodyRefusedError as refused:
+                raise _Refused(refused.status, str(refused)) from None
             except DECODE_ERRORS as error:
                 raise _Refused(400, error_line(error)) from None
             data = await getattr(self, f"_{operation}")(asked)
@@ -133,35 +140,38 @@ class _EnvironmentHost:
         kind = self._type(asked)
         if not asked.task_id or not asked.instance_id:
             raise _Refused(400, "task_id and instance_id are needed")
-        if known := self._instances.get(asked.instance_id):
-            # The answer to the first request was lost.
-            return _described(known.first, asked.instance_id)
         await self._expire()
+        if asked.instance_id in self._instances:
+            # The answer to the first request was lost.
+            async with self._used(asked):
+                return _described(self._instances[asked.instance_id].first, asked.instance_id)
         if len(self._instances) >= self._most:
             raise _Refused(503, f"{self._most} instances are open; release one")
-        hosted = await to_thread.run_sync(kind.make, asked.task_id)
-        instance = _Instance(hosted, await to_thread.run_sync(hosted.start))
-        instance.used = self._clock.now()
-        self._instances[asked.instance_id] = instance
+        instance = self._instances[asked.instance_id] = _Instance(self._clock.now())
+        try:
+            async with instance.lock:
+                instance.hosted = await to_thread.run_sync(kind.make, asked.task_id)
+                instance.first = await to_thread.run_sync(instance.hosted.start)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._end(asked.instance_id)
+            raise
         return _described(instance.first, asked.instance_id)
 
     async def _get_info(self, asked: _Request) -> object:
-        instance = self._instance(asked)
-        async with instance.lock:
-            return await to_thread.run_sync(instance.hosted.info)
+        async with self._used(asked) as hosted:
+            return await to_thread.run_sync(hosted.info)
 
     async def _step(self, asked: _Request) -> dict[str, Any]:
-        instance = self._instance(asked)
         if not isinstance(asked.messages, dict):
             raise _Refused(400, "messages: write the action as one message")
-        async with instance.lock:
-            state = await to_thread.run_sync(instance.hosted.step, asked.messages)
+        async with self._used(asked) as hosted:
+            state = await to_thread.run_sync(hosted.step, asked.messages)
         return _described(state, asked.instance_id or "")
 
     async def _evaluate(self, asked: _Request) -> float:
-        instance = self._instance(asked)
-        async with instance.lock:
-            reward = await to_thread.run_sync(instance.hosted.evaluate)
+        async with self._used(asked) as hosted:
+            reward = await to_thread.run_sync(hosted.evaluate)
         if not math.isfinite(reward):
             raise _Refused(500, f"the environment gave {reward} as a reward")
         return float(reward)
@@ -174,7 +184,9 @@ class _EnvironmentHost:
         instance = self._instances.pop(id, None)
         if instance is not None:
             async with instance.lock:
-                await to_thread.run_sync(instance.hosted.close)
+                if instance.hosted is not None:
+                    hosted, instance.hosted = instance.hosted, None
+                    await to_thread.run_sync(hosted.close)
 
     async def _expire(self) -> None:
         before = self._clock.now() - self._idle
@@ -188,12 +200,16 @@ class _EnvironmentHost:
             )
         return self._types[asked.env_type]
 
-    def _instance(self, asked: _Request) -> _Instance:
+    @asynccontextmanager
+    async def _used(self, asked: _Request) -> AsyncGenerator[HostedEnvironment]:
         instance = self._instances.get(asked.instance_id or "")
-        if instance is None:
-            raise _Refused(404, f"there is no instance {asked.instance_id}; it was released or expired")
-        instance.used = self._clock.now()
-        return instance
+        if instance is not None:
+            instance.used = self._clock.now()
+            async with instance.lock:
+                if instance.hosted is not None:
+                    yield instance.hosted
+                    return
+        raise _Refused(404, f"there is no instance {asked.instance_id}; it was released or expired")
 
 
 @asynccontextmanager
@@ -214,8 +230,10 @@ async def serve_environments(
     :param max_instances: maximum number of open instances.
     :param idle_seconds: time after which an unused instance may be ended.
     """
-    service = _EnvironmentHost(types, token=token, most=max_instances, idle_seconds=idle_seconds, clock=clock)
-    app = web.Application(client_max_size=_LARGEST)
+    service = _EnvironmentHost(
+        types, address=host, token=token, most=max_instances, idle_seconds=idle_seconds, clock=clock
+    )
+    app = web.Application()
     for operation in ("get_env_profile", "get_info", "create", "step", "evaluate", "release"):
         app.router.add_post(f"/{operation}", partial(service.answer, operation))
     async with serving(app, host, port, name="environment server") as url:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SOURCE: Final = "openenv"
 """`source` of these tasks, and the field with the environment and the arguments of its reset."""
 _SECONDS: Final = 30.0
+_REASON_CHARS: Final = 500
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=_SECONDS)
 
 
@@ -182,7 +183,8 @@ class OpenEnvClient:
         if not is_object(answer) or not is_object(data):
             raise OpenEnvFailure(f"openenv:{self.url}: the answer has no data")
         if answer.get("type") == "error":
-            raise OpenEnvFailure(f"openenv:{self.url}: {data.get('message', 'refused')}")
+            reason = " ".join(str(data.get("message", "refused")).split())[:_REASON_CHARS]
+            raise OpenEnvFailure(f"openenv:{self.url}: {reason}")
         return data
 
 

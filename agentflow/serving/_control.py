@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._http_client import AnswerRefused, open_session, read_answer
+from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.serving._weights import LoadReport, WeightsFailure
 
@@ -235,7 +236,7 @@ class EngineControl:
             )
         if status in (401, 403):
             raise ConfigurationError(f"{self._address} refuses the key; use the one that it was started with")
-        if status >= 400:
+        if status >= 300:
             raise EngineRefused(f"{self._address} refuses {path}: {_message_of(content)}")
         return content
 
@@ -254,4 +255,4 @@ def _message_of(content: bytes) -> str:
         message = msgspec.json.decode(content, type=_ServerRefusal).error.message
     except DECODE_ERRORS:
         message = content.decode(errors="replace")
-    return " ".join(message.split())[:_MAX_MESSAGE_CHARS]
+    return printable(" ".join(message.split())[:_MAX_MESSAGE_CHARS])

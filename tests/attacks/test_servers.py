@@ -73,10 +73,11 @@ async def test_no_settings_run_code_or_read_files(tmp_path: Path) -> None:
 
 
 def test_the_battery_has_as_many_attacks_as_promised() -> None:
-    from tests.attacks import runtime_run
+    from tests.attacks import answers, connections, folders, runtime_run
     from tests.attacks._sandboxes import ATTACKS
 
-    servers = [web.ATTACKS, data.ATTACKS, documents.ATTACKS, protocol.ATTACKS, settings.ATTACKS]
+    cores = [connections.ATTACKS, answers.ATTACKS, folders.ATTACKS]
+    servers = [*cores, web.ATTACKS, data.ATTACKS, documents.ATTACKS, protocol.ATTACKS, settings.ATTACKS]
     every = [*ATTACKS, *runtime_run.ATTACKS, *(attack for table in servers for attack in table)]
-    assert len({attack.id for attack in every}) == len(every) >= 1_000
+    assert len({attack.id for attack in every}) == len(every) >= 2_000
     assert all(attack.aim and attack.code for attack in every if not attack.id.endswith("empty name"))

@@ -138,6 +138,53 @@ LIES: list[tuple[str, str]] = [
 ]
 
 
+@pytest.mark.promise("readers:environment_server")
+async def test_instances_that_are_created_at_once_are_no_more_than_the_limit_and_each_is_made_once() -> None:
+    made: list[str] = []
+
+    def make(task: str) -> Counter:
+        made.append(task)
+        return Counter(task)
+
+    kinds = {"counting": EnvironmentType(tasks=lambda split: ["2"], make=make)}
+    outcomes: list[str] = []
+    async with (
+        serve_environments(kinds, max_instances=2) as url,
+        EnvironmentService(url, tries=1) as service,
+    ):
+
+        async def create(instance: str) -> None:
+            try:
+                _, state = await service.create("counting", "2", instance=instance)
+                outcomes.append(state.text)
+            except EnvironmentFailure as failure:
+                outcomes.append(str(failure).rpartition(": ")[2])
+
+        async with anyio.create_task_group() as group:
+            for instance in ("a", "a", "b", "c", "d"):
+                group.start_soon(create, instance)
+    assert sorted(outcomes) == ["Count to 2."] * 3 + ["it answered 503"] * 2
+    assert made == ["2", "2"]
+
+
+@pytest.mark.promise("readers:environment_server")
+async def test_an_environment_that_does_not_start_is_closed_and_leaves_its_place() -> None:
+    class Broken(Counter):
+        def start(self) -> EnvironmentState:
+            raise RuntimeError("it fell over")
+
+    kinds = {"broken": EnvironmentType(tasks=lambda split: ["2"], make=Broken), "counting": COUNTING}
+    async with (
+        serve_environments(kinds, max_instances=1) as url,
+        EnvironmentService(url, tries=1) as service,
+    ):
+        before = Counter.closed
+        with pytest.raises(EnvironmentFailure, match="it fell over"):
+            await service.create("broken", "2")
+        assert Counter.closed == before + 1
+        await service.create("counting", "2")
+
+
 @pytest.mark.promise("readers:environment_hostile")
 async def test_a_service_that_lies_is_a_failure_and_never_a_reward() -> None:
     given = [""]
