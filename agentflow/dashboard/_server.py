@@ -350,8 +350,7 @@ async def open_view(
 
 @contextmanager
 def _listening(port: int) -> Generator[socket.socket]:
-    # asyncio turns Nagle's algorithm off only if the protocol is named; with it, each answer waits 40 ms for an acknowledgement.
-    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
+    with socket.socket() as listener:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((HOST, port))

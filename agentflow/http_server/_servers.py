@@ -1,7 +1,6 @@
 """The web servers behind every port of this project: uvicorn for ASGI applications, and aiohttp's."""
 
 import asyncio
-import ipaddress
 import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -14,6 +13,7 @@ from aiohttp import web
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from agentflow._loopback import is_loopback
 from agentflow.http_server._connections import Connections, max_connections
 from agentflow.http_server._refusal_log import OncePerMinute
 
@@ -49,19 +49,19 @@ def cross_site(request: web.Request, host: str) -> str:
     :param host: address that the server listens on. On a loopback address, the `Host` of another machine is that of a page
         whose name was made to resolve to this one.
     """
-    if _is_loopback(host) and not _is_loopback(request.host):
+    if is_loopback(host) and not is_loopback(_name_of(request.host)):
         return "the Host header names another machine; use 127.0.0.1"
     if (origin := request.headers.get("Origin")) and origin != f"http://{request.host}":
         return "a web page of another origin can't use this server"
     return ""
 
 
-def _is_loopback(host: str) -> bool:
+def _name_of(host: str) -> str:
+    """Return a `Host` header without its port; empty if it is none."""
     try:
-        name = urlsplit(f"http://{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+        return urlsplit(f"http://{host}").hostname or ""
     except ValueError:
-        return False
+        return ""
 
 
 class AsgiServer(uvicorn.Server):

@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec import Struct, field
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
+from agentflow._loopback import is_loopback
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.http_server import BodyRefusedError, RequestBodies, cross_site, identify, serving
@@ -26,7 +27,6 @@ from agentflow.interop._task_host import (
     TaskScore,
     TaskSession,
 )
-from agentflow.models import is_loopback
 from agentflow.telemetry import get_logger
 from agentflow.trajectory import Task
 from runtimes import JsonLimits

@@ -1,11 +1,11 @@
 """Providers: addresses, APIs, and the environment variables of their keys."""
 
-import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from agentflow._loopback import is_loopback as _is_loopback
 from agentflow._secrets import mask_settings, remember_secrets
 from agentflow.errors import ConfigurationError
 from agentflow.models._answer_format import AnswerFormat
@@ -263,8 +263,4 @@ def _address(settings: ModelSettings, provider: Provider, environment: Mapping[s
 
 def is_loopback(url: str) -> bool:
     """Return true if an address is on this machine. See docs/models.md."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return _is_loopback(urlsplit(url).hostname or "")

@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Struct
 
 from agentflow._folder_files import read_file
+from agentflow._loopback import is_loopback
 from agentflow.journal import is_alive_here
 from agentflow.runs._directory import CONTROL_FILE
-from mcp_servers.serving import is_loopback
 
 _MAX_BYTES = 1 << 16
 

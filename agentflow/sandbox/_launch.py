@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 import anyio
 
 from agentflow._import_path import module_command
+from agentflow._loopback import is_loopback
 from agentflow.actors import ChildSpec, Hosted, Process, Restart, StartFailed, Supervisor
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox._settings import SandboxSettings
 from mcp_servers import BACKENDS
-from mcp_servers.serving import is_loopback, token_path
+from mcp_servers.serving import token_path
 
 POLL_SECONDS = 0.02
 STOP_SECONDS = 20.0

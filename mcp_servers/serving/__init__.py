@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from mcp_servers.serving._access import HttpOptions, Origins, is_loopback, token_file, token_path
+    from mcp_servers.serving._access import HttpOptions, Origins, token_file, token_path
     from mcp_servers.serving._client import (
         SteadyTransport,
         failure_of,
@@ -24,7 +24,6 @@ __all__ = [
     "Origins",
     "SteadyTransport",
     "failure_of",
-    "is_loopback",
     "list_tools",
     "progress_relay",
     "serve_stdio",
@@ -37,7 +36,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._access": ["HttpOptions", "Origins", "is_loopback", "token_file", "token_path"],
+        "._access": ["HttpOptions", "Origins", "token_file", "token_path"],
         "._client": ["SteadyTransport", "failure_of", "list_tools", "progress_relay", "tool_result"],
         "._http": ["HttpServer"],
         "._protocol": ["McpAdapter"],

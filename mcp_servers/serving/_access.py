@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import hmac
-import ipaddress
 import mmap
 import os
 import struct
@@ -15,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentflow._loopback import is_loopback
 from agentflow.errors import ConfigurationError
 from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.core._shares import ClientQuota
@@ -23,14 +23,6 @@ from runtimes import MIB
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Host names and addresses of the loopback interface."""
-
-
-def is_loopback(host: str) -> bool:
-    """Return true if a server bound to this host is reachable from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in LOOPBACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from tests.fuzz.test_request_framings import recording
 CATEGORY = "connections"
 TOKEN = "token-of-the-owner"
 LIMITS = {
-    _connections: {"HEADER_SECONDS": 0.4, "IDLE_SECONDS": 0.4, "PRESSED_SECONDS": 0.3, "STALLED_SECONDS": 0.4, "QUIET_SECONDS": 0.05, "LINGER_SECONDS": 0.3, "CHECK_SECONDS": 0.05},
+    _connections: {"HEADER_SECONDS": 0.4, "IDLE_SECONDS": 0.4, "STALLED_SECONDS": 0.4, "QUIET_SECONDS": 0.05, "LINGER_SECONDS": 0.3, "CHECK_SECONDS": 0.05},
     _bodies: {"PIECE_SECONDS": 0.4, "HELD_SECONDS": 0.4},
     gateway_server: {"REFUSED_SECONDS": 0.05},
 }  # fmt: skip

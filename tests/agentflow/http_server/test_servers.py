@@ -66,12 +66,14 @@ class Stalling(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.aborted = False
+        self._socket = socket.socket()
 
     def get_extra_info(self, name: str) -> object:
-        return ("127.0.0.1", 9) if name == "peername" else None
+        return ("127.0.0.1", 9) if name == "peername" else self._socket
 
     def abort(self) -> None:
         self.aborted = True
+        self._socket.close()
 
 
 @pytest.mark.promise("http_server:half")
@@ -79,7 +81,7 @@ def test_a_connection_that_reads_nothing_of_its_answer_ends_after_two_minutes() 
     now = Now()
     connections = Connections(8, clock=now)
     transport = Stalling()
-    connection = LimitedConnection(connections, Stalling)
+    connection = LimitedConnection(connections, asyncio.Protocol)
     connection.connection_made(transport)  # type: ignore[arg-type]
     connection.pause_writing()
     now.seconds = 119.0

@@ -123,24 +123,6 @@ async def test_a_wrong_message_is_refused_and_the_connection_goes_on(tmp_path: P
 
 
 @pytest.mark.promise("interop:sessions")
-async def test_sessions_that_begin_at_once_are_no_more_than_the_limit(tmp_path: Path) -> None:
-    statuses: list[int] = []
-    async with (
-        served(tmp_path, limits=EnvironmentLimits(sessions=2)) as url,
-        aiohttp.ClientSession(url) as session,
-    ):
-
-        async def begin() -> None:
-            async with session.post("/sessions", json={"task": "capital"}) as response:
-                statuses.append(response.status)
-
-        async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(begin)
-    assert sorted(statuses) == [200, 200, 429, 429, 429]
-
-
-@pytest.mark.promise("interop:sessions")
 async def test_sessions_over_http_are_opened_stepped_scored_and_closed(tmp_path: Path) -> None:
     async with served(tmp_path) as url, aiohttp.ClientSession(url) as http:
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentflow._loopback import is_loopback
 from agentflow.errors import ConfigurationError
-from mcp_servers.serving._access import BearerTokens, Origins, RateLimit, is_loopback
+from mcp_servers.serving._access import BearerTokens, Origins, RateLimit
 from tests.mcp_servers._now import Now
 
 
