@@ -4,10 +4,10 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
@@ -176,7 +176,7 @@ def _template_of(settings: ServingSettings) -> str:
 
 
 class _ModelConfig(Struct):
-    max_position_embeddings: int = _CPU_CONTEXT
+    max_position_embeddings: Annotated[int, Meta(ge=1)] = _CPU_CONTEXT
 
 
 def _cpu_context(model: str) -> int | None:
@@ -184,7 +184,10 @@ def _cpu_context(model: str) -> int | None:
     config = Path(model, "config.json")
     if not config.is_file():
         return None
-    own = msgspec.json.decode(config.read_bytes(), type=_ModelConfig).max_position_embeddings
+    try:
+        own = msgspec.json.decode(config.read_bytes(), type=_ModelConfig).max_position_embeddings
+    except (msgspec.MsgspecError, RecursionError, OSError) as error:
+        raise ConfigurationError(f"model: {config} can't be read: {error}") from None
     return min(own, _CPU_CONTEXT)
 
 
