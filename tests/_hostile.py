@@ -47,7 +47,7 @@ async def hostile(attack: Attack) -> AsyncGenerator[str]:
     """Serve one attack to every request, and yield the URL."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
             await reader.readuntil(b"\r\n\r\n")
             for piece in _pieces(attack):
                 writer.write(piece)

@@ -9,6 +9,7 @@ from agentflow.exports._records import ExportAnswer, ExportNode, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.models import ToolSpec
 from agentflow.team import result_text
+from agentflow.text import escape_all_special_tokens, escape_special_tokens
 from agentflow.trajectory import ChatBuilder, ChatMessage
 
 _RESULT_CHARS: Final = 6_000
@@ -61,12 +62,15 @@ def conversation_of(tree: ExportTree, answer: ExportAnswer) -> list[ChatMessage]
     chat = begin_chat(answer.question, nodes[0] if tree.is_episode and nodes else None)
     for node in nodes:
         add_call(chat, node, answer.question, is_episode=tree.is_episode)
-    chat.answer(answer.answer, trainable=answer.is_shown or any(node.images for node in nodes))
+    chat.answer(
+        escape_special_tokens(answer.answer), trainable=answer.is_shown or any(node.images for node in nodes)
+    )
     return chat.messages
 
 
 def begin_chat(question: str, root: ExportNode | None = None) -> ChatBuilder:
-    """Return a chat with the question and the images of a root."""
+    """Return a chat with the question and the images of a root. Its texts, and those of calls, have no special tokens."""
+    question = escape_special_tokens(question)
     chat = ChatBuilder(question)
     if root is not None and root.images:
         parts = [{"type": "image", "path": image.file} for image in root.images]
@@ -83,7 +87,11 @@ def add_call(chat: ChatBuilder, node: ExportNode, question: str, *, is_episode: 
     failure = None if is_episode else node.failure
     shown = result_text(node.observation, _RESULT_CHARS, question, call, node.intent, failure=failure)
     images = [image.file for image in node.images]
-    chat.call(call.tool, call.arguments, node.intent, shown, images=images, failed=not node.trainable)
+    arguments = {
+        escape_special_tokens(name): escape_all_special_tokens(own) for name, own in call.arguments.items()
+    }
+    tool, intent, shown = (escape_special_tokens(text) for text in (call.tool, node.intent, shown))
+    chat.call(tool, arguments, intent, shown, images=images, failed=not node.trainable)
 
 
 def trained_spans(messages: Sequence[ChatMessage]) -> list[tuple[int, int]]:
@@ -158,7 +166,11 @@ def tool_functions(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
     return [
         {
             "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+            "function": {
+                "name": tool.name,
+                "description": escape_special_tokens(tool.description),
+                "parameters": escape_all_special_tokens(tool.schema),
+            },
         }
         for tool in tools
     ]

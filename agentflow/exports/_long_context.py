@@ -8,6 +8,7 @@ from agentflow.exports._conversations import chosen_answers
 from agentflow.exports._records import ExportAnswer, ExportNode, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.questions import ShownDocument, documents_of
+from agentflow.text import escape_special_tokens
 from agentflow.trajectory import Action, Node, Observation, Text, Verdict
 
 LONG_CONTEXT_COLUMNS: Final = {
@@ -45,8 +46,8 @@ def _row(tree: ExportTree, answer: ExportAnswer, documents: Sequence[ShownDocume
     question = "\n\n---\n\n".join([*texts, answer.question])
     values: dict[str, Any] = {
         "id": answer.id,
-        "prompt": [{"role": "user", "content": question}],
-        "completion": [{"role": "assistant", "content": answer.answer}],
+        "prompt": [{"role": "user", "content": escape_special_tokens(question)}],
+        "completion": [{"role": "assistant", "content": escape_special_tokens(answer.answer)}],
         "documents": [document.id for document in shuffled],
         "needed": needed,
     }

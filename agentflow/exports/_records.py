@@ -1,18 +1,23 @@
 """Trees and episodes as the formats read them, whatever run they come from."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from agentflow._typeguards import is_object
+from agentflow.errors import ConfigurationError
 from agentflow.models import ToolSpec
 from agentflow.tasks import VerifiableTask
 from agentflow.trajectory import Action, Failure, SourceSpan, Tokens, Verdict
 
+_IMAGE: Final = re.compile(r"images/\w[\w.-]{0,200}")
+
 
 class ExportImage(Struct, frozen=True):
-    """Image of a node, by its file in the folder of the run."""
+    """Image of a node, by its file in the folder of the run, which may come from elsewhere."""
 
     hash: str
     """SHA-256 of its bytes."""
@@ -20,6 +25,10 @@ class ExportImage(Struct, frozen=True):
     """MIME type."""
     file: str
     """Path, relative to the folder: `images/….png`."""
+
+    def __post_init__(self) -> None:
+        if not _IMAGE.fullmatch(self.file):
+            raise ConfigurationError(f"{self.file!r:.200} is not the file of an image: images/NAME")
 
 
 class ExportNode(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -59,6 +68,11 @@ class ExportNode(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Isolation from its siblings."""
     diverged: bool = False
     """Repeating the path to this node gave another observation."""
+
+    def __post_init__(self) -> None:
+        action = self.action
+        if action is not None and not (isinstance(action.get("tool"), str) and is_object(action.get("args"))):
+            raise ConfigurationError("an action has a tool and args")
 
     @property
     def call(self) -> Action:
@@ -139,6 +153,20 @@ class ExportTree(Struct, frozen=True, kw_only=True):
     """Id of the leaf, if the calls are those of a path in a tree of a training: other leaves share some of them."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     """Further facts for `native`: sample, step, stalled nodes, …"""
+
+    def __post_init__(self) -> None:
+        earlier = set[str]()
+        for node in self.nodes:
+            if node.node_id in earlier or (node.parent_id is not None and node.parent_id not in earlier):
+                raise ConfigurationError(
+                    f"{self.id!r:.100}: node {node.node_id!r:.100} is repeated, or before its parent"
+                )
+            earlier.add(node.node_id)
+        for answer in self.answers:
+            if unknown := {*answer.nodes, *answer.whole_path} - earlier:
+                raise ConfigurationError(
+                    f"{self.id!r:.100}: there is no node {min(unknown)!r:.100} for its answer"
+                )
 
     def by_id(self) -> Mapping[str, ExportNode]:
         """Return the nodes by id."""

@@ -11,6 +11,7 @@ from agentflow.exports._records import ExportAnswer, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow
 from agentflow.models import ToolSpec
 from agentflow.tasks import VerifiableTask
+from agentflow.text import escape_special_tokens
 
 VERL_RL_COLUMNS: Final = {
     "data_source": "string",
@@ -44,7 +45,7 @@ class _TaskRow(NamedTuple):
 
     @property
     def prompt(self) -> list[dict[str, str]]:
-        return [{"role": "user", "content": self.text}]
+        return [{"role": "user", "content": escape_special_tokens(self.text)}]
 
 
 class TaskFormats:

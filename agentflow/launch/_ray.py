@@ -12,6 +12,7 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
+from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.extras import missing_extra
 from agentflow.launch._status import POLL_SECONDS
@@ -117,15 +118,14 @@ class RayWorkers:
         return self._ends
 
     def _connect(self) -> None:
+        shown = printable(" ".join(self._address.split()))[:200]
         host, colon, port = self._address.removeprefix("ray://").rpartition(":")
         try:
             # Ray would wait for minutes.
             if colon:
                 socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-        except (OSError, OverflowError) as error:
-            raise ConfigurationError(
-                f"--on {self._address}: the Ray cluster can't be reached: {error}"
-            ) from None
+        except (OSError, OverflowError, ValueError) as error:
+            raise ConfigurationError(f"--on {shown}: the Ray cluster can't be reached: {error}") from None
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Each try takes 40 seconds, and by default there are 20. A server that is no Ray cluster accepts a connection, too.
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
@@ -149,7 +149,7 @@ class RayWorkers:
                     logger.warning("ray client server did not start", error=error_line(error))
                     continue
                 raise ConfigurationError(
-                    f"--on {self._address}: the Ray cluster can't be reached: {error_line(error)}"
+                    f"--on {shown}: the Ray cluster can't be reached: {error_line(error)}"
                 ) from error
 
     def _step(self) -> bool:

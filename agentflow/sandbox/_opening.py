@@ -68,7 +68,10 @@ def tool_host_for(
 
     url = _endpoint(settings.server_url)
     token = None if settings.token is None else settings.token.get_secret_value()
-    return RemoteToolHost(url, token, ServerLauncher(url, settings) if settings.auto_start else None)
+    launcher = ServerLauncher(url, settings) if settings.auto_start else None
+    return RemoteToolHost(
+        url, token, launcher, spare=settings.hang_seconds, wall=settings.limits.wall_seconds
+    )
 
 
 def _endpoint(url: str) -> str:

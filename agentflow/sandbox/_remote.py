@@ -27,11 +27,13 @@ from agentflow.sandbox._tool_host import ToolHost
 from mcp_servers import Tool, ToolResult
 from mcp_servers.core import (
     CARD_KEY,
+    HANG_SECONDS,
     TIMEOUT_KEY,
     UNUSABLE_KEY,
     Hints,
     ProgressSink,
     did_you_mean,
+    seconds_until_hung,
 )
 from mcp_servers.serving import SteadyTransport, failure_of, list_tools, progress_relay, tool_result
 
@@ -50,8 +52,23 @@ RESOURCE_NOT_FOUND = -32002
 class RemoteToolHost(ToolHost):
     """Connection to a server. Sessions live there, by handle. A call reaches a tool at most once."""
 
-    def __init__(self, url: str, token: str | None, launcher: ServerLauncher | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        launcher: ServerLauncher | None = None,
+        *,
+        spare: float | None = HANG_SECONDS,
+        wall: float | None = None,
+    ) -> None:
+        """Describe the server.
+
+        :param spare: time that it has for a call without a time limit, beyond that of the call's program; `None`: no limit.
+        :param wall: time limit of programs.
+        """
         super().__init__()
+        self._spare = spare
+        self._wall = wall
         self._launcher = launcher
         self._url = url
         self._token = token
@@ -105,10 +122,13 @@ class RemoteToolHost(ToolHost):
         try:
             _check_json(tool.name, given)
             client = await self._connected()
+            seconds = timeout
+            if seconds is None:
+                seconds = seconds_until_hung(self._spare, self._wall, given.get("timeout"))
             result = await client.call_tool(
                 tool.name,
                 given,
-                read_timeout_seconds=None if timeout is None else timeout + GRACE_SECONDS,
+                read_timeout_seconds=None if seconds is None else seconds + GRACE_SECONDS,
                 progress_callback=None if progress is None else progress_relay(progress),
                 meta=None if timeout is None else {TIMEOUT_KEY: timeout},
             )
@@ -125,7 +145,11 @@ class RemoteToolHost(ToolHost):
         """Return the target of a result's link."""
         client = await self._connected()
         try:
-            found = await client.read_resource(uri, cache_mode="bypass")
+            with anyio.fail_after(CONNECT_SECONDS):
+                found = await client.read_resource(uri, cache_mode="bypass")
+        except TimeoutError:
+            message = f"{self._url}: {uri!r} was not sent within {CONNECT_SECONDS:g} s."
+            raise ToolFailure(ErrorKind.TIMEOUT, message) from None
         except MCPError as error:
             if error.code in (types.INVALID_PARAMS, RESOURCE_NOT_FOUND):
                 raise ToolFailure(ErrorKind.NOT_FOUND, f"nothing is kept as {uri!r}, or no longer.") from None

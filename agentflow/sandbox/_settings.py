@@ -11,7 +11,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.sandbox._names import BACKEND_ALIASES, canonical_backend
 from agentflow.settings import Settings, SettingsByName, import_named, nearest
-from mcp_servers.core import BACKENDS, RuntimeChoice, check_known
+from mcp_servers.core import BACKENDS, HANG_SECONDS, RuntimeChoice, check_known
 from runtimes import InstanceSpec, Limits, NetworkAccess
 
 
@@ -106,7 +106,9 @@ class SandboxSettings(Settings):
     network: NetworkAccess | None = None
     """Hosts that the programs in a session may reach, as `{allow: [example.org, "*.example.com"]}`; by default none."""
     timeout: float | None = None
-    """Seconds for a call without its own timeout; `None` leaves only the session's limits."""
+    """Seconds for a call without its own timeout; `None` leaves the session's limits, and `hang_seconds`."""
+    hang_seconds: float | None = Field(default=HANG_SECONDS, gt=0)
+    """Seconds that a tool or server has for a call without a timeout, beyond `limits.wall_seconds`; `None`: no limit."""
 
     @model_validator(mode="after")
     def _known_backends(self) -> Self:

@@ -114,7 +114,7 @@ class LocalToolHost(ToolHost):
             runtime=self._runtime,
             spec=settings.spec,
             settings=settings.backend_settings,
-            limits=TableLimits(sessions=None, idle_seconds=None),
+            limits=TableLimits(sessions=None, idle_seconds=None, hang_seconds=settings.hang_seconds),
         )
         self._edition = self._table.edition
         self._names = self._all_names()

@@ -4,10 +4,10 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
@@ -177,7 +177,7 @@ def _template_of(settings: ServingSettings) -> str:
 
 
 class _ModelConfig(Struct):
-    max_position_embeddings: int = _CPU_CONTEXT
+    max_position_embeddings: Annotated[int, Meta(ge=1)] = _CPU_CONTEXT
 
 
 def _cpu_context(model: str) -> int | None:
@@ -187,8 +187,8 @@ def _cpu_context(model: str) -> int | None:
         return None
     try:
         own = msgspec.json.decode(config.read_bytes(), type=_ModelConfig).max_position_embeddings
-    except DECODE_ERRORS as error:
-        raise ConfigurationError(f"{config}: can't be read: {decode_reason(error)}") from None
+    except (OSError, *DECODE_ERRORS) as error:
+        raise ConfigurationError(f"model: {config} can't be read: {decode_reason(error)}") from None
     return min(own, _CPU_CONTEXT)
 
 

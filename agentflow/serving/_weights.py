@@ -6,15 +6,18 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
 
 from agentflow._decoding import DECODE_ERRORS
+from agentflow._folder_files import open_file
 from agentflow.errors import AgentFlowError, ConfigurationError
 
 _HEAD = struct.Struct("<Q")
+_MAX_HEAD = 100_000_000
+"""Largest header of a file of weights, as for the library of the format."""
 _LAYER = re.compile(r"\.\d+\.")
 
 
@@ -192,6 +195,15 @@ def check_folder(folder: Path, before: Path) -> None:
         raise ConfigurationError(f"{folder}: no weight has a name of the engine's; publish the same model")
 
 
+def _open(path: Path) -> BinaryIO:
+    """Open a regular file; in the cache of a hub, the files of a model are links to another folder.
+
+    :raises OSError: if there is none, or it is a FIFO or a device.
+    """
+    found = path.resolve()
+    return open_file(found, found.parent)
+
+
 class _Tensor(Struct):
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
@@ -206,8 +218,10 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         try:
-            with file.open("rb") as opened:
+            with _open(file) as opened:
                 (size,) = _HEAD.unpack(opened.read(_HEAD.size))
+                if size > _MAX_HEAD:
+                    raise OSError(f"its header would have {size:,} bytes")
                 head = msgspec.json.decode(opened.read(size), type=dict[str, msgspec.Raw])
             head.pop("__metadata__", None)
             tensors = {name: msgspec.json.decode(raw, type=_Tensor) for name, raw in head.items()}
@@ -227,7 +241,8 @@ class _Index(Struct):
 def _named_by_index(folder: Path) -> set[str]:
     """Return the files that the index of a model names; a model of one file has no index."""
     try:
-        index = msgspec.json.decode((folder / "model.safetensors.index.json").read_bytes(), type=_Index)
+        with _open(folder / "model.safetensors.index.json") as file:
+            index = msgspec.json.decode(file.read(_MAX_HEAD), type=_Index)
     except FileNotFoundError:
         return set()
     except (OSError, *DECODE_ERRORS) as error:

@@ -16,6 +16,7 @@ from mcp_servers.browser._input_tools import ElementTools, MouseTools
 from mcp_servers.browser._inspection_tools import InspectionTools, PdfTools
 from mcp_servers.browser._navigation import NavigationTools, emulate
 from mcp_servers.browser._page_actions import devtools_session, retry_while_swapping
+from mcp_servers.browser._schemas import MAX_URL_CHARS
 from mcp_servers.browser._settings import SERVER_ONLY, BrowserSettings
 from mcp_servers.browser._snapshots import snapshot_of
 from mcp_servers.browser._state import BrowserState
@@ -279,7 +280,7 @@ async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]
 
     for tab in state.tabs:
         if tab.dialog is not None:
-            message = f"a dialog is open on {tab.page.url}: answer it with browser_handle_dialog first."
+            message = f"a dialog is open on {tab.page.url[:MAX_URL_CHARS]}: answer it with browser_handle_dialog first."
             raise ToolFailure(ErrorKind.CANNOT_FORK, message)
     left_behind: list[str] = []
     try:
@@ -288,7 +289,7 @@ async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]
         await copy.ensure_context(storage)
         for index, tab in enumerate(state.tabs):
             lines = await _copy_tab(state, tab, copy)
-            left_behind += [f"tab {index} ({tab.page.url}): {line}" for line in lines]
+            left_behind += [f"tab {index} ({tab.page.url[:MAX_URL_CHARS]}): {line}" for line in lines]
     except Error as error:
         message = f"the pages cannot be copied: {error.message.splitlines()[0]}"
         raise ToolFailure(ErrorKind.CANNOT_FORK, message) from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from agentflow.errors import AgentFlowError, ErrorKind, ToolFailure
-from mcp_servers.browser._schemas import DownloadInfo, SavedFile
+from mcp_servers.browser._schemas import MAX_TITLE_CHARS, MAX_URL_CHARS, DownloadInfo, SavedFile
 
 if TYPE_CHECKING:
     from playwright.async_api import Download, FilePayload
@@ -98,7 +98,8 @@ async def collect_downloads(state: BrowserState, session: Session) -> None:
 
 
 async def _collect(download: Download, state: BrowserState, session: Session) -> DownloadInfo:
-    name, url = download.suggested_filename, download.url
+    # Addresses of downloads can hold the whole file.
+    name, url = download.suggested_filename[:MAX_TITLE_CHARS], download.url[:MAX_URL_CHARS]
     # The page chooses the name.
     safe_name = _UNSAFE.sub("_", name).strip(" .")[-120:] or "file"
     try:

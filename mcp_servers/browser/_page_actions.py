@@ -12,6 +12,7 @@ import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.browser._files import collect_downloads
+from mcp_servers.browser._schemas import MAX_URL_CHARS
 from mcp_servers.browser._snapshots import is_ref, page_state
 from mcp_servers.browser._state import BrowserState
 from runtimes.egress import http_target
@@ -226,7 +227,7 @@ def navigation_failure(state: BrowserState, tab: Tab, url: str, error: Error) ->
     except ToolFailure as refused:
         refusal = refused
     if refusal is not None:
-        where = "" if reached == url else f" (it leads to {reached})"
+        where = "" if reached == url else f" (it leads to {reached[:MAX_URL_CHARS]})"
         return ToolFailure(refusal.kind, f"browser_navigate: {url}{where}: {refusal.message}")
     return _playwright_failure("browser_navigate", error)
 

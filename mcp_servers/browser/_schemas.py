@@ -26,6 +26,12 @@ Button = Literal["left", "right", "middle"]
 Modifier = Literal["Alt", "Control", "ControlOrMeta", "Meta", "Shift"]
 
 
+MAX_TITLE_CHARS = 500
+"""Longest title of a page, or name of a file, in a result."""
+MAX_URL_CHARS = 2_000
+"""Longest address of a page in a result or message."""
+
+
 class FormField(BaseModel):
     """One field of a form."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from agentflow.actors import together
-from mcp_servers.browser._schemas import Dialog, PageState, TabInfo
+from mcp_servers.browser._schemas import MAX_TITLE_CHARS, MAX_URL_CHARS, Dialog, PageState, TabInfo
 from mcp_servers.core._running import shown
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 MAX_ERRORS = 20
 MAX_ERROR_CHARS = 300
-MAX_TITLE_CHARS = 500
-MAX_URL_CHARS = 2_000
 SNAPSHOT_SECONDS = 15
 MAX_DIFF_LINES = 2_000
 """Longer snapshots are compared only up to their first difference, to bound the time."""

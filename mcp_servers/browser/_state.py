@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 import anyio
 
 from agentflow.errors import ErrorKind, ToolFailure
+from mcp_servers.browser._schemas import MAX_URL_CHARS
 from mcp_servers.browser._snapshots import RefNames
 
 if TYPE_CHECKING:
@@ -357,7 +358,7 @@ class BrowserState:
         if self.current is not None and self.current.crashed:
             crashed = self.current
             await self.close_tab(crashed)
-            message = f"the page at {crashed.page.url} has crashed and its tab was closed. Open it again, or another page."
+            message = f"the page at {crashed.page.url[:MAX_URL_CHARS]} has crashed and its tab was closed. Open it again, or another page."
             raise ToolFailure(ErrorKind.UNAVAILABLE, message)
 
     async def _crashed(self) -> ToolFailure:

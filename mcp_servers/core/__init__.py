@@ -6,6 +6,7 @@
 from mcp_servers.core._backend import BACKENDS, Backend, check_known, load_backend
 from mcp_servers.core._call import (
     ERROR_KEY,
+    HANG_SECONDS,
     TIMEOUT_KEY,
     CallContext,
     Image,
@@ -16,6 +17,7 @@ from mcp_servers.core._call import (
     TextContent,
     ToolError,
     ToolResult,
+    seconds_until_hung,
 )
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._object_storage import BucketStorage, split_bucket_url
@@ -38,6 +40,7 @@ __all__ = [
     "BACKENDS",
     "CARD_KEY",
     "ERROR_KEY",
+    "HANG_SECONDS",
     "LOCAL",
     "RUNTIMES",
     "TIMEOUT_KEY",
@@ -71,6 +74,7 @@ __all__ = [
     "load_backend",
     "process_runtime",
     "runtime_maker",
+    "seconds_until_hung",
     "split_bucket_url",
     "tool",
 ]

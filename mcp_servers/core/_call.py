@@ -23,8 +23,25 @@ TIMEOUT_KEY: Final = "agentflow/timeout"
 KIND_KEY: Final = "agentflow/kind"
 """Key in the `data` of a protocol error that holds the `ErrorKind` of the call."""
 
+HANG_SECONDS: Final = 600.0
+"""Default time that a call without a time limit has, beyond that of its program."""
+
 _RESERVE_SHARE = 8
 _MAX_RESERVE_SECONDS = 0.5
+
+
+def seconds_until_hung(spare: float | None, wall_seconds: float | None, *timeouts: object) -> float | None:
+    """Return the time after which a call without a time limit counts as hung; `None`: never.
+
+    >>> seconds_until_hung(600, 60, None, 90), seconds_until_hung(600, 60), seconds_until_hung(600, None)
+    (690, 660, None)
+
+    :param spare: time beyond that of its program.
+    :param wall_seconds: time limit of programs without a timeout.
+    :param timeouts: timeouts of its program; the first number counts.
+    """
+    program = next((own for own in timeouts if isinstance(own, int | float)), wall_seconds)
+    return None if spare is None or program is None else spare + max(program, 0)
 
 
 class Output(BaseModel):

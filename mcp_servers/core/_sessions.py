@@ -13,7 +13,7 @@ import anyio
 from agentflow.errors import CannotFork, ErrorKind, RuntimeFailure, ToolFailure
 from mcp_servers.core._archive import Archive
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import ResourceLink
+from mcp_servers.core._call import HANG_SECONDS, ResourceLink
 from mcp_servers.core._failures import did_you_mean, quoted
 from mcp_servers.core._session import Resource, ResourceStore, Session
 from mcp_servers.core._shares import ClientQuota, Shares
@@ -32,6 +32,8 @@ class TableLimits:
     """Idle time after which a session ends (on servers, which run expiry)."""
     call_seconds: float | None = None
     """Maximum duration of any call, whatever it asks for."""
+    hang_seconds: float | None = HANG_SECONDS
+    """Time that a tool has for a call without a time limit, beyond that of its program (`timeout`, `wall_seconds`)."""
     kept_bytes: int = 32 * MIB
     """Maximum bytes of outputs and images kept per session."""
     end_seconds: float = 10.0

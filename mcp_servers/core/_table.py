@@ -10,7 +10,7 @@ import anyio
 from agentflow.errors import ConfigurationError, ErrorKind, InstanceGone, ToolFailure
 from mcp_servers.core._archive import Archive
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._call import CallContext, ProgressSink, ResourceLink, ToolResult
+from mcp_servers.core._call import CallContext, ProgressSink, ResourceLink, ToolResult, seconds_until_hung
 from mcp_servers.core._failures import did_you_mean, failure_of, quoted
 from mcp_servers.core._session import Resource, Session
 from mcp_servers.core._session_tools import SESSIONS, SessionTools
@@ -209,7 +209,10 @@ class ToolTable:
             keywords = tool.bind(values)
             if tool.context_parameter is not None:
                 keywords[tool.context_parameter] = context
-            run = self._run(tool, backend, keywords, principal, session if handle is None else handle)
+            spare = self.limits.hang_seconds if seconds is None else None
+            timeouts = values.get("timeout"), self._settings.get(backend.name, {}).get("timeout")
+            hung = seconds_until_hung(spare, self._spec.limits.wall_seconds, *timeouts)
+            run = self._run(tool, backend, keywords, principal, session if handle is None else handle, hung)
             value = await (run if deadline is None else _until(deadline, tool, run))
             return ToolResult(True, tool.dump(value), None, tuple(context.parts)).without_secrets()
         except (
@@ -219,23 +222,29 @@ class ToolTable:
             return ToolResult.failed(failure_of(error, name), parts).without_secrets()
 
     async def _run(
-        self, tool: Tool, backend: Backend, keywords: dict[str, object], principal: str, session_of: object
+        self,
+        tool: Tool,
+        backend: Backend,
+        keywords: dict[str, object],
+        principal: str,
+        session_of: object,
+        hung: float | None,
     ) -> object:
         if tool.session_parameter is None:
-            return await tool.invoke(**keywords)
+            return await _unless_hung(hung, tool, keywords)
         session = await self._session(tool, principal, session_of)
         keywords[tool.session_parameter] = session
         if tool.interjects:
             if backend.name not in session.live and backend.name != SESSIONS:
                 await self.sessions.make_live(session, backend)
-            return await tool.invoke(**keywords)
+            return await _unless_hung(hung, tool, keywords)
         await session.gate.enter()
         try:
             with session.cancelled_at_end():
                 session.check_alive()
                 if backend.name not in session.live:
                     await self.sessions.make_live(session, backend)
-                return await tool.invoke(**keywords)
+                return await _unless_hung(hung, tool, keywords)
         except InstanceGone:
             session.lost = True
             raise
@@ -291,6 +300,15 @@ async def _until(deadline: float, tool: Tool, run: Awaitable[object]) -> object:
         return await run
     assert scope.cancelled_caught
     raise ToolFailure(ErrorKind.TIMEOUT, f"{tool.name}: the call timed out; its programs were stopped.")
+
+
+async def _unless_hung(seconds: float | None, tool: Tool, keywords: Mapping[str, object]) -> object:
+    """Return the result of a tool, whose time begins once its session is free."""
+    with anyio.move_on_after(seconds):
+        return await tool.invoke(**keywords)
+    raise ToolFailure(
+        ErrorKind.TIMEOUT, f"{tool.name}: no answer within {seconds:g} s (`hang_seconds`); it was stopped."
+    )
 
 
 def _least(first: float | None, second: float | None) -> float | None:

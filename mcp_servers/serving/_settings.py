@@ -16,6 +16,7 @@ from agentflow.telemetry import Level, configure_logging
 from mcp_servers.core import BucketStorage, split_bucket_url
 from mcp_servers.core._archive import Archive, ArchiveStorage, FolderStorage
 from mcp_servers.core._backend import BACKENDS, check_known, load_backend
+from mcp_servers.core._call import HANG_SECONDS
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._runtimes import RuntimeChoice, RuntimeHost
 from mcp_servers.core._sessions import TableLimits, new_handle
@@ -105,6 +106,9 @@ class CallSettings(Section):
 
     max_seconds: PositiveFloat | None = None
     """Maximum duration of any call, whatever it asks for."""
+    hang_seconds: PositiveFloat | None = HANG_SECONDS
+    """Time that a tool has for a call without a time limit, beyond that of its program (its `timeout`, or
+    `sessions.limits.wall_seconds`; unlimited programs have none). `null`: no limit."""
     max_concurrent: PositiveInt = 256
     """Maximum concurrent calls per backend; further calls wait, and clients are served in turn."""
     max_waiting: PositiveInt = 4096
@@ -295,6 +299,7 @@ class ServerSettings(Settings):
             sessions=self.sessions.max_sessions,
             idle_seconds=self.sessions.idle_seconds,
             call_seconds=self.calls.max_seconds,
+            hang_seconds=self.calls.hang_seconds,
             kept_bytes=self.sessions.kept_bytes,
             clients=self.quotas(),
         )

@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from agentflow._terminal import printable
 from agentflow.errors import CannotFork, InstanceGone, IsolationUnavailable, NotOffered, RuntimeFailure
 from agentflow.extras import missing_extra
 from runtimes import _framing
@@ -49,6 +50,8 @@ PYTHON = f"{sys.prefix}/bin/python3"
 
 BOOTSTRAP = (_INSIDE / "_bootstrap.py").read_text(encoding="utf-8")
 """Source of the bootstrap program."""
+_ANSWER_SECONDS = 300.0
+"""Time that the driver has for an answer, beyond that of a command; a program inside can stop it, or seize the screen."""
 _STDERR_BYTES = 4096
 _PNG = b"\x89PNG\r\n\x1a\n"
 _WHEEL = 100
@@ -146,7 +149,7 @@ class DriverClient:
         message, data = await self._answer(number, waiting)
         if "error" in message:
             kind = ValueError if message["error"] == "value" else RuntimeFailure
-            raise kind(str(message.get("detail", ""))[:500])
+            raise kind(_one_line(str(message.get("detail", ""))[:500]))
         return message, data
 
     async def close(self) -> None:
@@ -218,7 +221,7 @@ class DriverClient:
     def _gone(self) -> InstanceGone:
         lines = self._stderr.decode("utf-8", "replace").splitlines()
         last = next((line.strip() for line in reversed(lines) if not _IGNORED_STDERR.match(line)), "")
-        return InstanceGone(f"the desktop has ended{': ' + last[:300] if last else ''}")
+        return InstanceGone(f"the desktop has ended{': ' + _one_line(last[:300]) if last else ''}")
 
 
 async def open_desktop(
@@ -245,12 +248,15 @@ async def open_desktop(
     stream = await instance.open_stream(argv, env={"DISPLAY": DISPLAY, **bus, **panel})
     link = DriverClient(stream, max(LARGEST, 2 * instance.spec.limits.output_bytes + MIB))
     try:
-        await link.start(code)
+        with anyio.fail_after(_ANSWER_SECONDS):
+            await link.start(code)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
             await link.close()
         if isinstance(error, InstanceGone):
             raise RuntimeFailure(f"the desktop did not start: {error}") from None
+        if isinstance(error, TimeoutError):
+            raise RuntimeFailure(f"the desktop did not start within {_ANSWER_SECONDS:g} seconds") from None
         raise
     return Desktop(instance, link, options, owned=owned)
 
@@ -279,10 +285,12 @@ class Desktop:
 
     async def screenshot(self) -> Screen:
         """See `runtimes.Machine.screenshot`. The pointer is not visible."""
-        message, png = await self._ask("screenshot")
+        _, png = await self._ask("screenshot")
         width, height = _size(png)
-        if (width, height) != (message.get("width"), message.get("height")):
-            raise RuntimeFailure("the driver returned no screenshot")
+        if (width, height) != (self._options.width, self._options.height):
+            raise RuntimeFailure(
+                f"the driver returned a picture of {width}x{height} pixels, not of the screen"
+            )
         return Screen(png, width, height)
 
     async def move(self, x: int, y: int) -> None:
@@ -317,8 +325,12 @@ class Desktop:
         """See `runtimes.Machine.exec`. Background processes that it starts keep running."""
         limits = self._instance.spec.limits
         seconds = limits.wall_seconds if timeout is None else timeout
-        message, data = await self._ask("exec", argv=list(argv), seconds=seconds, most=limits.output_bytes)
-        late, code, cut = bool(message.get("late")), int(message.get("code", 1)), int(message.get("out", 0))
+        message, data = await self._ask(
+            "exec", command_seconds=seconds, argv=list(argv), seconds=seconds, most=limits.output_bytes
+        )
+        late, code, cut = bool(message.get("late")), message.get("code", 1), message.get("out", 0)
+        if not isinstance(code, int) or not isinstance(cut, int):
+            raise RuntimeFailure("the driver returned no result of a command")
         outcome = Outcome.TIMEOUT if late else Outcome.OK
         detail = "the command was killed: timeout" if late else ""
         return ExecResult(
@@ -333,7 +345,10 @@ class Desktop:
     async def windows(self) -> list[Window]:
         """See `runtimes.Machine.windows`."""
         message, _ = await self._ask("windows")
-        return msgspec.convert(message.get("windows", []), list[Window])
+        try:
+            return msgspec.convert(message.get("windows", []), list[Window])
+        except msgspec.ValidationError as error:
+            raise RuntimeFailure(f"the driver returned no windows: {error}") from None
 
     async def accessibility(self) -> str:
         """See `runtimes.Machine.accessibility`."""
@@ -370,9 +385,14 @@ class Desktop:
         if self._gone:
             raise InstanceGone("the desktop was stopped")
 
-    async def _ask(self, op: str, **details: object) -> tuple[Mapping[str, Any], bytes]:
+    async def _ask(
+        self, op: str, *, command_seconds: float | None = 0.0, **details: object
+    ) -> tuple[Mapping[str, Any], bytes]:
         self._check()
-        return await self._link.ask(op, **details)
+        limit = None if command_seconds is None else command_seconds + _ANSWER_SECONDS
+        with anyio.move_on_after(limit):
+            return await self._link.ask(op, **details)
+        raise RuntimeFailure(f"the desktop did not answer within {limit:g} seconds; start another one")
 
 
 class DesktopRuntime:
@@ -418,6 +438,10 @@ class DesktopRuntime:
             raise
         self._desktops.append(desktop)
         return desktop
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))
 
 
 def _size(png: bytes) -> tuple[int, int]:

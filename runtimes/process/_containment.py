@@ -65,7 +65,7 @@ CONTAINMENT: Final[tuple[ContainmentPromise, ...]] = (
     ContainmentPromise(
         name="memory-limit",
         text="the memory of a whole sandbox is limited",
-        partly={"cgroups": "each process is limited"},
+        partly={"cgroups": "each process is limited, and what it keeps outside of its address space"},
     ),
     ContainmentPromise(name="process-limit", text="the number of a sandbox's processes is limited"),
     ContainmentPromise(

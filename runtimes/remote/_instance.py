@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 _PART_BYTES = 8 << 20
 _STOP_SECONDS = 30.0
+_SPARE_SECONDS = 300.0
+"""Time that the server inside has for a call, beyond that of its program."""
 
 Forker = Callable[["RemoteInstance"], Awaitable[Fork]]
 """Function that copies an instance. Its sessions are idle."""
@@ -154,15 +156,31 @@ class RemoteInstance:
         await self._get(method, type(None), None, **arguments)
 
     async def _get(
-        self, method: str, kind: type[T], on_output: OutputSink | None = None, /, **arguments: object
+        self,
+        method: str,
+        kind: type[T],
+        on_output: OutputSink | None = None,
+        program_seconds: float | None = 0.0,
+        /,
+        **arguments: object,
     ) -> T:
+        """Call a method; the server inside is untrusted, and may never end the call.
+
+        :param program_seconds: time limit of the call's program; `None`: it may run for ever.
+        """
         self._check()
+        seconds = None if program_seconds is None else program_seconds + _SPARE_SECONDS
         try:
-            return await self.calls.call(method, kind, on_output=on_output, **arguments)
+            with anyio.move_on_after(seconds):
+                return await self.calls.call(method, kind, on_output=on_output, **arguments)
+            raise RuntimeFailure(f"the sandbox's server did not end a call within {seconds:g} seconds")
         except RuntimeFailure as error:
             if self._gone and not isinstance(error, InstanceGone):
                 raise InstanceGone("the instance was stopped") from None
             raise
+
+    def _seconds(self, timeout: float | None) -> float | None:
+        return self._spec.limits.wall_seconds if timeout is None else timeout
 
     async def warm(self, languages: frozenset[Language]) -> None:
         """Start sessions in advance."""
@@ -185,6 +203,7 @@ class RemoteInstance:
                 "run",
                 RunResult,
                 on_output,
+                self._seconds(timeout),
                 live=on_output is not None,
                 language=language,
                 source=source,
@@ -216,6 +235,7 @@ class RemoteInstance:
             "exec",
             ExecResult,
             on_output,
+            self._seconds(timeout),
             live=on_output is not None,
             argv=list(argv),
             input=_text(input),
@@ -291,7 +311,7 @@ class RemoteInstance:
     async def snapshot(self) -> Snapshot:
         """See `runtimes.Instance.snapshot`."""
         file = BytesIO()
-        await self.save(file)
+        await self.save(file, max_bytes=self._spec.limits.disk_bytes)
         return Snapshot(file.getvalue())
 
     async def save(self, file: IO[bytes], *, max_bytes: int | None = None) -> None:

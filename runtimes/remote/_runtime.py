@@ -4,6 +4,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import secrets
 import tempfile
 from dataclasses import asdict
@@ -27,10 +28,13 @@ from runtimes.remote._service import (
     RemoteSandbox,
     SandboxService,
     ServiceName,
+    one_line,
 )
 from runtimes.remote.inside._paths import ROOT
 
 _ARCHIVE: Final = f"{ROOT}/bundle.tar.gz"
+_SERVER: Final = re.compile(r"[0-9a-f]{12}")
+"""Names of servers: `secrets.token_hex(6)`."""
 _AGENT: Final = 64_111
 """User id of the agent inside: no user of an image has it."""
 _RENEWALS: Final = 3
@@ -110,7 +114,10 @@ class RemoteRuntime:
     async def _end_orphans(self, parent: str) -> None:
         """End the sandboxes of killed servers of this user on this machine."""
         for sandbox_id, server in (await self._service.servers(self._labels[REALM_LABEL])).items():
-            folder = os.path.join(parent, os.path.basename(server))
+            # Others with the same account can set any label.
+            if not _SERVER.fullmatch(server):
+                continue
+            folder = os.path.join(parent, server)
             if not await anyio.to_thread.run_sync(_server_folder.is_held, folder):
                 await self._service.end(sandbox_id)
 
@@ -200,7 +207,7 @@ class RemoteRuntime:
         encoded = base64.b64encode(json.dumps(settings).encode()).decode("ascii")
         answer = await calls.program("start", encoded, seconds)
         if answer != "ready":
-            raise IsolationUnavailable(f"{self._name}: {answer.removeprefix('error ')[:300]}")
+            raise IsolationUnavailable(f"{self._name}: {one_line(answer.removeprefix('error '))}")
 
     async def _fork(self, parent: RemoteInstance) -> Fork:
         if self._service.traits.live_fork:

@@ -10,6 +10,7 @@ from typing import Final, Literal, Protocol
 import anyio
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from agentflow._terminal import printable
 from agentflow.errors import InstanceGone, RuntimeFailure
 from agentflow.settings import Section
 from runtimes._protocol import InstanceSpec
@@ -130,7 +131,7 @@ def one_line(text: str, *secrets: str) -> str:
         value = os.environ.get(name)
         if value:
             text = text.replace(value, f"${name}")
-    return " ".join(text.split())[:_MOST_CHARACTERS] or "no reason given"
+    return printable(" ".join(text[: 100 * _MOST_CHARACTERS].split()))[:_MOST_CHARACTERS] or "no reason given"
 
 
 @asynccontextmanager

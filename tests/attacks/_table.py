@@ -1,8 +1,9 @@
 """Form of the attack tables."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from threading import Thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +41,19 @@ def not_contained(table: Iterable[Attack], seen: Mapping[str, str]) -> dict[str,
         for id, observation in found.items()
         if not re.fullmatch(patterns[id], observation, re.DOTALL)
     }
+
+
+def within(seconds: float, attempt: Callable[[], str]) -> str:
+    """Return the outcome of an attack that may hang: `hung` after this time, and the name of an error that it raised."""
+    outcomes: list[str] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(attempt())
+        except Exception as error:  # boundary: any error of an attack is its outcome
+            outcomes.append(f"raised {type(error).__name__}: {error}")
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return outcomes[0] if outcomes else "hung"

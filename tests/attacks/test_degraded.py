@@ -89,5 +89,7 @@ async def test_the_doctor_shows_the_state_of_each_promise_on_this_machine(
     assert list(found) == [promise.name for promise in CONTAINMENT]
     assert found["host-files"].state is DiagnosisState.WORKS
     assert found["memory-limit"].state is DiagnosisState.PARTLY
-    assert found["memory-limit"].text.startswith("partly: each process is limited (no cgroups")
+    assert found["memory-limit"].text.startswith(
+        "partly: each process is limited, and what it keeps outside of"
+    )
     assert found["cpu-share"].state is DiagnosisState.MISSING

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Thread
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -9,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from agentflow._typeguards import is_list, is_mapping
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, error_line
 from agentflow.learner._backbone import Backbone, Figures
 from agentflow.learner._checkpoints import Checkpoints
 from agentflow.learner._rows import Row
@@ -19,6 +20,8 @@ from agentflow.text import escape_special_tokens
 
 _DATA: Final = ("tools", "documents")
 """Arguments of chat templates that hold data."""
+TEMPLATE_SECONDS: Final = 60.0
+"""Time limit for rendering one prompt by a chat template."""
 
 
 class Lesson(NamedTuple):
@@ -186,7 +189,27 @@ def _escaped(value: Any, own: re.Pattern[str]) -> Any:  # noqa: ANN401 - JSON
 
 
 def _text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **template: Any) -> str:  # noqa: ANN401
-    return tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False, **template)
+    """Render messages. The template is a program of the model's author: it can loop, or fail in any way."""
+    rendered: list[str] = []
+    failed: list[Exception] = []
+
+    def render() -> None:
+        try:
+            shown = [dict(message) for message in messages]
+            rendered.append(tokenizer.apply_chat_template(shown, tokenize=False, **template))
+        except Exception as error:  # boundary: the library passes on what a template raises
+            failed.append(error)
+
+    thread = Thread(target=render, daemon=True)
+    thread.start()
+    thread.join(TEMPLATE_SECONDS)
+    if failed:
+        raise ConfigurationError(f"chat template: {error_line(failed[0])}") from failed[0]
+    if not rendered:
+        raise ConfigurationError(
+            f"chat template: not rendered within {TEMPLATE_SECONDS:g} s; use another template"
+        )
+    return rendered[0]
 
 
 def _tokens(tokenizer: Any, text: str) -> tuple[int, ...]:  # noqa: ANN401

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, error_line
 from agentflow.learner._policy import LoraSettings, PolicySettings
 from agentflow.learner.compute import prepare, scores
 from agentflow.learner.packing import Packed
@@ -87,9 +87,8 @@ def load_policy(folder: Path, settings: PolicySettings, device: torch.device, dt
                 trust_remote_code=settings.trust_remote_code,
                 use_safetensors=True,  # other formats are pickles, which can run code
             )
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigurationError(f"policy.model: {folder} can't be loaded: {reason}") from None
+    except Exception as error:  # boundary: the libraries raise what a damaged configuration or file leads to
+        raise ConfigurationError(f"policy.model: {folder} can't be loaded: {error_line(error)}") from error
     by_row = not prepare(model)
     recompute = settings.gradient_checkpointing
     if recompute or (recompute is None and device.type != "cpu"):

@@ -4,12 +4,21 @@ Without limits one sandbox could use up those of the user that runs the server, 
 """
 
 import contextlib
+import os
 import resource
 from typing import Final
 
 LIMITS: Final = {"SIGPENDING": 1024, "MEMLOCK": 1 << 20, "MSGQUEUE": 200 << 10}
 """Resource limits of every sandboxed process. The kernel counts queued signals and timers, locked shared memory and
 message queues per user, and so per sandbox."""
+
+_UNCOUNTED: Final = {
+    "kernel/msgmni": "128",
+    "net/ipv4/tcp_rmem": "4096 65536 212992",
+    "net/ipv4/tcp_wmem": "4096 16384 212992",
+}
+"""Number of System V message queues, of 16 KiB each; smallest, first and largest buffers of a TCP connection, the largest as
+of other sockets."""
 
 _WATCHES: Final = ("instances", "watches")
 _PART: Final = 8
@@ -38,6 +47,15 @@ def keep_half() -> None:
         soft, hard = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:
             resource.setrlimit(kind, (min(soft, max(soft // 2, value)), hard))
+
+
+def limit_uncounted(memory_bytes: int) -> None:
+    """Limit the memory that the caller's ipc and network namespaces can take outside of processes, for lack of a cgroup."""
+    pages = max(1, memory_bytes // os.sysconf("SC_PAGE_SIZE"))
+    for name, value in {"kernel/shmall": str(pages), **_UNCOUNTED}.items():
+        # Before Linux 6.9, only root of the host may set those of the ipc namespace.
+        with contextlib.suppress(OSError), open(f"/proc/sys/{name}", "w", encoding="utf-8") as file:
+            file.write(value)
 
 
 def limit_watches(proc: str, *, shared: bool) -> bool:

@@ -228,10 +228,14 @@ def _socketpair_block() -> _BpfProgram:
     return block
 
 
-def _setsockopt_block() -> _BpfProgram:
+def _setsockopt_block(*, counted: bool) -> _BpfProgram:
     block = _argument_check(1)
     for level, options in _REFUSED_OPTIONS.items():
         inner = _argument_check(2)
+        if level == socket.SOL_SOCKET and not counted:
+            # The kernel adjusts these sizes anyway, so no program expects the one that it asks for.
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                inner.answer_if_equal(option, _refuse(0))
         for option in options:
             inner.answer_if_equal(option, _refuse(errno.ENOPROTOOPT))
         inner.answer(_ALLOW)
@@ -256,9 +260,11 @@ def _answer_block(action: int) -> _BpfProgram:
     return block
 
 
-def build_filter(*, notify: bool) -> bytes:
+def build_filter(*, notify: bool, counted: bool = True) -> bytes:
     """Return the filter's BPF code for this machine's architecture.
 
+    :param counted: a cgroup counts all memory. Otherwise `memfd_create` is missing, as in old kernels, and sockets keep their
+        first buffers: both hold memory outside the limited address space of a process.
     :raises OSError: on an architecture without a filter.
     """
     machine = platform.machine()
@@ -268,7 +274,7 @@ def build_filter(*, notify: bool) -> bytes:
     program.load_architecture()
     program.answer_unless_equal(_ARCHITECTURES[machine], _KILL)
     program.load_number()
-    program.choose(_ranges(_decisions(notify=notify)))
+    program.choose(_ranges(_decisions(notify=notify, counted=counted)))
     return program.code()
 
 
@@ -299,7 +305,7 @@ def build_allowlist(names: Iterable[str], error: int, *, threads: bool) -> bytes
     return program.code()
 
 
-def _decisions(*, notify: bool) -> dict[int, _BpfProgram]:
+def _decisions(*, notify: bool, counted: bool) -> dict[int, _BpfProgram]:
     """Return the block of each call that does not fail with ENOSYS."""
     blocks: dict[int, _BpfProgram] = {}
     for names, action in (
@@ -316,7 +322,7 @@ def _decisions(*, notify: bool) -> dict[int, _BpfProgram]:
         "unshare": _flags_block(),
         "clone3": _answer_block(_refuse(errno.ENOSYS)),
         "setns": _answer_block(_refuse()),
-        "setsockopt": _setsockopt_block(),
+        "setsockopt": _setsockopt_block(counted=counted),
         "socket": _socket_block(),
         "socketpair": _socketpair_block(),
         "ioctl": _ioctl_block(),
@@ -324,6 +330,8 @@ def _decisions(*, notify: bool) -> dict[int, _BpfProgram]:
         "mknodat": _node_block(2),
     }
     blocks |= {number: checks[name] for name, number in CHECKED.items()}
+    if not counted:
+        del blocks[ALLOWED["memfd_create"]]
     if notify:
         blocks |= dict.fromkeys(NOTIFIED.values(), _answer_block(_NOTIFY))
     return blocks

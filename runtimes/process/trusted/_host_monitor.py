@@ -206,8 +206,8 @@ def _become_sandbox_init(
         sc.unmount("/old")
         anchor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         restrictions = _confine.Restrictions(
-            _seccomp.build_filter(notify=False),
-            _seccomp.build_filter(notify=True),
+            _seccomp.build_filter(notify=False, counted=settings["grouped"]),
+            _seccomp.build_filter(notify=True, counted=settings["grouped"]),
             _landlock.make_ruleset(anchor),
         )
         os.close(anchor)

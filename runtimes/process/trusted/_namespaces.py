@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from runtimes.process.linux import _quotas
 from runtimes.process.linux import _syscalls as sc
 from runtimes.process.trusted import _archive, _confine, _copy, _mounting
 
@@ -37,6 +38,8 @@ class NamespacePlan:
     """Mount points of the shared trees."""
     locked_etc: bool
     """Mount /etc read-only, because the sandbox user owns the files that the builder makes."""
+    uncounted_bytes: int | None = None
+    """Limit of System V shared memory, if no cgroup counts it; queues and buffers of connections are then smaller, too."""
     proxy_port: int = 0
     """Port of the loopback interface on which the server's proxy listens; 0: no network."""
 
@@ -50,6 +53,8 @@ def build(plan: NamespacePlan, fill: Fill | None, mounts: list[tuple[str, int]])
     flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | sc.MOUNT_ATTR_NOEXEC
     proc = sc.new_mount("proc", flags, hidepid="invisible", subset="pid")
     sc.unshare(sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS)
+    if plan.uncounted_bytes is not None:
+        _quotas.limit_uncounted(plan.uncounted_bytes)
     sc.set_hostname("sandbox")
     sc.loopback_up()
     listener = _listen(plan.proxy_port) if plan.proxy_port else []

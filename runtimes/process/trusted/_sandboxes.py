@@ -178,7 +178,7 @@ class SandboxTable:
         mounts = self._mounts(request)
         group = self._make_group(request["id"], limits)
         uid = self._take_uid()
-        init, ours = self._fork_builder(None, self._plan(uid, limits), None, mounts, None)
+        init, ours = self._fork_builder(None, self._plan(uid, limits, group), None, mounts, None)
         # Only now may the builder start: as the pause process it is closed to this one, too.
         fork_group = ForkGroup(init, os.open(f"/proc/{init}/ns/pid", os.O_RDONLY | os.O_CLOEXEC))
         ours.send(b"x")
@@ -221,7 +221,7 @@ class SandboxTable:
         group = self._make_group(request["id"], sandbox.limits)
         uid = self._take_uid()
         fill = _namespaces.copy_of(sandbox.files, sandbox.uid, uid)
-        plan, namespace = self._plan(uid, sandbox.limits), sandbox.fork_group.pid_namespace
+        plan, namespace = self._plan(uid, sandbox.limits, group), sandbox.fork_group.pid_namespace
         builder, ours = self._fork_builder(namespace, plan, fill, mounts, group)
         sandbox.helper_pids.add(builder)
         yield from self._finish_creation(message, ours, sandbox.fork_group, uid, group, sandbox.limits)
@@ -259,7 +259,10 @@ class SandboxTable:
         """Replace the namespaces and files of a sandbox without processes by those of an archive."""
         mounts = self._mounts(message.fields)
         fill = _namespaces.contents_of(message.fds[0], sandbox.uid)
-        plan, namespace = self._plan(sandbox.uid, sandbox.limits), sandbox.fork_group.pid_namespace
+        plan, namespace = (
+            self._plan(sandbox.uid, sandbox.limits, sandbox.group),
+            sandbox.fork_group.pid_namespace,
+        )
         builder, ours = self._fork_builder(namespace, plan, fill, mounts, sandbox.group)
         sandbox.helper_pids.add(builder)
         with ours:
@@ -313,7 +316,7 @@ class SandboxTable:
             )
         return self._used_uids.pop(0) if uid is None else uid
 
-    def _plan(self, uid: int, limits: dict[str, Any]) -> _namespaces.NamespacePlan:
+    def _plan(self, uid: int, limits: dict[str, Any], group: _cgroups.Cgroup) -> _namespaces.NamespacePlan:
         single = self._config.single_user
         return _namespaces.NamespacePlan(
             uid,
@@ -322,6 +325,7 @@ class SandboxTable:
             limits["files"],
             self._config.tree_paths,
             single,
+            None if group.members else limits["memory"],
             limits["proxy_port"],
         )
 

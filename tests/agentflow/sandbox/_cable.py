@@ -17,6 +17,8 @@ class Cable:
         """URL of its near end."""
         self.cut_before = b""
         """A request that contains this is delivered, and then the connection is cut before the answer."""
+        self.stalls = False
+        """The connection stays open instead, and nothing more is carried back."""
         self.requests = 0
         """Number of delivered requests that contained `cut_before`."""
 
@@ -42,6 +44,8 @@ class Cable:
         self, far: ByteReceiveStream, near: ByteSendStream, connection: anyio.CancelScope
     ) -> None:
         async for data in far:
+            if self.requests and self.stalls:
+                continue
             if self.requests:
                 connection.cancel()
                 return

@@ -66,7 +66,11 @@ mapped("/tmp/temporary", access=mmap.ACCESS_COPY)
 array = numpy.memmap("array", dtype="S4", mode="w+", shape=SIZE // 4); array[:] = b"old!"; array.flush()
 files["array"] = open("array", "r+b", buffering=0)
 maps["array"] = numpy.memmap("array", dtype="u1", mode="c")
-fd = os.memfd_create("memory"); os.write(fd, b"old!" * (SIZE // 4))
+try:
+    fd = os.memfd_create("memory")
+except OSError:  # Without cgroups.
+    fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR)
+os.write(fd, b"old!" * (SIZE // 4))
 files["memory file"] = open(fd, "r+b", buffering=0)
 maps["memory file"] = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
 own = [name for name in maps if "read" not in name and "code" not in name or name == "unreadable"]

@@ -113,7 +113,7 @@ PROGRAMS = (
             "datagrams": UDP,
             "interfaces": "import psutil, socket; assert socket.if_nameindex() == [(1, 'lo')]; print(45 * len(psutil.net_if_addrs()))",
             "matplotlib": "from matplotlib import pyplot; pyplot.plot([1, 2]); pyplot.savefig('plot.png'); print(45 if open('plot.png', 'rb').read(4) == b'\\x89PNG' else 0)",
-            "memory": "import mmap, os; fd = os.memfd_create('m'); os.truncate(fd, 9); m = mmap.mmap(fd, 9); m[0] = 45; print(os.pread(fd, 1, 0)[0])",
+            "memory": "import mmap, os\ntry: fd = os.memfd_create('m')\nexcept OSError: fd = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR)\nos.truncate(fd, 9); m = mmap.mmap(fd, 9); m[0] = 45; print(os.pread(fd, 1, 0)[0])",
             "multiprocessing": f"import multiprocessing as m\nwith m.get_context('spawn').Pool(2) as pool: {SUM}\nwith m.Pool(2) as pool: pass",
             "numpy with threads": "import os\nos.environ['OPENBLAS_NUM_THREADS'] = '4'\nimport numpy\nprint(int((numpy.ones((300, 300)) @ numpy.ones((300, 300)))[0, 0]) * 3 // 20)",
             "pandas": "import pandas; pandas.DataFrame({'a': range(10)}).to_csv('t.csv'); print(pandas.read_csv('t.csv').a.sum())",
