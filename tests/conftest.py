@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart() -> None:
     """Forget the key of a developer: settings that name resources would use the default model with it."""
     os.environ.pop("OPENAI_API_KEY", None)
+    os.environ.pop("OPENAI_BASE_URL", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -76,6 +76,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "openai": Provider(
         url="https://api.openai.com/v1",
         key_variable="OPENAI_API_KEY",
+        url_variable="OPENAI_BASE_URL",
         max_tokens_field="max_completion_tokens",
     ),
     "anthropic": Provider(
@@ -172,7 +173,6 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Mod
         return _in_this_process(settings)
     named, model = _split(settings, environment)
     provider = PROVIDERS[named or ("openai" if settings.api == "auto" else settings.api)]
-    own = bool(settings.base_url)
     url = _address(settings, provider, environment)
     key = settings.api_key.get_secret_value() or provider.key(environment)
     remember_secrets(key, "key")
@@ -180,15 +180,16 @@ def find_address(settings: ModelSettings, environment: Mapping[str, str]) -> Mod
         raise ConfigurationError(
             f"model {settings.name}: no key for {url}; set {provider.key_variable} or the setting api_key"
         )
-    if settings.tokens and not (provider.tokens or (own and provider.api == "openai")):
+    # Another server with OpenAI's API.
+    compatible = provider is PROVIDERS["openai"] and url != provider.url
+    if settings.tokens and not (provider.tokens or compatible):
         raise _no_tokens(settings.name, url)
-    plain = own and provider.api == "openai" and url != provider.url
     return ModelAddress(
         url=url,
         key=key,
         model=model,
-        api=OpenAiApi() if plain else provider.make_api(environment),
-        answer_format="json_schema" if own else provider.answer_format,
+        api=OpenAiApi() if compatible else provider.make_api(environment),
+        answer_format=provider.answer_format,
         tokens=bool(settings.tokens),
         response_bytes=settings.response_bytes,
         source="api_key" if settings.api_key.get_secret_value() else provider.key_variable,

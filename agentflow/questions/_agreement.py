@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from agentflow.questions._drafts import Draft
-from agentflow.text import is_content_word
+from agentflow.text import is_content_word, quantity_of
 from agentflow.values import (
     EntityValue,
     ListValue,
@@ -21,9 +21,6 @@ from agentflow.values import (
     texts_agree,
 )
 
-_PART: Final = re.compile(
-    r"(\d[\d,.]*)\s*(years?|months?|weeks?|days?|hours?|minutes?|seconds?)\b", re.IGNORECASE
-)
 _NUMBER: Final = re.compile(r"\d[\d.,]*")
 _ITEM_NUMBER: Final = re.compile(r"(?:^|(?<=[\s:;,]))\d{1,2}[.)](?=\s)")
 _NAME: Final = re.compile(
@@ -91,7 +88,7 @@ def value_of(draft: Draft) -> Value:
 def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
     """Return whether an answer states that of a draft, with its unit and precision, and no other.
 
-    A duration agrees only part by part: one year does not agree with one year and nine months.
+    Quantities are compared as a whole: one year and nine months are 21 months, and not one year.
 
     See docs/questions.md.
     """
@@ -102,13 +99,7 @@ def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
         return in_order
     if _swapped(draft, said):
         return False
-    asked = _ASKED_UNIT.search(draft.question)
-    unit = draft.unit or ("" if asked is None else asked[1])
-    answer = f"{draft.answer} {unit}" if draft.answer.strip().isdecimal() else draft.answer
-    expected, other = _duration(answer), _duration(said)
-    if expected and other:
-        return expected == other
-    value = value_of(draft)
+    value = _measure(draft) or value_of(draft)
     match value:
         case EntityValue(name):
             if _BARE_NAME.fullmatch(said):
@@ -127,6 +118,15 @@ def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
             )
         case _:
             return answer_agrees(value, said, question=draft.question)
+
+
+def _measure(draft: Draft) -> NumberValue | None:
+    """Return an answer of any type that is a quantity in a known unit, which the question may name."""
+    asked = _ASKED_UNIT.search(draft.question)
+    unit = draft.unit or ("" if asked is None else asked[1])
+    value = parse_value(draft.answer, ValueKind.NUMBER, unit) or infer_value(draft.answer)
+    known = isinstance(value, NumberValue) and quantity_of(value.amount, value.unit).known
+    return value if isinstance(value, NumberValue) and known else None
 
 
 def _same_items(items: Iterable[object], said: str, names: KnownNames, *, ordered: bool) -> bool:
@@ -215,16 +215,3 @@ def _numbers(text: str, question: str) -> list[str]:
     """Return the numbers of a text, without those of the question and those that number its items."""
     numbers = (found.replace(",", "").rstrip(".") for found in _NUMBER.findall(_ITEM_NUMBER.sub(" ", text)))
     return [number for number in numbers if number not in question]
-
-
-def _duration(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the parts of a duration, such as years and months; empty for another text.
-
-    >>> _duration("1 year and 9 months")
-    (('year', '1'), ('month', '9'))
-    """
-    parts = [(found[2].lower().rstrip("s"), found[1].replace(",", "")) for found in _PART.finditer(text)]
-    rest = re.sub(
-        r"\b(?:and|about|exactly|of|it|took|was)\b|[\s,.]", "", _PART.sub("", text), flags=re.IGNORECASE
-    )
-    return tuple(parts) if parts and not rest else ()

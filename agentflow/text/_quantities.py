@@ -80,7 +80,7 @@ _NUMERAL: Final = re.compile(
     re.IGNORECASE,
 )
 _A_SCALE: Final = re.compile(rf"\ba(?= (?:{_SCALE})\b)", re.IGNORECASE)
-_AND_A_HALF: Final = re.compile(r"(?<![\w.])(\d+) and a half\b")
+_AND_A_HALF: Final = re.compile(r"(?<![\w.])(\d+)( [^\W\d_]+)? and a half\b", re.IGNORECASE)
 
 
 class Quantity(NamedTuple):
@@ -138,7 +138,7 @@ def plain_quantities(text: str, *, numerals: bool = False) -> str:
     plain = _DECADE.sub("", " ".join(plain.split()))
     # NFKC writes ½ as 1⁄2, with a slash of its own.
     plain = plain.replace("\u2044", "/")
-    return _AND_A_HALF.sub(r"\1.5", _digits_for_words(_A_SCALE.sub("one", plain))) if numerals else plain
+    return _AND_A_HALF.sub(r"\1.5\2", _digits_for_words(_A_SCALE.sub("one", plain))) if numerals else plain
 
 
 def _power(found: re.Match[str]) -> str:

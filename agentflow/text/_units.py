@@ -55,6 +55,7 @@ year 1 year years yr yrs
 year 1/12 month months
 year 10 decade decades
 year 100 century centuries
+calendar 1 calendardays
 volume 1 l litre litres liter liters
 volume 0.001 ml millilitre millilitres milliliter milliliters
 volume 3.785411784 gallon gallons

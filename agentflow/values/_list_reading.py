@@ -71,7 +71,7 @@ def read_list_answer(
             value = read(answer, first, question)
             items = None if value is None else [value]
         case NumberValue() if _alike(like):
-            items = read_numbers(answer, first, question)
+            items = read_numbers(answer, first, question, listed=True)
         case DateValue() if _alike(like):
             items = read_dates(answer, first, question)
         case EntityValue() | TextValue():

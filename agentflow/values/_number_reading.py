@@ -20,7 +20,7 @@ from agentflow.values._clauses import (
 )
 from agentflow.values._dates import find_dates
 from agentflow.values._names import CONNECTING
-from agentflow.values._numbers import plain_numbers, same_number, stated_number
+from agentflow.values._numbers import join_units, plain_numbers, same_number, stated_number
 from agentflow.values._values import NumberValue
 
 _PRONOUN: Final = re.compile(
@@ -69,17 +69,21 @@ def read_number_answer(answer: str, like: NumberValue, question: str = "") -> Nu
     return first
 
 
-def read_numbers(answer: str, like: NumberValue, question: str = "") -> list[NumberValue]:
+def read_numbers(
+    answer: str, like: NumberValue, question: str = "", *, listed: bool = False
+) -> list[NumberValue]:
     """Return the numbers that an answer states and that measure what the expected one does; none if it hedges.
 
     Numbers in the expected unit come before others of the same kind, then those without a unit.
+
+    :param listed: several numbers are expected: `1 year and 9 months` are two.
     """
     scale, unit = scale_of(like.unit)
     if scale > 1:
         like = NumberValue(like.amount * scale, unit)
     line = answer.replace("\n", " ; ")
     for source in dict.fromkeys((_PRONOUN.sub("that", line), line)):
-        plain = plain_numbers(source)
+        plain = join_units(plain_numbers(source), listed=listed)
         if mentions := find_numbers(plain):
             kept = _answering(plain, mentions)
             return [] if kept is None else _select(kept, like, question)

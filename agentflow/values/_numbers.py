@@ -1,8 +1,9 @@
 """Numbers with units: read, shown and compared."""
 
 import re
-from collections.abc import Mapping
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
+from decimal import Context, Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
@@ -34,6 +35,14 @@ _SCALES: Final = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 _WORDS: Final = re.compile(r"(?: [^\W\d_]+){1,3}")
 _LONGEST: Final = 60
 """Digits of the longest number that is exact."""
+_COMPOUND: Final = re.compile(r"\d[ -]?[^\W\d_]+\.?(?:,? and |, | )\d", re.IGNORECASE)
+_BETWEEN_UNITS: Final = re.compile(r"(?:,? and|,)? ", re.IGNORECASE)
+_FEET_AND_INCHES: Final = re.compile(r"\b(?:ft|feet|foot)\b\.? (\d+(?:\.\d+)?) ?in\b\.?", re.IGNORECASE)
+_DAY: Final = Fraction(86_400)
+_YEAR: Final = _DAY * Fraction("365.2425")
+_CALENDAR: Final = "calendardays"
+"""Unit of durations in months and days, which equal none in months alone or days alone."""
+_DIVISION: Final = Context(prec=_LONGEST)
 _SHOWN: Final[Mapping[str, str]] = {
     "sqkm": "square kilometres", "sqm": "square metres", "sqmi": "square miles", "sqft": "square feet",
     "cbm": "cubic metres", "cbkm": "cubic kilometres", "nmi": "nautical miles",
@@ -48,13 +57,63 @@ def plain_numbers(text: str) -> str:
     return plain_quantities(_DECIMAL_COMMA.sub(r"\1.\2", joined), numerals=True)
 
 
+def join_units(plain: str, *, listed: bool = False) -> str:
+    """Return a text from `plain_numbers` with each quantity in its smallest unit: `1 year and 9 months` as `21 months`.
+
+    :param listed: commas and `and` separate quantities.
+    """
+    if not _COMPOUND.search(plain):
+        return plain
+    plain = _FEET_AND_INCHES.sub(r"ft \1 inches", plain)
+    compounds: list[list[tuple[int, int, Quantity]]] = []
+    for start, end, quantity in find_quantities(plain):
+        last = compounds[-1][-1] if compounds else None
+        if last and _continues(last[2], quantity, plain[last[1] : start], listed=listed):
+            compounds[-1].append((start, end, quantity))
+        else:
+            compounds.append([(start, end, quantity)])
+    for parts in reversed(compounds):
+        if len(parts) > 1:
+            total = _total([quantity for _, _, quantity in parts])
+            plain = f"{plain[: parts[0][0]]}{total}{plain[parts[-1][1] :]}"
+    return plain
+
+
+def _continues(large: Quantity, small: Quantity, between: str, *, listed: bool) -> bool:
+    """Return whether a quantity is the part of the one before it that is less than its unit: months after years."""
+    if not (large.known and small.known and large.amount.is_finite() and small.amount.is_finite()):
+        return False
+    same_kind = large.kind == small.kind or (not listed and (large.kind, small.kind) == ("year", "time"))
+    return (
+        same_kind
+        and (between == " " if listed else bool(_BETWEEN_UNITS.fullmatch(between)))
+        and large.amount >= 0
+        and large.amount == large.amount.to_integral_value()
+        and 0 <= Fraction(small.amount) * _size(small) < _size(large)
+    )
+
+
+def _size(quantity: Quantity) -> Fraction:
+    """Return the size of a unit, in seconds for those of time."""
+    return quantity.factor * (_YEAR if quantity.kind == "year" else 1)
+
+
+def _total(parts: Sequence[Quantity]) -> str:
+    mixed = len({part.kind for part in parts}) > 1
+    size, unit = (_DAY, _CALENDAR) if mixed else (_size(parts[-1]), parts[-1].unit)
+    amount = sum((Fraction(part.amount) * _size(part) for part in parts), Fraction()) / size
+    return f"{_DIVISION.divide(Decimal(amount.numerator), Decimal(amount.denominator)):f} {unit}"
+
+
 @lru_cache(maxsize=8192)
-def read_number(said: str, unit: str = "") -> tuple[Decimal, str] | None:
+def read_number(said: str, unit: str = "", *, compound: bool = False) -> tuple[Decimal, str] | None:
     """Return amount and unit of a text that is one number; `None` for others, ordinals, ranges and bounds.
 
     :param unit: unit of a number without one.
+    :param compound: it may have several units, of which the smallest is returned.
     """
-    plain = plain_numbers(said).strip(" .!")
+    plain = plain_numbers(said)
+    plain = (join_units(plain) if compound else plain).strip(" .!")
     lead = _LEAD.match(plain)
     start = lead.end() if lead else 0
     found = next(find_quantities(plain[start:]), None)

@@ -6,14 +6,17 @@ from typing import Final
 
 from agentflow.text import tokens
 from agentflow.values._names import CONNECTING
+from agentflow.values._numbers import read_number
 from agentflow.values._reading import answer_agrees
 from agentflow.values._values import (
     EntityValue,
     ListValue,
+    NumberValue,
     ScalarValue,
     TextValue,
     Value,
     ValueKind,
+    bare_text,
     parse_value,
     split_list,
 )
@@ -34,15 +37,19 @@ _MEASURED: Final = re.compile(r"([^()\d]{2,80}?),?(?: at| with| in|:| -)? \(?([^
 _MATTERS: Final = re.compile(r"\d|\b[A-Z]")
 _NEGATION: Final = re.compile(r"\b(?:not|no|never|nor|neither|none|without|except)\b|n't\b", re.IGNORECASE)
 _MOST_WORDS: Final = 8
+_MAX_COMPOUND: Final = 100
+"""Characters of the longest quantity in several units."""
 
 
 def infer_value(text: str) -> Value:
     """Return the value of a short answer whose type is not given: yes or no, number, date, list, name, or text.
 
-    A number that may be a year is a number.
+    A number that may be a year is a number, and a quantity in several units is one in the smallest.
 
     >>> infer_value("12 May 1841")
     DateValue(year=1841, month=5, day=12)
+    >>> infer_value("1 year and 9 months")
+    NumberValue(amount=Decimal('21'), unit='months')
     >>> infer_value("It was built by the guild.")
     TextValue(text='It was built by the guild.')
     """
@@ -50,6 +57,8 @@ def infer_value(text: str) -> Value:
     for kind in (ValueKind.BOOL, ValueKind.NUMBER, ValueKind.DATE):
         if (value := parse_value(said, kind)) is not None:
             return value
+    if len(said) <= _MAX_COMPOUND and (number := read_number(bare_text(said), compound=True)) is not None:
+        return NumberValue(*number)
     listed = _LEAD.sub("", said, count=1)
     items = split_list(listed)
     values = [value for item in items for value in _record(item)] if all(map(_is_name, items)) else []

@@ -18,8 +18,14 @@ _HEADING: Final = re.compile(r"heading\s*(\d)", re.IGNORECASE)
 _EMBEDDED: Final = ".//{http://schemas.openxmlformats.org/drawingml/2006/main}blip"
 _EMBED: Final = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}embed"
 _DESCRIBED: Final = ".//{http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing}docPr"
-_LEVEL: Final = ".//{http://schemas.openxmlformats.org/wordprocessingml/2006/main}outlineLvl"
-_VALUE: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}val"
+_WORD: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_LEVEL: Final = f".//{_WORD}outlineLvl"
+_VALUE: Final = f"{_WORD}val"
+_RELATION: Final = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+_REMARKS: Final = ("footnote", "endnote", "comment")
+"""Kinds of texts beside that of a DOCX file, each in a part of its own."""
+_FIELD_CODE: Final = re.compile(r"&(?:(&)|\[\w+\]|[A-Z](?:[+-]\d+)?)")
+"""Code in the header of a sheet, such as that of the page number; `&&` is an ampersand."""
 STREAMED_BYTES: Final = 8 * 1024 * 1024
 """A larger file is read as a stream, without merged cells."""
 MAX_COLUMNS = 1_000
@@ -35,17 +41,46 @@ class DocxDocument:
         self._file: Document = docx.Document(path)
 
     def draft(self) -> DocumentWriter:
-        """Return its paragraphs and tables in order."""
+        """Return headers, paragraphs and tables in order, and footers. Notes and comments follow what refers to them."""
         from docx.text.paragraph import Paragraph
 
         draft = DocumentWriter("docx", self._file.core_properties.title)
+        remarks = self._remarks()
+        self._margins("header", draft)
         for part in self._file.iter_inner_content():
             if isinstance(part, Paragraph):
                 self._paragraph(part, draft)
             else:
                 # The value of a merged cell is repeated in each cell that it covers.
                 draft.table([_cell_text(cell, 0) for cell in row.cells] for row in part.rows)
+            for mark in _marks(part, *_REMARKS):
+                draft.paragraph(remarks.pop((mark.tag, mark.get(f"{_WORD}id")), ""))
+        # Their marks are in parts of the file that are not read.
+        for text in remarks.values():
+            draft.paragraph(text)
+        self._margins("footer", draft)
         return draft
+
+    def _remarks(self) -> dict[tuple[str, str], str]:
+        """Return footnotes, endnotes and comments by the tag and id of the mark that refers to them."""
+        remarks: dict[tuple[str, str], str] = {}
+        for relation in self._file.part.rels.values():
+            kind = relation.reltype.rpartition("/")[2].removesuffix("s")
+            if kind in _REMARKS and not relation.is_external:
+                for remark in _root(relation.target_part).iterfind(f"{_WORD}{kind}"):
+                    author = remark.get(f"{_WORD}author")
+                    label = f"{kind} by {author}" if author else kind
+                    mark = (f"{_WORD}{kind}Reference", remark.get(f"{_WORD}id"))
+                    remarks[mark] = _labelled(label, _paragraphs(remark))
+        return remarks
+
+    def _margins(self, kind: str, draft: DocumentWriter) -> None:
+        """Write the headers or footers of all sections, each text once."""
+        keys = [mark.get(_RELATION) for mark in _marks(self._file, kind)]
+        parts: Untyped = self._file.part.related_parts
+        texts = (_labelled(kind, _paragraphs(parts[key].element)) for key in keys if key in parts)
+        for text in dict.fromkeys(texts):
+            draft.paragraph(text)
 
     def picture(self, key: str) -> bytes:
         """Return the picture with this key."""
@@ -64,6 +99,30 @@ class DocxDocument:
             if key in self._file.part.related_parts:
                 described = paragraph._p.find(_DESCRIBED)
                 draft.picture(str(key), described.get("descr") or "" if described is not None else "")
+
+
+def _root(part: Untyped) -> Untyped:
+    """Return the XML of a part that the library keeps unparsed."""
+    from docx.oxml.parser import parse_xml
+
+    return parse_xml(part.blob)
+
+
+def _marks(part: Untyped, *kinds: str) -> Iterator[Untyped]:
+    """Iterate over the marks in a part that refer to headers, footers, notes or comments."""
+    return part._element.iter(*(f"{_WORD}{kind}Reference" for kind in kinds))
+
+
+def _paragraphs(element: Untyped) -> str:
+    """Return the text of all paragraphs in an element, in tables and text boxes as well."""
+    paragraphs = element.iter(f"{_WORD}p")
+    # A text box is stored a second time, for old programs.
+    return " ".join(each.text for each in paragraphs if next(each.iterancestors("{*}Fallback"), None) is None)
+
+
+def _labelled(label: str, text: str) -> str:
+    """Return a text that stands beside that of the document; empty if it is blank."""
+    return f"[{as_line(label)}: {as_line(text)}]" if as_line(text) else ""
 
 
 def _style_name(paragraph: Untyped) -> str:
@@ -120,6 +179,8 @@ class PptxDocument:
             if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
                 notes = slide.notes_slide.notes_text_frame.text
                 draft.paragraph(f"Notes: {notes}" if notes.strip() else "")
+            for text in _slide_comments(slide.part):
+                draft.paragraph(_labelled("comment", text))
         return draft
 
     def picture(self, key: str) -> bytes:
@@ -128,6 +189,14 @@ class PptxDocument:
         slide = self._file.slides[int(number) - 1]
         shape = next(shape for shape in _flat(slide.shapes, 0) if shape.shape_id == int(shape_id))
         return shape.image.blob
+
+
+def _slide_comments(part: Untyped) -> Iterator[str]:
+    """Yield the comments on a slide, of the old and the new form, and replies."""
+    for relation in part.rels.values():
+        if relation.reltype.endswith("/comments") and not relation.is_external:
+            for comment in _root(relation.target_part):
+                yield " ".join(text.text or "" for text in comment.iter("{*}text", "{*}t"))
 
 
 def _flat(shapes: Iterable[Untyped], depth: int) -> Iterator[Untyped]:
@@ -201,10 +270,19 @@ class XlsxDocument:
         for sheet in self._file.worksheets:
             draft.page()
             draft.heading(sheet.title, 1)
-            draft.table(self._stream(sheet) if self._large else self._rows(sheet), sheet.title)
+            if self._large:
+                draft.table(self._stream(sheet), sheet.title)
+                continue
+            comments: list[str] = []
+            _sheet_margins(sheet, "Header", draft)
+            draft.table(self._rows(sheet, comments), sheet.title)
+            for text in comments:
+                draft.paragraph(text)
+            _sheet_margins(sheet, "Footer", draft)
         return draft
 
-    def _rows(self, sheet: Untyped) -> Iterator[list[object]]:
+    def _rows(self, sheet: Untyped, comments: list[str]) -> Iterator[list[object]]:
+        """Yield the rows, and add the comments on their cells."""
         formulas = self._formulas[sheet.title]
         merged = _merged_cells(sheet)
         for row in sheet.iter_rows(max_col=min(sheet.max_column, MAX_COLUMNS)):
@@ -213,6 +291,8 @@ class XlsxDocument:
                 y, x = merged.get((cell.row, cell.column), (cell.row, cell.column))
                 value = sheet.cell(y, x).value
                 values.append(_xlsx_value(formulas.cell(y, x).value if value is None else value))
+                if cell.comment is not None:
+                    comments.append(_labelled(f"comment on {cell.coordinate}", cell.comment.text))
             yield values
 
     @staticmethod
@@ -224,6 +304,15 @@ class XlsxDocument:
             while values and values[-1] is None:
                 values.pop()
             yield values
+
+
+def _sheet_margins(sheet: Untyped, kind: str, draft: DocumentWriter) -> None:
+    """Write the headers or footers of a sheet, each text once."""
+    items = [getattr(sheet.HeaderFooter, f"{pages}{kind}") for pages in ("odd", "even", "first")]
+    parts = [(item.left.text, item.center.text, item.right.text) for item in items if item is not None]
+    texts = (" ".join(_FIELD_CODE.sub(r"\1", text) for text in three if text) for three in parts)
+    for text in dict.fromkeys(texts):
+        draft.paragraph(_labelled(kind.lower(), text))
 
 
 def _xlsx_value(value: object) -> object:

@@ -38,6 +38,23 @@ def test_a_variable_overrides_the_address_of_a_provider(provider: str) -> None:
 
 
 @pytest.mark.promise("models:names")
+def test_openai_base_url_is_the_address_of_openai_models_unless_a_setting_names_one() -> None:
+    environment = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://127.0.0.1:99/v1/"}
+    asked = PreparedCall("m", (), Sampling(max_tokens=5))
+    for name in ("gpt-4.1", "openai/gpt-4.1"):
+        address = find_address(ModelSettings(name=name, tokens=True), environment)
+        assert (address.url, address.key, address.model) == ("http://127.0.0.1:99/v1", "k", "gpt-4.1")
+        # Compatible servers may not know OpenAI's name of the limit.
+        assert b'"max_tokens"' in address.api.encode(asked).body
+    named = ModelSettings(name="gpt-4.1", base_url="https://own.example.org/v1")
+    assert find_address(named, environment).url == "https://own.example.org/v1"
+    empty = {**environment, "OPENAI_BASE_URL": ""}
+    assert find_address(ModelSettings(name="gpt-4.1"), empty).url == "https://api.openai.com/v1"
+    other = find_address(ModelSettings(name="claude-x"), {**environment, "ANTHROPIC_API_KEY": "k"})
+    assert other.url == "https://api.anthropic.com/v1"
+
+
+@pytest.mark.promise("models:names")
 def test_azure_reads_address_deployment_and_version_from_variables() -> None:
     environment = {"AZURE_OPENAI_API_KEY": "k", "AZURE_OPENAI_ENDPOINT": "https://own.example.org/openai/v1/"}
     with pytest.raises(ConfigurationError, match=r"^model azure: no deployment; set AZURE_OPENAI_DEPLOYMENT"):

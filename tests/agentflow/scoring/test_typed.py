@@ -33,6 +33,43 @@ def test_a_prediction_is_right_if_it_states_the_value_of_the_reference(
 
 
 @pytest.mark.promise("scoring:typed")
+@pytest.mark.parametrize(
+    ("prediction", "reference", "right"),
+    [
+        ("1 year", "1 year and 9 months", 0),
+        ("9 months", "1 year and 9 months", 0),
+        ("21 months", "1 year and 9 months", 1),
+        ("1 year 9 months", "1 year and 9 months", 1),
+        ("It took one year, nine months.", "1 year and 9 months", 1),
+        ("1.75 years", "1 year and 9 months", 1),
+        ("1 year and 9 months", "1 year", 0),
+        ("It lasted a total of 1 year and 9 months.", "1 year", 0),
+        ("1 year and a half", "1 year", 0),
+        ("1 year and a half", "18 months", 1),
+        ("5 feet", "5 feet 3 inches", 0),
+        ("63 inches", "5 feet 3 inches", 1),
+        ("She was 5 ft 3 in tall.", "5 feet 3 inches", 1),
+        ("5 ft. 3 in.", "5 feet 3 inches", 1),
+        ("5 feet 4 inches", "5 feet 3 inches", 0),
+        ("2 h", "2 h 15 min", 0),
+        ("2 hours and 15 minutes", "2 h 15 min", 1),
+        ("135 minutes", "2 h 15 min", 1),
+        ("2 hours", "135 minutes", 0),
+        ("1 month", "1 month and 3 days", 0),
+        ("1 month, 3 days", "1 month and 3 days", 1),
+        ("1 month 4 days", "1 month and 3 days", 0),
+        ("1 month and 3 days", "1 month", 0),
+        ("1 month and 3 days", "3 days", 0),
+        ("1 year, 1 month and 3 days", "13 months, 3 days", 1),
+    ],
+)
+def test_a_quantity_in_several_units_is_compared_as_a_whole(
+    prediction: str, reference: str, right: int
+) -> None:
+    assert score("typed_match", prediction, reference) == right
+
+
+@pytest.mark.promise("scoring:typed")
 async def test_the_question_and_the_type_come_from_the_task() -> None:
     metric = make_metric("typed_match")
     said = "Of the 80 lamps, Jorun Pike bought 12."

@@ -9,7 +9,13 @@ from typing import Any, TypeAlias
 import docx
 import openpyxl
 import pptx
+import pptx.opc.package
+import pptx.opc.packuri
+from docx.opc.packuri import PackURI
+from docx.opc.part import Part
 from docx.oxml.ns import qn
+from docx.oxml.parser import parse_xml
+from openpyxl.comments import Comment
 from PIL import Image, ImageDraw, ImageFont
 from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
@@ -129,6 +135,82 @@ def word(path: Path) -> Path:
     body: Foreign = file.element
     for mark in body.iter(qn("wp:docPr")):
         mark.set("descr", "a boiler")
+    file.save(str(path))
+    return path
+
+
+RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+NOTES = f"""<w:{{kind}}s xmlns:w="{WORD}">
+<w:{{kind}} w:type="separator" w:id="-1"><w:p><w:r><w:separator/></w:r></w:p></w:{{kind}}>
+<w:{{kind}} w:id="1"><w:p><w:r><w:t>{{text}}</w:t></w:r></w:p><w:p><w:r><w:t>And more.</w:t></w:r></w:p></w:{{kind}}></w:{{kind}}s>"""
+
+
+def noted_word(path: Path) -> Path:
+    """Headers and footers of two sections, a footnote, an endnote in a table, and a comment."""
+    file: Foreign = docx.Document()
+    for number, side in enumerate(("north", "south")):
+        section = file.sections[0] if number == 0 else file.add_section()
+        section.header.is_linked_to_previous = section.footer.is_linked_to_previous = False
+        section.header.paragraphs[0].text = f"Harbour office {side}"
+        table = section.footer.add_table(1, 2, Inches(4))
+        table.cell(0, 0).text, table.cell(0, 1).text = "Confidential", "Port Vannick"
+        if number == 0:
+            file.add_heading("Dues", 1)
+            sloops = file.add_paragraph("A sloop pays three.")
+            file.add_comment(sloops.runs, text="Since when?", author="Ada Holm")
+            cell = file.add_table(1, 1).cell(0, 0).paragraphs[0]
+            cell.text = "Brigs pay five."
+            file.add_paragraph("After the table.")
+            _refer(file, "footnote", sloops.runs[0], "Only in summer.")
+            _refer(file, "endnote", cell.runs[-1], "By decree.")
+    file.save(str(path))
+    return path
+
+
+def _refer(file: Foreign, kind: str, run: Foreign, text: str) -> None:
+    """Add a footnote or endnote to a run."""
+    content_type = f"application/vnd.openxmlformats-officedocument.wordprocessingml.{kind}s+xml"
+    content = NOTES.format(kind=kind, text=text).encode()
+    part = Part(PackURI(f"/word/{kind}s.xml"), content_type, content, file.part.package)
+    file.part.relate_to(part, f"{RELATIONS}/{kind}s")
+    run._r.append(parse_xml(f'<w:{kind}Reference xmlns:w="{WORD}" w:id="1"/>'))
+
+
+def commented_slides(path: Path) -> Path:
+    """Two slides, of which the first has notes and two comments."""
+    file = pptx.Presentation()
+    first = file.slides.add_slide(file.slide_layouts[5])
+    file.slides.add_slide(file.slide_layouts[6])
+    assert first.shapes.title is not None
+    first.shapes.title.text = "Fleet"
+    old = '<p:cmLst xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main"><p:cm><p:text>Too old?</p:text></p:cm></p:cmLst>'
+    new = (
+        '<p188:cmLst xmlns:p188="http://schemas.microsoft.com/office/powerpoint/2018/8/main"'
+        ' xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main">'
+        "<p188:cm><p188:txBody><a:p><a:r><a:t>Which year?</a:t></a:r></a:p></p188:txBody></p188:cm></p188:cmLst>"
+    )
+    for number, (relation, content) in enumerate(
+        (
+            (f"{RELATIONS}/comments", old),
+            ("http://schemas.microsoft.com/office/2018/10/relationships/comments", new),
+        )
+    ):
+        name = pptx.opc.packuri.PackURI(f"/ppt/comments/comment{number}.xml")
+        part = pptx.opc.package.Part(name, "application/xml", first.part.package, content.encode())
+        first.part.relate_to(part, relation)
+    file.save(str(path))
+    return path
+
+
+def commented_sheets(path: Path) -> Path:
+    """A sheet with a header, a footer and a comment."""
+    file = openpyxl.Workbook()
+    sheet: Foreign = file.worksheets[0]
+    sheet.append(["region", "amount"])
+    sheet["B1"].comment = Comment("in silver", "Ada Holm")
+    sheet.oddHeader.left.text, sheet.oddHeader.right.text = "Dues && fees", "&P"
+    sheet.oddFooter.center.text = "Port Vannick"
     file.save(str(path))
     return path
 

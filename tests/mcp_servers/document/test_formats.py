@@ -1,9 +1,12 @@
 """Content read from files of each format."""
 
+from pathlib import Path
+
 import pytest
 
+from mcp_servers import ToolTable
 from tests.mcp_servers.document import _made
-from tests.mcp_servers.document._reading import Reader, images
+from tests.mcp_servers.document._reading import Reader, images, reader_of
 
 
 async def sections(reader: Reader, document: str) -> list[tuple[object, object]]:
@@ -72,6 +75,47 @@ async def test_a_docx_has_nested_sections_lists_tables_and_pictures(reader: Read
     assert "[picture: a boiler]" in await reader.text(document="ships.docx", section_ids="2.1.1")
     shown = await reader.call("read", document="ships.docx", section_ids="2", max_image_num=5)
     assert [data[:4] for data in images(shown)] == [b"\x89PNG"]
+
+
+@pytest.mark.promise("document:word")
+async def test_a_docx_has_its_headers_footers_notes_and_comments_where_they_belong(
+    table: ToolTable, tmp_path: Path
+) -> None:
+    reader = await reader_of(table, _made.noted_word(tmp_path / "dues.docx"))
+    assert (await reader.text()).split("\n\n") == [
+        "[header: Harbour office north]",
+        "[header: Harbour office south]",
+        "Dues",
+        "A sloop pays three.",
+        "[footnote: Only in summer. And more.]",
+        "[comment by Ada Holm: Since when?]",
+        "Brigs pay five.",
+        "[endnote: By decree. And more.]",
+        "After the table.",
+        "[footer: Confidential Port Vannick]",
+        "",
+    ]
+    (hit,) = await reader.rows("search", "hits", query="summer")
+    assert hit["section"] == "1"
+
+
+@pytest.mark.promise("document:slides")
+async def test_a_pptx_has_the_comments_on_a_slide_on_its_page(table: ToolTable, tmp_path: Path) -> None:
+    reader = await reader_of(table, _made.commented_slides(tmp_path / "fleet.pptx"))
+    assert await reader.text(pages=1) == "Fleet\n\n[comment: Too old?]\n\n[comment: Which year?]\n\n"
+
+
+@pytest.mark.promise("document:sheets")
+async def test_an_xlsx_has_the_header_footer_and_comments_of_a_sheet(
+    table: ToolTable, tmp_path: Path
+) -> None:
+    reader = await reader_of(table, _made.commented_sheets(tmp_path / "dues.xlsx"))
+    assert (await reader.text()).split("\n\n")[1:-1] == [
+        "[header: Dues & fees]",
+        "region | amount",
+        "[comment on B1: in silver]",
+        "[footer: Port Vannick]",
+    ]
 
 
 @pytest.mark.promise("document:slides")
