@@ -100,7 +100,6 @@ async def test_connections_without_a_request_give_way_to_new_ones_that_never_had
     server: HttpServer, counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_connections, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(_connections, "PRESSED_SECONDS", 60.0)
     server.connections.limit = 4
     with anyio.fail_after(60):
         async with httpx2.AsyncClient(timeout=60) as http:
