@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Final
 
 from agentflow.questions._drafts import Draft
@@ -97,7 +98,7 @@ def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
         return False
     if (in_order := _as_asked(draft, said)) is not None:
         return in_order
-    if _swapped(draft, said):
+    if _swapped(draft, said) or _has_another_unit(draft):
         return False
     value = _measure(draft) or value_of(draft)
     match value:
@@ -118,6 +119,15 @@ def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
             )
         case _:
             return answer_agrees(value, said, question=draft.question)
+
+
+def _has_another_unit(draft: Draft) -> bool:
+    """Return whether the answer is in days although the question asks for weeks, even if both are as long."""
+    asked = _ASKED_UNIT.search(draft.question)
+    if asked is None or not draft.unit:
+        return False
+    wanted, given = (quantity_of(Decimal(1), unit) for unit in (asked[1], draft.unit))
+    return wanted.known and given.known and (wanted.kind, wanted.factor) != (given.kind, given.factor)
 
 
 def _measure(draft: Draft) -> NumberValue | None:

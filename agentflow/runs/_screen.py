@@ -214,10 +214,14 @@ def _bar(done: float, total: float, width: int) -> Constrain:
 
 
 async def show_progress(screen: ProgressScreen, render: Callable[[], RenderableType]) -> None:
-    """Show the current progress until it is cancelled.
+    """Show the current progress until it is cancelled, and then once more: a short run ends before its second frame.
 
     See docs/supervisor.md.
     """
-    while True:
+    try:
+        while True:
+            screen.show(render())
+            await anyio.sleep(FRAME_SECONDS)
+    except anyio.get_cancelled_exc_class():
         screen.show(render())
-        await anyio.sleep(FRAME_SECONDS)
+        raise
