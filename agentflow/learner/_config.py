@@ -13,7 +13,7 @@ from agentflow.learner.trinity import TrinitySettings, unsupported_loss
 from agentflow.learner.verl import VerlSettings
 from agentflow.readers import ReaderSettings, names_reader
 from agentflow.rollout import RolloutConfig
-from agentflow.runs import RoleModel
+from agentflow.runs import CORPUS_TOOLS, RoleModel
 from agentflow.serving import ServingSettings
 from agentflow.settings import EndpointUrl, Section, Settings, load_settings
 
@@ -69,6 +69,11 @@ class EpisodeRules(RolloutConfig):
         **dict.fromkeys(("save_results", "save_trajectories", "trajectory_only", "save_summary"), ""),
     }
     """Settings of a rollout that training does not use, with their replacements."""
+
+    @property
+    def default_tools(self) -> tuple[str, ...]:
+        """Tools if the settings name neither a tool nor a resource."""
+        return CORPUS_TOOLS
 
     trained: list[str] | None = None
     """Roles to train, all with the same weights; `None`: the planner, or the single agent."""

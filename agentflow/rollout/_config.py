@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from agentflow._typeguards import is_list
 from agentflow.errors import ConfigurationError
-from agentflow.runs import Prose, RoleModel, RunConfig
+from agentflow.runs import CORPUS_TOOLS, USUAL_TOOLS, Prose, RoleModel, RunConfig
 from agentflow.settings import EndpointUrl, load_settings
 
 if TYPE_CHECKING:
@@ -195,6 +195,16 @@ class RolloutConfig(RunConfig):
     @property
     def role_models(self) -> Mapping[str, RoleModel]:
         """Model settings of each role that uses a model."""
+        own = self._agent_models
+        for name in self.model_tools:
+            role = self.tool_role(name)
+            own[role] = self.tool_model if role == TOOL else _over(self.tool_models[name], self.tool_model)
+        return {**own, JUDGE: self._judge} if self.evaluate_results else own
+
+    @property
+    def _agent_models(self) -> dict[str, RoleModel]:
+        if self.agent == "single":
+            return {AGENT: RoleModel()}
         team = {
             "analyst": self._analyst,
             "planner": self.planner_model,
@@ -204,11 +214,7 @@ class RolloutConfig(RunConfig):
         }
         if self.verify == "merged":
             del team["verifier"]
-        own = team if self.agent == "team" else {AGENT: RoleModel()}
-        for name in self.model_tools:
-            role = self.tool_role(name)
-            own[role] = self.tool_model if role == TOOL else _over(self.tool_models[name], self.tool_model)
-        return {**own, JUDGE: self._judge} if self.evaluate_results else own
+        return team
 
     def tool_role(self, name: str) -> str:
         """Return the role of a tool's model: that of all tools, or its own if `tool_models` names it."""
@@ -232,8 +238,17 @@ class RolloutConfig(RunConfig):
     @property
     def model_tools(self) -> list[str]:
         """Requested tools that use a model."""
-        asked = {name.replace(":", "_") for name in self.available_tools}
+        wanted = self.available_tools or (() if self.names_resources else self.default_tools)
+        asked = {name.replace(":", "_") for name in wanted}
         return [name for name in MODEL_TOOLS if name in asked]
+
+    @property
+    def default_tools(self) -> tuple[str, ...]:
+        """Tools if the settings name neither a tool nor a resource: the bundled corpus holds no answers to tasks of one's own."""
+        if self.data_path is None or self._offline(self._agent_models.values()):
+            return CORPUS_TOOLS
+        here = self.sandbox_server_url is None
+        return tuple(name for name in USUAL_TOOLS if here or name not in MODEL_TOOLS)
 
     @property
     def models(self) -> "dict[str, ModelSettings]":

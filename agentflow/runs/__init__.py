@@ -6,7 +6,7 @@ and closed by its supervisor.
 
 from typing import TYPE_CHECKING
 
-from agentflow.runs._config import Prose, RoleModel, RunConfig, render_config
+from agentflow.runs._config import CORPUS_TOOLS, USUAL_TOOLS, Prose, RoleModel, RunConfig, render_config
 from agentflow.runs._directory import (
     CONTROL_FILE,
     JOURNAL_FILE,
@@ -72,10 +72,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONTROL_FILE",
+    "CORPUS_TOOLS",
     "GRACE_SECONDS",
     "JOURNAL_FILE",
     "RUN_MODELS",
     "RUN_START",
+    "USUAL_TOOLS",
     "AnswerGuard",
     "AtomicFiles",
     "BlobReader",

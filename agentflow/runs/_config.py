@@ -1,6 +1,6 @@
 """Settings that all runs share (tools, models, budgets, journal), and their output without secrets."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 
@@ -70,6 +70,12 @@ class RoleModel(Section):
     """Prices of its tokens."""
 
 
+CORPUS_TOOLS: Final = ("rag_search", "rag_get")
+"""Search in the bundled corpus."""
+USUAL_TOOLS: Final = ("base_generator", "python_coder", "web_search", "web_wikipedia", "web_read")
+"""Tools for questions about the world."""
+
+
 class RunConfig(Settings):
     """Settings that all runs share."""
 
@@ -87,7 +93,7 @@ class RunConfig(Settings):
     """Modules or files, such as `tools.py`, that register tools; they are imported first."""
 
     available_tools: list[str] = Field(default_factory=list[str])
-    """Tools that may be called, by any of their names; empty: all tools of the resources."""
+    """Tools that may be called, by any of their names; empty: all tools of the resources, or without any `default_tools`."""
     on_missing_tool: Literal["refuse", "drop"] = "refuse"
     """Handling of a tool that does not exist or does not work: `refuse` to start, or `drop` the tool."""
     resource_types: list[str] = Field(default_factory=list[str])
@@ -186,6 +192,11 @@ class RunConfig(Settings):
         return self
 
     @property
+    def default_tools(self) -> tuple[str, ...]:
+        """Tools if the settings name neither a tool nor a resource."""
+        return CORPUS_TOOLS
+
+    @property
     def role_models(self) -> Mapping[str, RoleModel]:
         """Model settings of each role that uses a model."""
         raise NotImplementedError
@@ -193,7 +204,9 @@ class RunConfig(Settings):
     @property
     def offline(self) -> bool:
         """True if the offline engine is used: no setting names another model, and resources have no key."""
-        roles = self.role_models.values()
+        return self._offline(self.role_models.values())
+
+    def _offline(self, roles: Collection[RoleModel]) -> bool:
         own = [self.model_name] if "model_name" in self.model_fields_set else []
         if any(role.base_url for role in roles):
             return False

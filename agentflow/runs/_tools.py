@@ -7,15 +7,12 @@ from typing import NamedTuple
 
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, IsolationUnavailable, ToolFailure
-from agentflow.runs._config import RunConfig
+from agentflow.runs._config import CORPUS_TOOLS, RunConfig
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool, argument_of
 from agentflow.telemetry import get_logger
 from mcp_servers import BACKENDS, load_backend
 
 logger = get_logger(__name__)
-
-CORPUS_TOOLS = ("rag_search", "rag_get")
-"""Tools if the settings name neither a tool nor a resource: search in the bundled corpus."""
 
 
 class ChosenTools(NamedTuple):
@@ -107,18 +104,20 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
     :param broken: reasons of backends that are known not to work, by name.
 
     A known tool that does not work is left out with a message if the settings name resources and it belongs to none of them:
-    a scenario over a database does not need its web search.
+    a scenario over a database does not need its web search. So is one of the usual tools, if the settings name none.
 
     :raises ConfigurationError: if another tool does not work, unless `on_missing_tool` is `drop`; or if none is left.
     """
     if config.sandbox_server_url is not None and config.on_missing_tool == "refuse":
         await _check_resources(sandbox, config)
-    wanted = config.available_tools or list(config.resources) or CORPUS_TOOLS
+    named = config.available_tools or list(config.resources)
+    wanted = named or config.default_tools
+    usual = not named and wanted != CORPUS_TOOLS
     found: dict[str, Tool] = {}
     dropped: dict[str, str] = {}
     optional: set[str] = set()
-    named = config.sandbox
-    resources = {*named.backend_settings, *named.apis} if config.resources else set[str]()
+    sources = config.sandbox
+    resources = {*sources.backend_settings, *sources.apis} if config.resources else set[str]()
     broken = dict(broken)
     for name in wanted:
         try:
@@ -130,14 +129,20 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
             optional.add(name)
         if not reason:
             found |= {tool.name: tool for tool in tools}
+        elif usual:
+            dropped[name] = reason
         elif config.on_missing_tool == "drop" or name in optional:
             dropped[name] = reason
             logger.warning("tool dropped", tool=name, reason=reason)
         else:
             fix = "fix it, remove it, or set on_missing_tool=drop"
             raise ConfigurationError(f"available_tools: {name} can't be used: {reason.rstrip('.')}; {fix}")
+    reasons = "; ".join(
+        f"{name}: {reason.removeprefix(f'{name}: ').rstrip('.')}" for name, reason in dropped.items()
+    )
+    if usual and dropped:
+        logger.warning("usual tools are left out", reasons=reasons)
     if not found:
-        reasons = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in dropped.items())
         raise ConfigurationError(
             f"available_tools: none is left to explore with ({reasons}); name one that works"
         )

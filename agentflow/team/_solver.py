@@ -31,6 +31,7 @@ from agentflow.models import (
     ask_model,
     make_model,
 )
+from agentflow.runs import CORPUS_TOOLS, USUAL_TOOLS
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.settings import read_environment
 from agentflow.team._ledger import EpisodeSettings
@@ -61,10 +62,6 @@ DOCUMENTED_TOOLS: Final[Mapping[str, str]] = {
     "Wikipedia_Search_Tool": "web_wikipedia",
 }
 """Documented tool name -> our name."""
-USUAL_TOOLS: Final = ("base_generator", "python_coder", "web_search", "web_wikipedia", "web_read")
-"""Tools that `all` stands for."""
-CORPUS_TOOLS: Final = ("rag_search", "rag_get")
-"""Tools that `all` stands for without a model: search and reading in the bundled corpus."""
 DOCUMENTED_MODEL: Final = "gpt-4o"
 """Model of a solver without arguments, if there is a key for it."""
 _NO_MODEL: Final = (

@@ -74,7 +74,8 @@ def test_the_resolved_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.promise("rollout:command")
 def test_a_signal_stops_it_cleanly_and_the_same_command_resumes(folder: Path) -> None:
     with endpoint(hold_after=0) as at:
-        words = ("rollout", "--data=tasks.jsonl", *at.words, "max_turns=2")
+        # The same tools in both environments.
+        words = ("rollout", "--data=tasks.jsonl", *at.words, "max_turns=2", "available_tools=[rag_search]")
         with running(PROGRAM, *words, cwd=folder) as process:
             until_it_says(process, "started")
             until_it_says(process, "growing")
@@ -112,6 +113,26 @@ def test_a_table_of_all_benchmarks_needs_neither_key_nor_data(folder: Path) -> N
     assert {line["event"] for line in lines} == {"started", "progress", "finished", "ended"}
     assert {line["benchmark"] for line in lines if line["event"] == "finished"} == set(names)
     assert lines[-1]["rollouts"] == "10 of 10"
+
+
+@pytest.mark.promise("rollout:tools:usual")
+def test_a_benchmark_with_its_published_data_has_the_usual_tools_that_work_here(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "real.csv").write_text("Question,Answer\nWhere was Ada Lovelace born?,London\n")
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(fake_endpoint()) as url,
+    ):
+        words = ["bamboogle", "--data=real.csv", "--models=one", "--json", f"base_url={url}", "max_turns=1"]
+        assert main(["eval", *words]) == 0
+    written = capsys.readouterr()
+    summary = json.loads(written.out)[0]["summary"]
+    assert set(summary["tools"]) == {"base_generator", "python_coder", "web_wikipedia", "web_read"}
+    assert list(summary["dropped_tools"]) == ["web_search"]
+    lines = [json.loads(line) for line in written.err.splitlines()]
+    (left,) = [line for line in lines if line["event"] == "usual tools are left out"]
+    assert left["reasons"].startswith("web_search: no search engine is configured: set SERPER_API_KEY")
 
 
 @pytest.mark.promise("rollout:eval")

@@ -8,6 +8,7 @@ import yaml
 from pydantic import SecretStr
 
 from agentflow.errors import ConfigurationError
+from agentflow.learner import TrainConfig
 from agentflow.rollout import RolloutConfig, assign, load_rollout_config
 from agentflow.runs import RoleModel, render_config
 
@@ -74,11 +75,31 @@ def shown(config: RolloutConfig, name: str) -> object:
 
 def needs(name: str) -> dict[str, object]:
     """Settings that a field requires."""
+    if name == "data_path":
+        # Without it the tools depend on it.
+        return {"available_tools": ["rag_search"]}
     if name == "tool_model":
         return {"available_tools": ["base_generator"]}
     if name == "tool_models":
         return {"available_tools": ["python:coder"]}
     return {"prices": {"input": 1, "output": 1}} if name in NEEDS_PRICES else {}
+
+
+@pytest.mark.promise("rollout:tools:usual")
+def test_tasks_of_ones_own_have_the_usual_tools_and_bundled_ones_the_corpus() -> None:
+    usual = ("base_generator", "python_coder", "web_search", "web_wikipedia", "web_read")
+    corpus = ("rag_search", "rag_get")
+    for given, tools in (
+        ({"model_name": "m", "data_path": "own.csv"}, usual),
+        ({"planner_model": {"model_name": "m"}, "agent": "team", "data_path": "own.csv"}, usual),
+        ({"model_name": "m", "data_path": "own.csv", "agent": "single"}, usual),
+        ({"model_name": "m", "data_path": "own.csv", "sandbox_server_url": "http://h"}, usual[2:]),
+        ({"model_name": "m", "benchmark_name": "bamboogle"}, corpus),
+        ({"model_name": "offline", "data_path": "own.csv"}, corpus),
+        ({"data_path": "own.csv"}, corpus),
+    ):
+        assert RolloutConfig.model_validate(given).default_tools == tools, given
+    assert TrainConfig().rules_for("training").default_tools == corpus
 
 
 @pytest.mark.promise("rollout:config:documented")
