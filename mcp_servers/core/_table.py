@@ -304,6 +304,8 @@ async def _until(deadline: float, tool: Tool, run: Awaitable[object]) -> object:
 
 async def _unless_hung(seconds: float | None, tool: Tool, keywords: Mapping[str, object]) -> object:
     """Return the result of a tool, whose time begins once its session is free."""
+    if seconds is None:
+        return await tool.invoke(**keywords)
     with anyio.move_on_after(seconds):
         return await tool.invoke(**keywords)
     raise ToolFailure(
