@@ -27,7 +27,7 @@ class ChosenTools(NamedTuple):
     inputs: tuple[str, ...] = ()
     """One line for each input folder or file, as the tools see it."""
     optional: frozenset[str] = frozenset()
-    """Those of `dropped` that belong to no resource of the settings, so that a run does without them."""
+    """Those of `dropped` that no setting names, or that belong to no resource of the settings: a run does without them."""
 
 
 def explores_bundled_corpus(config: RunConfig) -> bool:
@@ -131,6 +131,7 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
             found |= {tool.name: tool for tool in tools}
         elif usual:
             dropped[name] = reason
+            optional.add(name)
         elif config.on_missing_tool == "drop" or name in optional:
             dropped[name] = reason
             logger.warning("tool dropped", tool=name, reason=reason)
