@@ -244,7 +244,7 @@ class RolloutConfig(RunConfig):
 
     @property
     def default_tools(self) -> tuple[str, ...]:
-        """Tools if the settings name neither a tool nor a resource: the bundled corpus holds no answers to tasks of one's own."""
+        """Tools if the settings name neither a tool nor a resource: the bundled corpus does not answer other tasks."""
         if self.data_path is None or self._offline(self._agent_models.values()):
             return CORPUS_TOOLS
         here = self.sandbox_server_url is None
