@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from agentflow.sandbox import Sandbox
 from benchmarks._attacks import ATTACKS
-from benchmarks._rows import Row
+from benchmarks._rows import Row, report
 from benchmarks.tools import p95, served
 
 TOKENS = {"attacker": "token-of-the-attacker", "client": "token-of-the-client"}
@@ -145,15 +145,8 @@ def main() -> int:
         command = ["-m", "mcp_servers", "--config", str(file), "--http", "127.0.0.1:PORT"]
         with served(*command, "--workers", options.workers) as url:
             rows = measure(url, options.attacks)
-    print(f"{'':<34}{'attacked':>10}{'beside':>10}{'at most':>9}")
-    for row in rows:
-        floor = f"{row.floor:>9.1f}" if row.floor else ""
-        print(f"{row.name:<34}{row.ours:>10.1f}{row.theirs or 0:>10.1f}{floor:>9}  {row.beside}")
-    missed = [row.name for row in rows if not row.held]
-    for name in missed:
-        print(f"missed: {name}")
-    print(json.dumps({row.name: round(row.ours, 3) for row in rows}))
-    return 1 if missed and options.check else 0
+    held = report(rows, "attacked", digits=1)
+    return 0 if held or not options.check else 1
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ memory grows by more than 200 MB.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from agentflow.gateway import EpisodeOffer, EpisodeOutcome, Gateway, GatewayClient, GatewaySettings
 from agentflow.trajectory import Task
 from benchmarks._gateway_upstream import MODEL
-from benchmarks._rows import Row
+from benchmarks._rows import Row, report
 from benchmarks.gateway import upstream
 
 IN_FLIGHT = 24
@@ -258,15 +257,8 @@ def main() -> int:
     if options.attack:
         anyio.run(attack, *options.attack)
     rows = anyio.run(measure, options.attacks)
-    print(f"{'':<34}{'attacked':>10}{'beside':>10}{'at most':>9}")
-    for row in rows:
-        floor = f"{row.floor:>9.1f}" if row.floor else ""
-        print(f"{row.name:<34}{row.ours:>10.1f}{row.theirs or 0:>10.1f}{floor:>9}  {row.beside}")
-    missed = [row.name for row in rows if not row.held]
-    for name in missed:
-        print(f"missed: {name}")
-    print(json.dumps({row.name: round(row.ours, 3) for row in rows}))
-    return 1 if missed and options.check else 0
+    held = report(rows, "attacked", digits=1)
+    return 0 if held or not options.check else 1
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ another one, so that each figure is that of a server with a core of its own: cal
 """
 
 import argparse
-import json
 import logging
 import os
 import statistics
@@ -29,7 +28,7 @@ from pydantic import Field
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from agentflow.sandbox import Backend, Sandbox, Session, tool
-from benchmarks._rows import Row
+from benchmarks._rows import Row, report
 from benchmarks.tools import TOKEN, Call, calls_through, p95, served
 from mcp_servers.serving._client import SteadyTransport
 from mcp_servers.serving._server_names import server_of
@@ -285,15 +284,8 @@ def main() -> int:
     rest = ["--token", TOKEN, "--log-level", "warning"]
     with served(*command, *rest) as one, served(*command, *rest, "--workers", "2") as two:
         rows = anyio.run(measure_all, one, two)
-    print(f"{'':<38}{'ours':>10}{'beside':>10}{'at most':>9}")
-    for row in rows:
-        floor = f"{row.floor:>9.2f}" if row.floor else ""
-        print(f"{row.name:<38}{row.ours:>10.3f}{row.theirs or 0:>10.3f}{floor:>9}  {row.beside}")
-    missed = [row.name for row in rows if not row.held]
-    for name in missed:
-        print(f"missed: {name}")
-    print(json.dumps({row.name: round(row.ours, 3) for row in rows}))
-    return 1 if missed and options.check else 0
+    held = report(rows, "ours", digits=3)
+    return 0 if held or not options.check else 1
 
 
 if __name__ == "__main__":

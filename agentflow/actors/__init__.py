@@ -38,7 +38,7 @@ from agentflow.actors._events import (
 )
 from agentflow.actors._specs import AutoShutdown, Backoff, ChildSpec, Restart, Strategy
 from agentflow.actors._supervisor import DynamicSupervisor, Supervisor
-from agentflow.actors._tasks import Hosted, together
+from agentflow.actors._tasks import Hosted, computed, together
 
 __all__ = [
     "SYSTEM_CLOCK",
@@ -88,5 +88,6 @@ __all__ = [
     "Timer",
     "UnknownChild",
     "WouldBlock",
+    "computed",
     "together",
 ]

@@ -1,16 +1,18 @@
-"""Helpers for tasks: context managers that outlive the task that opened them, concurrent calls."""
+"""Helpers for tasks: context managers that outlive the task that opened them, concurrent calls, calls in threads."""
 
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import anyio
+from anyio import to_thread
 
 from agentflow.errors import WorkPostponed, unwrap_group
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Hosted(Generic[T]):
@@ -100,3 +102,30 @@ async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     if postponed:
         raise postponed[0]
     return [results[index] for index in range(len(waiting))]
+
+
+async def computed(in_thread: bool, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a function, called in a thread if it takes long.
+
+    Example::
+
+        call = await computed(len(body) > LARGE_BYTES, parse, body)
+
+    :param in_thread: call it in a thread.
+    """
+    if not in_thread:
+        return compute(*args, **kwargs)
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        # An exception that a thread raises would keep everything that was read until the next collection of cycles.
+        try:
+            results.append(compute(*args, **kwargs))
+        except Exception as error:  # boundary: raised below
+            errors.append(error)
+
+    await to_thread.run_sync(run)
+    if errors:
+        raise errors.pop()
+    return results[0]

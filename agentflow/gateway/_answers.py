@@ -9,8 +9,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from agentflow.actors import together
-from agentflow.gateway._dialect import computed
+from agentflow.actors import computed, together
 from agentflow.gateway._memory import PromptMatch, PromptMemory, message_digests
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError, PromptOrigin, RecordedCall
 from agentflow.models import (

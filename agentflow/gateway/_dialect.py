@@ -1,12 +1,11 @@
 """Parts that all model APIs share: strict bodies, errors, usage and events."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
-from anyio import to_thread
 from msgspec import Struct
 
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
@@ -15,7 +14,6 @@ from agentflow.settings import nearest
 from agentflow.trajectory import Usage
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*?)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -128,29 +126,6 @@ class ModelApi(Protocol):
     def failure_event(self, error: GatewayError) -> bytes:
         """Return the event of an error after the first events."""
         ...
-
-
-async def computed(in_thread: bool, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of a call of a function.
-
-    :param in_thread: call it in a thread, because it takes long.
-    """
-    if not in_thread:
-        return compute(*args, **kwargs)
-    results: list[T] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        # An exception that a thread raises would keep everything that was read until the next collection of cycles.
-        try:
-            results.append(compute(*args, **kwargs))
-        except Exception as error:  # boundary: raised below
-            errors.append(error)
-
-    await to_thread.run_sync(run)
-    if errors:
-        raise errors.pop()
-    return results[0]
 
 
 def invalid(message: str, code: str = "invalid_request") -> GatewayError:

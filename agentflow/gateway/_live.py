@@ -63,10 +63,6 @@ class _RunningCall:
         self.origins: tuple[str, ...] = ()
         self.trainable = 0
 
-    def forget(self) -> None:
-        """Forget the answers; no retry can find them any more."""
-        self.answers = []
-
     def stream_to(self, id: str, on_text: OnText | None) -> Callable[[str], None] | None:
         """Return a receiver of text that falls silent when the client leaves."""
         if on_text is None:
@@ -304,7 +300,10 @@ class LiveEpisode:
         self._running.add(running)
         self._recent.append(running)
         if len(self._recent) > _REMEMBERED and self._recent[0].done.is_set():
-            self._recent.popleft().forget()
+            oldest = self._recent.popleft()
+            if not oldest.waiters:
+                # No retry finds it any more.
+                oldest.answers = []
         self._tasks.start_soon(self._play, running, call, ids, running.stream_to(ids[0], on_text))
         return running
 

@@ -31,18 +31,18 @@ class PromptMatch(Struct, frozen=True):
 
     origin: PromptOrigin
     """Origin of the prompt's tokens, provided that the rest can be rendered after the known ones."""
+    place: "_PromptPlace"
+    """Place after the prompt."""
     parent: str = ""
     """Id of the call that it continues; empty: none."""
     count: int = 0
     """Number of messages up to the answer of that call."""
     ids: "array[int]" = array("i")
     """Tokens of these messages; empty if the model reports none."""
-    place: "_PromptPlace | None" = None
-    """Place after the prompt."""
 
     def rendered(self, origin: PromptOrigin) -> "PromptMatch":
         """Return the match of a prompt that was rendered as a whole."""
-        return PromptMatch(origin, place=self.place)
+        return PromptMatch(origin, self.place)
 
 
 class _CallNode:
@@ -121,7 +121,6 @@ class PromptMemory:
 
         :param match: that of its prompt.
         """
-        assert match.place is not None
         node = _CallNode(record, self._nodes.get(record.parent))
         self._nodes[record.id] = node
         self._after[match.place.key].append(node)
@@ -137,11 +136,11 @@ class PromptMemory:
         digests = message_digests(call.messages) if digests is None else digests
         walk = self._walk(_begin(call.tools, call.template), call.messages, digests)
         if walk.node is None and walk.unknown < 0:
-            return PromptMatch(PromptOrigin.OPENING, place=walk.place)
+            return PromptMatch(PromptOrigin.OPENING, walk.place)
         origin = PromptOrigin.APPENDED if walk.unknown < 0 else self._why(call, digests, walk)
         if walk.node is None:
-            return PromptMatch(origin, place=walk.place)
-        return PromptMatch(origin, walk.node.id, walk.count, _ids(walk.node), walk.place)
+            return PromptMatch(origin, walk.place)
+        return PromptMatch(origin, walk.place, walk.node.id, walk.count, _ids(walk.node))
 
     def draw(self, prompt: bytes) -> str:
         """Return a name for a call with this prompt: its digest, and the number of earlier calls with it."""

@@ -22,9 +22,10 @@ from aiohttp import web
 from msgspec import structs
 from yarl import URL
 
+from agentflow.actors import computed
 from agentflow.gateway._chat import ChatApi
 from agentflow.gateway._completions import CompletionsApi
-from agentflow.gateway._dialect import Arrival, ModelApi, ParsedRequest, computed, encode
+from agentflow.gateway._dialect import Arrival, ModelApi, ParsedRequest, encode
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi, no_response
 from agentflow.gateway._streams import OnText, StreamedAnswer, unexpected

@@ -113,7 +113,7 @@ class RequestThrottle:
         return max(0.0, debt - (now - then) * self.SHARE)
 
 
-class _Memory:
+class _HeldMemory:
     """Memory of large requests, counted until they end."""
 
     def __init__(self, of_one: float) -> None:
@@ -169,8 +169,8 @@ class RequestBodies:
         """
         self._limits = limits
         # Two, so that what waits for one is complete, and the wait ends.
-        self._read_memory = _Memory(math.inf)
-        self._answered_memory = _Memory(held_bytes if several else math.inf)
+        self._read_memory = _HeldMemory(math.inf)
+        self._answered_memory = _HeldMemory(held_bytes if several else math.inf)
         self._throttle = throttle or RequestThrottle()
         self._turns: defaultdict[str, anyio.Semaphore] = defaultdict(lambda: anyio.Semaphore(_AT_ONCE))
         self._unread: set[anyio.CancelScope] = set()

@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
-from anyio import to_thread
 from msgspec.structs import replace
 
 from agentflow._decoding import DECODE_ERRORS
-from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.actors import SYSTEM_CLOCK, Clock, computed
 from agentflow.errors import ModelFailure
 from agentflow.models._apis import AnswerSchema, ApiAnswer, EncodedRequest, PreparedCall
 from agentflow.models._endpoints import ModelEndpoints
@@ -93,7 +92,7 @@ class ModelConnection:
             may_call=may_call,
             tokens=tokens,
         )
-        outgoing = await to_thread.run_sync(self._encode, call) if in_thread else self._encode(call)
+        outgoing = await computed(in_thread, self._encode, call)
         with model_failures():
             answer = await self._post(outgoing)
             return self._endpoint.read(answer, len(outgoing.body)).without_reasoning()

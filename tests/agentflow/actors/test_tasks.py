@@ -1,10 +1,13 @@
-"""Concurrent jobs: their results, their errors, and the end of the run."""
+"""Concurrent jobs and calls in threads: their results, their errors, and the end of the run."""
+
+import gc
+import weakref
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from agentflow.actors import together
+from agentflow.actors import computed, together
 from agentflow.errors import RunStopped, StopCause, WorkPostponed
 
 
@@ -44,3 +47,29 @@ async def test_the_end_of_the_run_takes_precedence_over_a_postponed_job() -> Non
 
     with anyio.fail_after(60), pytest.raises(RunStopped, match="spent"):
         await together([postpone, stop, anyio.sleep_forever])
+
+
+class Large:
+    """Something that should not stay in memory."""
+
+
+def refuse(value: Large) -> int:
+    raise ValueError(f"not {type(value).__name__}")
+
+
+@pytest.mark.promise("actors:computed")
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_a_failed_call_keeps_nothing_that_it_read(in_thread: bool) -> None:
+    assert await computed(in_thread, len, "abc") == 3
+    value = Large()
+    kept = weakref.ref(value)
+    gc.disable()
+    try:
+        try:
+            await computed(in_thread, refuse, value)
+        except ValueError as error:
+            assert str(error) == "not Large"
+        del value
+        assert kept() is None
+    finally:
+        gc.enable()

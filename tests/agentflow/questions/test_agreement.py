@@ -48,6 +48,13 @@ def test_an_answer_agrees_with_its_unit_and_precision_only(
     assert agrees(given, said, NAMES) is expected
 
 
+@pytest.mark.promise("questions:agreement")
+def test_an_answer_in_another_unit_than_the_question_asks_for_agrees_with_none() -> None:
+    for question, expected in (("How many weeks was it?", False), ("How many days was it?", True)):
+        days = draft(notes(), question=question, answer="462", answer_type=N, unit="days")
+        assert [agrees(days, said, NAMES) for said in ("462 days", "66 weeks")] == [expected, expected]
+
+
 SINCE = "From which Python does fromisoformat() exist, and from which does it parse most ISO 8601 formats?"
 STEPS = "At which release do row policies, triggers and the index check change?"
 
