@@ -9,7 +9,7 @@ from typing import Generic, ParamSpec, TypeVar
 import anyio
 from anyio import to_thread
 
-from agentflow.errors import WorkPostponed, unwrap_group
+from agentflow.errors import RunStopped, StopCause, WorkPostponed, unwrap_group
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -75,20 +75,22 @@ class Hosted(Generic[T]):
 async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     """Run jobs concurrently and return their results in order; the first error cancels the others.
 
-    That error is raised as itself, not in an exception group. After `WorkPostponed` the others complete, because their
-    model calls are paid for. See docs/actors.md.
+    That error is raised as itself, not in an exception group. After `RunStopped`, and so `WorkPostponed`, the others
+    complete, because their model calls are paid for; unless the journal can't record them. See docs/actors.md.
     """
     waiting = list(jobs)
     if len(waiting) <= 1:
         return [await job() for job in waiting]
     results: dict[int, T] = {}
-    postponed: list[WorkPostponed] = []
+    stops: list[RunStopped] = []
 
     async def run(index: int, job: Callable[[], Awaitable[T]]) -> None:
         try:
             results[index] = await job()
-        except WorkPostponed as reason:
-            postponed.append(reason)
+        except RunStopped as stop:
+            if stop.cause is StopCause.JOURNAL:
+                raise
+            stops.append(stop)
 
     failure: Exception | None = None
     try:
@@ -99,8 +101,9 @@ async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
         failure = unwrap_group(group)
     if failure is not None:
         raise failure
-    if postponed:
-        raise postponed[0]
+    if stops:
+        # The end of the run takes precedence over that of a seed.
+        raise min(stops, key=lambda stop: isinstance(stop, WorkPostponed))
     return [results[index] for index in range(len(waiting))]
 
 

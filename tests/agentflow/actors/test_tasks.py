@@ -21,18 +21,21 @@ async def test_the_first_error_cancels_the_other_jobs() -> None:
 
 
 @pytest.mark.promise("actors:together")
-async def test_the_other_jobs_complete_after_one_was_postponed() -> None:
+@pytest.mark.parametrize(
+    "stop", [WorkPostponed(StopCause.MODEL, "busy"), RunStopped(StopCause.BUDGET, "spent")]
+)
+async def test_the_other_jobs_complete_after_one_stopped_its_seed_or_the_run(stop: RunStopped) -> None:
     done: list[int] = []
 
     async def work() -> None:
         await anyio.lowlevel.checkpoint()
         done.append(1)
 
-    async def postpone() -> None:
-        raise WorkPostponed(StopCause.MODEL, "busy")
+    async def end() -> None:
+        raise stop
 
-    with pytest.raises(WorkPostponed, match="busy"):
-        await together([work, postpone, postpone, work])
+    with pytest.raises(type(stop), match=stop.message):
+        await together([work, end, end, work])
     assert done == [1, 1]
 
 
@@ -45,8 +48,17 @@ async def test_the_end_of_the_run_takes_precedence_over_a_postponed_job() -> Non
         await anyio.lowlevel.checkpoint()
         raise RunStopped(StopCause.BUDGET, "spent")
 
-    with anyio.fail_after(60), pytest.raises(RunStopped, match="spent"):
-        await together([postpone, stop, anyio.sleep_forever])
+    with pytest.raises(RunStopped, match="spent"):
+        await together([postpone, stop])
+
+
+@pytest.mark.promise("actors:together")
+async def test_a_journal_that_cannot_be_written_cancels_the_other_jobs() -> None:
+    async def stop() -> None:
+        raise RunStopped(StopCause.JOURNAL, "the disk is full")
+
+    with anyio.fail_after(60), pytest.raises(RunStopped, match="full"):
+        await together([stop, anyio.sleep_forever])
 
 
 class Large:

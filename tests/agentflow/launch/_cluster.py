@@ -27,6 +27,8 @@ _TUNING = {
     "RAY_health_check_failure_threshold": "3",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # A head would ask for the token that a Ray may have left in the user's home, which others do not send.
+    "RAY_AUTH_MODE": "disabled",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
 
