@@ -97,7 +97,7 @@ lock: .venv/.dev
 	cd tests/node && $(NPM) install --package-lock-only
 
 clean:
-	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-trinity .venv-verifiers .venv-openenv .venv-clients .venv-trl .venv-trl-prm .venv-llamafactory .venv-axolotl tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
+	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-trinity .venv-verifiers .venv-openenv .venv-clients .venv-trl .venv-trl-prm .venv-llamafactory .venv-axolotl .venv-trackers tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
 
 .venv/.uv:
 	@scripts/make-venv $(PYTHON) .venv
@@ -161,7 +161,7 @@ clean:
 	@scripts/make-openenv-venv $(PYTHON) .venv-openenv
 	@touch $@
 
-# Needed only by the soak tests of exports; on top of .venv: .venv-trl, .venv-llamafactory and so on.
+# Needed only by the soak tests of exports and trackers; on top of .venv: .venv-trl, .venv-trackers and so on.
 TRAINERS := $(patsubst scripts/%-requirements.txt,.venv-%/.stamp,$(wildcard scripts/*-requirements.txt))
 $(TRAINERS): .venv-%/.stamp: scripts/%-requirements.txt scripts/make-trainer-venv | .venv/.dev
 	@echo 'Installing $* into .venv-$* ...'
