@@ -38,10 +38,10 @@ help:
 run: .venv/.core
 	@$(BIN)/python -m agentflow.supervisor $(ARGS)
 
-test: .venv/.dev .venv-core/.stamp tests/node/node_modules/.stamp .venv-user/.stamp
+test: .venv/.dev .venv-core/.stamp .venv-frameworks/.stamp tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS) $(TESTS)
 
-soak: .venv/.dev .venv-core/.stamp tests/node/node_modules/.stamp .venv-user/.stamp
+soak: .venv/.dev .venv-core/.stamp .venv-frameworks/.stamp tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python -m pytest -m soak --timeout=0 --hypothesis-profile=default $(ARGS) $(TESTS)
 
 # What starts processes, unless TESTS names something else; ROUNDS and SEED choose the pauses.
@@ -97,7 +97,7 @@ lock: .venv/.dev
 	cd tests/node && $(NPM) install --package-lock-only
 
 clean:
-	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-trinity .venv-verifiers .venv-openenv .venv-clients .venv-trl .venv-trl-prm .venv-llamafactory .venv-axolotl .venv-trackers tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
+	rm -rf .venv .venv-* tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
 
 .venv/.uv:
 	@scripts/make-venv $(PYTHON) .venv
@@ -123,6 +123,11 @@ clean:
 # An installation without extras, for the tests of one.
 .venv-core/.stamp: pyproject.toml constraints.txt scripts/make-core-venv | .venv/.core
 	@scripts/make-core-venv .venv-core
+
+# Agent frameworks at their current versions, for the snippets of the docs.
+.venv-frameworks/.stamp: pyproject.toml scripts/make-frameworks-venv scripts/frameworks-constraints.txt | .venv/.core
+	@echo 'Installing agent frameworks into .venv-frameworks (0.3 GB) ...'
+	@scripts/make-frameworks-venv .venv-frameworks
 
 .venv/.system: scripts/system-packages | .venv/.uv
 	@scripts/system-packages
