@@ -318,6 +318,8 @@ class TrainConfig(Settings):
             yield "schedule.max_staleness: mode=sync has no stale episodes; leave it out, or set mode=async"
         if self.backbone == "trinity" and schedule.steps_per_batch > 1:
             yield "schedule.steps_per_batch: backbone=trinity makes one step per batch; set it to 1"
+        if self.backbone == "trinity" and schedule.max_staleness > 1:
+            yield "schedule.max_staleness: backbone=trinity has no probabilities of older weights; set it to 1 or 0"
         if self.backbone == "trinity" and (problem := unsupported_loss(self.loss)):
             yield problem
         if self.engine.base_url and self.engine.server != OwnEngine():

@@ -29,6 +29,7 @@ from agentflow.learner._engine import (
 )
 from agentflow.learner._group_rollout import PolicyRollout, Validation
 from agentflow.learner._loop import Loop, LoopPosition, in_thread
+from agentflow.learner._policy import find_model
 from agentflow.learner._progress import TrainOutcome, TrainProgress, TrainStatus
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource
@@ -405,22 +406,29 @@ def make_backbone(config: TrainConfig) -> Backbone:
 
     :raises ConfigurationError: if the model can't be loaded, or a dependency is missing.
     """
-    assert config.policy is not None, "checked before"
-    if config.backbone == "verl":
-        from agentflow.learner.verl import VerlBackbone
-
-        return VerlBackbone(config.policy, config.optimizer, config.verl)
-    if config.backbone == "trinity":
-        from agentflow.learner.trinity import TrinityBackbone
-
-        return TrinityBackbone(config.policy, config.optimizer, config.trinity)
     try:
-        from agentflow.learner.local import LocalBackbone
+        return _make_backbone(config)
     except ImportError as error:
         if not extra_of(error.name or ""):
             raise
-        raise ConfigurationError(missing_extra("backbone: local", "train")) from None
-    return LocalBackbone(config.policy, config.optimizer)
+        raise ConfigurationError(missing_extra(f"backbone: {config.backbone}", "train")) from None
+
+
+def _make_backbone(config: TrainConfig) -> Backbone:
+    assert config.policy is not None, "checked before"
+    # verl and Trinity start from a folder.
+    policy = config.policy.model_copy(update={"model": str(find_model(config.policy))})
+    if config.backbone == "verl":
+        from agentflow.learner.verl import VerlBackbone
+
+        return VerlBackbone(policy, config.optimizer, config.verl)
+    if config.backbone == "trinity":
+        from agentflow.learner.trinity import TrinityBackbone
+
+        return TrinityBackbone(policy, config.optimizer, config.trinity)
+    from agentflow.learner.local import LocalBackbone
+
+    return LocalBackbone(policy, config.optimizer)
 
 
 def _follow_if_not_first(backbone: Backbone) -> bool:
