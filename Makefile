@@ -30,7 +30,7 @@ help:
 	@echo 'make bench   every benchmark, with its floors'
 	@echo 'make first-training   train a tiny planner on the CPU: docs/first-training.md'
 	@echo 'make example NAME=countdown   tune a tiny agent on the CPU: docs/examples.md'
-	@echo 'make real-model   fetch SmolLM2 into build/models/smollm2, for tests'
+	@echo 'make real-model   fetch SmolLM2 and MiniLM into build/models, for tests'
 	@echo 'make lock    pin the newest versions of everything in constraints.txt and tests/node'
 	@echo 'make clean   remove everything that the other targets created'
 	@echo 'make help    this list'
@@ -90,6 +90,7 @@ example:
 
 real-model: .venv/.core .venv/.train
 	@$(BIN)/agentflow models fetch smollm2 --to build/models/smollm2
+	@$(BIN)/agentflow models fetch minilm --to build/models/minilm
 
 lock: .venv/.dev
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --upgrade \

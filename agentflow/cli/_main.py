@@ -487,6 +487,15 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
         help="what to check: installation, runtimes, backends, models, networks, or one of them by name (default: all)",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument(
+        "--live", action="store_true", help="call each service that has a key once, which can cost money"
+    )
+    parser.add_argument(
+        "--record",
+        default="live-answers.jsonl",
+        metavar="FILE",
+        help="append the answers of --live without keys (default: %(default)s)",
+    )
 
 
 _EXTRAS = {
