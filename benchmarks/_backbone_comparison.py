@@ -138,7 +138,7 @@ _HEAD = """# Backbones compared
 Countdown, tuned with each [backbone](backbones.md) at several commits: the same tasks, the same seed, and for each model the same
 fine-tuned start. This page is generated from `benchmarks/tuning.jsonl` by `python benchmarks/tuning.py --page`;
 `python benchmarks/tuning.py --compare FOLDER --commit HEAD` measures a commit, with the present `examples` in its tree. `debug` trains
-nothing: its change is the noise of the evaluation. A backbone without a record was never run here.
+nothing: its change is the noise of the evaluation. Seconds depend on what else the machine runs. Backbones without a record were never run.
 
 """
 
