@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,8 +139,7 @@ _HEAD = """# Backbones compared
 Countdown, tuned with each [backbone](backbones.md) at several commits: the same tasks, the same seed, and for each model the same
 fine-tuned start. This page is generated from `benchmarks/tuning.jsonl` by `python benchmarks/tuning.py --page`;
 `python benchmarks/tuning.py --compare FOLDER --commit HEAD` measures a commit, with the present `examples` in its tree. `debug` trains
-nothing: its change is the noise of the evaluation. A backbone without a record was never run here.
-
+nothing: its change is the noise of the evaluation. Seconds depend on what else the machine runs. Backbones without a record were never run.
 """
 
 
@@ -149,15 +149,12 @@ def comparison_page_of(entries: Sequence[TuningEntry]) -> str:
     parts = [_HEAD]
     for model, settings in MODELS.items():
         of_model = [entry for entry in entries if entry.model == model]
-        parts += [f"## {model}\n\n", *(f"- `{setting}`\n" for setting in settings)]
+        parts += [f"\n## {model}\n\n", *(f"- `{setting}`\n" for setting in settings)]
         parts.append(f"\n{_results(of_model)}")
-        newest = of_model[-1].commit if of_model else ""
-        parts.append(
-            _curves(
-                f"Mean reward of each step at `{newest[:9]}`",
-                {entry.backbone: entry for entry in of_model if entry.commit == newest},
-            )
-        )
+        commits = Counter(entry.commit for entry in reversed(of_model))
+        for commit, _ in commits.most_common(1):
+            at_commit = {entry.backbone: entry for entry in of_model if entry.commit == commit}
+            parts.append(_curves(f"Mean reward of each step at `{commit[:9]}`", at_commit))
         for backbone in BACKBONES:
             own = {f"`{entry.commit[:9]}`": entry for entry in of_model if entry.backbone == backbone}
             if len(own) > 1:
@@ -192,8 +189,6 @@ def _result(entry: TuningEntry) -> str:
 
 def _curves(title: str, entries: Mapping[str, TuningEntry]) -> str:
     """Return a table with a column for each curve."""
-    if not entries:
-        return ""
     curves = [{point.step: f"{point.mean:.3f}" for point in entry.curve} for entry in entries.values()]
     lines = [
         f"| step | {' | '.join(entries)} |",
@@ -203,4 +198,4 @@ def _curves(title: str, entries: Mapping[str, TuningEntry]) -> str:
             for step in sorted({step for curve in curves for step in curve})
         ),
     ]
-    return f"\n{title}:\n\n" + "\n".join(lines) + "\n\n"
+    return f"\n{title}:\n\n" + "\n".join(lines) + "\n"

@@ -288,6 +288,20 @@ def test_the_math_example_passes_its_kl_and_adapters_to_trinity(tmp_path: Path) 
     assert explorer["name"] == trainer["name"]
 
 
+@pytest.mark.promise("trinity:refused")
+@pytest.mark.parametrize("backbone", ["trinity", "verl", "local"])
+def test_a_name_that_the_hub_does_not_know_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    config = TrainConfig.model_validate(
+        {"backbone": backbone, "policy": {"model": "nobody/nothing"}, "output_dir": str(tmp_path)}
+    )
+    with pytest.raises(ConfigurationError, match=r"policy\.model: nobody/nothing is not a folder") as raised:
+        make_backbone(config)
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.promise("trinity:kl")
 def test_a_kl_term_needs_no_log_probabilities_of_the_backbone(tmp_path: Path) -> None:
     script = "touch ready; take 00000001; figures 1 0.5; checkpoint 1; exec sleep 1000"

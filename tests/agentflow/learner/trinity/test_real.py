@@ -191,13 +191,23 @@ def test_trinitys_loop_makes_the_steps_that_torch_makes_and_resumes(
     local.close()
 
 
-def test_without_a_gpu_the_real_trainer_says_so_in_one_line(policy: PolicySettings) -> None:
+NO_GPU = "Total available GPUs 0 is less"
+
+
+@pytest.mark.parametrize(
+    ("explorer", "reason"),
+    # The first of the two to fail ends both; vLLM needs a GPU, too, and is not in the environment of the tests.
+    [(None, NO_GPU), (ExplorerSettings(), f"({NO_GPU}|No module named 'vllm')")],
+    ids=["trainer", "trainer and explorer"],
+)
+def test_without_a_gpu_the_real_trainer_says_so_in_one_line(
+    policy: PolicySettings, explorer: ExplorerSettings | None, reason: str
+) -> None:
     if torch.cuda.is_available():
         return
-    backbone = TrinityBackbone(policy, OPTIMIZER, TrinitySettings(python=trinity_python(), max_rows=12))
+    settings = TrinitySettings(python=trinity_python(), max_rows=12, explorer=explorer)
+    backbone = TrinityBackbone(policy, OPTIMIZER, settings)
     row = replace(random_row(np.random.default_rng(1), 0), reference=None)
-    with pytest.raises(
-        TrinityFailure, match=r"Trinity died during the step 1: .*Total available GPUs 0 is less"
-    ):
+    with pytest.raises(TrinityFailure, match=f"Trinity died during the step 1: .*{reason}"):
         backbone.step([row], LOSSES["grpo"])
     backbone.close()
