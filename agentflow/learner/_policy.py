@@ -39,6 +39,8 @@ class PolicySettings(Section):
     `bfloat16` on a GPU, `float32` on a CPU, where it is not slower and the engine agrees to 1e-5."""
     device: str = "auto"
     """torch device; `auto`: a GPU if there is one."""
+    processes: int = Field(default=1, ge=1)
+    """Processes that share the weights, on a machine one for each GPU; `agentflow train` starts them with torchrun."""
     lora: LoraSettings | None = None
     """Train LoRA adapters only; `None`: all weights."""
     gradient_checkpointing: bool | None = None
