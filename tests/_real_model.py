@@ -8,11 +8,20 @@ from pathlib import Path
 from tests.behaviour._tree import ROOT
 
 
-def real_model(name: str = "smollm2") -> Path:
-    """Return a model's folder in float32, downloaded and converted by the first caller: `make real-model` does it beforehand.
+def real_model() -> Path:
+    """Return SmolLM2's folder in float32, downloaded and converted by the first caller: `make real-model` does it beforehand.
 
     That may take longer than the time limit of a test: mark it with `@pytest.mark.timeout(600)`.
     """
+    return _fetched("smollm2")
+
+
+def embedding_model() -> Path:
+    """Return MiniLM's folder, downloaded by the first caller: `make real-model` does it beforehand."""
+    return _fetched("minilm")
+
+
+def _fetched(name: str) -> Path:
     folder = ROOT / "build/models" / name
     fetch = [sys.executable, "-m", "agentflow.cli", "models", "fetch", name, "--to", folder, "--json"]
     done = subprocess.run(fetch, cwd=ROOT, check=True, stdout=subprocess.PIPE)

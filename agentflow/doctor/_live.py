@@ -128,7 +128,9 @@ async def _problem(call: _Call) -> str:
             await call()
     except TimeoutError:
         return f"no answer within {SECONDS:.0f} seconds"
-    except (AgentFlowError, ToolFailure) as error:
+    except (
+        Exception
+    ) as error:  # boundary: any error of a client is its result, and the other services are called
         return error_line(error)
     return ""
 

@@ -29,6 +29,8 @@ SEARCHES = {
     "GEMINI_API_KEY": SEARCH_KEY,
     "JINA_API_KEY": SEARCH_KEY,
 }
+RECORDED = Path(__file__).parent / "recorded"
+"""Records of `agentflow doctor --live`."""
 NAMES = ["serper", "google", "gemini-search", "searxng", "jina"]
 
 
@@ -162,14 +164,18 @@ async def test_a_service_without_a_key_or_with_an_unknown_name_is_refused() -> N
 
 
 async def test_a_record_serves_the_clients_as_the_services_did() -> None:
+    decode = msgspec.json.Decoder(RecordedAnswer).decode_lines
+    # No real service was called yet, so the folder is not there.
+    records = [decode(path.read_bytes()) for path in sorted(RECORDED.glob("*.jsonl"))]
     async with some_services() as services:
-        _, answers = await searches(services)
-        for answer in answers:
-            services.fails(answer.status, answer.body, content_type="application/json")
-        services.asked.clear()
-        found, again = await searches(services)
-    assert all(one.state is DiagnosisState.WORKS for one in found.values())
-    assert [answer.body for answer in again] == [answer.body for answer in answers]
+        records.append((await searches(services))[1])
+        for record in records:
+            answers = [answer for answer in record if answer.service in NAMES and answer.status == 200]
+            for answer in answers:
+                services.fails(answer.status, answer.body)
+            found, again = await searches(services, names=[answer.service for answer in answers])
+            assert all(one.state is DiagnosisState.WORKS for one in found.values())
+            assert [answer.body for answer in again] == [answer.body for answer in answers]
 
 
 def test_the_command_appends_the_answers_to_a_private_file(
