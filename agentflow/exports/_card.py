@@ -13,7 +13,10 @@ _AGENT: Final = (
     "The conversations retell each path as one agent that calls tools. No model read these prompts: in the run, a planner,\n"
     "an executor and a verifier read prompts of their own."
 )
-_CALLS: Final = "Each row is what one model call read and sampled."
+_RECORDED: Final = (
+    "The conversations are those that agents had with a model through the gateway, message by message."
+)
+_CALLS: Final = "Each row is what model calls read and sampled, token for token."
 
 
 def dataset_card(
@@ -61,7 +64,7 @@ def _body(manifest: ExportManifest, usage: str) -> list[str]:
     parts = [
         f"# {manifest.format}",
         f"Written by `agentflow export` from the {run['kind']} `{run['key']}`, {how}.",
-        _AGENT if manifest.view == "agent" else _CALLS,
+        _origin(manifest),
         usage.strip(),
         _table(("file", "rows"), [(f"`{name}`", str(count)) for name, count in manifest.rows.items()]),
     ]
@@ -72,6 +75,13 @@ def _body(manifest: ExportManifest, usage: str) -> list[str]:
         parts += [f"Left out; `{DROPPED}` names each:", _table(("reason", "number"), counts)]
     parts += [f"- {note}" for note in manifest.notes]
     return parts
+
+
+def _origin(manifest: ExportManifest) -> str:
+    """Return the origin of the rows."""
+    if manifest.format == "trl-sft-tokens":
+        return _CALLS
+    return _RECORDED if manifest.run["kind"] in ("tuning", "gateway") else _AGENT
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -66,7 +66,7 @@ def answers(messages: Sequence[Row]) -> list[str]:
     for message in messages:
         if message["role"] == "assistant":
             functions = [call["function"] for call in message.get("tool_calls", ())]
-            said = [message["content"], *map(called, functions)]
+            said = [message["content"].lstrip("\n"), *map(called, functions)]
             lines = "\n".join(part for part in said if part)
             found.append(f"<think>\n\n</think>\n\n{lines}<|im_end|>\n")
     return found

@@ -217,6 +217,7 @@ def test_a_tuning_exports_the_conversations_of_its_episodes_and_none_of_its_vali
     assert {manifest.run["kind"] for manifest in counts.values()} == {"tuning"}
     assert counts["trl-sft"].dropped["not_correct"] == 4
     assert {manifest.dropped["validation"] for manifest in counts.values()} == {3}
+    assert "through the gateway, message by message" in (tmp_path / "trl-sft" / "README.md").read_text()
     conversations = rows(tmp_path / "trl-sft" / "train.jsonl")
     assert len({row["id"].split("/")[0] for row in conversations}) == 4, "the right episode of each draw"
     for row in conversations:
