@@ -1,5 +1,6 @@
 """Runtime of virtual machines restored from one boot, and its choice of the accelerator."""
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -11,6 +12,7 @@ from typing import Self
 import anyio
 import anyio.to_thread
 
+from agentflow.actors import together
 from agentflow.errors import IsolationUnavailable, RuntimeFailure
 from runtimes._protocol import Capabilities
 from runtimes.process._pool import ReadyPool
@@ -26,6 +28,7 @@ from runtimes.qemu._settings import QemuSettings
 _KVM_SECONDS = 3.0
 _SLOW = "guests run without KVM (TCG), about ten times slower"
 _ALIVE = b"alive"
+_PIPE_BYTES = 1 << 20
 
 
 class QemuRuntime:
@@ -115,32 +118,52 @@ class QemuRuntime:
         state = await self._prepare()
         devices = os.open(state.devices, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return await self._make(state, state.empty_disk, devices, memory=self._memory)
+            return await self._make(state, state.empty_disk, devices, is_fork=False)
         finally:
             os.close(devices)
 
     async def _fork(self, parent: QemuMachine) -> QemuMachine:
         state = await self._prepare()
-        moved = os.memfd_create("state", os.MFD_CLOEXEC)
+        changes = os.memfd_create("state", os.MFD_CLOEXEC)
         try:
             try:
-                await parent.qemu.save(moved, memory=True)
-                os.lseek(moved, 0, os.SEEK_SET)
-                child = await self._make(state, self._disk_of(parent.id), moved, memory=None)
+                await self._save_changes(parent, changes)
+                child = await self._make(state, self._disk_of(parent.id), changes, is_fork=True)
             finally:
                 with anyio.CancelScope(shield=True):
                     await parent.qemu.resume()
         finally:
-            os.close(moved)
+            os.close(changes)
         return await _running(child)
+
+    async def _save_changes(self, parent: QemuMachine, changes: int) -> None:
+        """Pause a machine and write its state, with the memory that it has changed since the boot."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        # The thread owns its descriptors: it may outlive a cancelled fork.
+        target, base = os.dup(changes), _memory.map_memory(self._memory)
+
+        async def write() -> None:
+            await anyio.to_thread.run_sync(
+                _memory.write_changes, reader, target, base, abandon_on_cancel=True
+            )
+
+        async def save() -> None:
+            try:
+                await parent.qemu.save(writer, memory=True)
+            finally:
+                os.close(writer)
+
+        await together([write, save])
+        os.lseek(changes, 0, os.SEEK_SET)
 
     def _disk_of(self, name: str) -> Path:
         return self.folder / f"{name}.qcow2"
 
     async def _make(
-        self, state: _saved_states.SavedState, disk: Path, devices: int, *, memory: int | None
+        self, state: _saved_states.SavedState, disk: Path, devices: int, *, is_fork: bool
     ) -> QemuMachine:
-        """Start a paused machine from a state; without a memory file, the memory is part of the state."""
+        """Start a paused machine from a state, which for a fork has changes of the memory."""
         if not self._inside:
             raise RuntimeFailure("the runtime is not started: use `async with`")
         if self._machine_count >= self._settings.machines:
@@ -150,9 +173,9 @@ class QemuRuntime:
         self._machine_count += 1
         name = secrets.token_hex(8)
         try:
-            qemu = await self._start(name, state, disk, memory)
+            qemu = await self._start(name, state, disk)
             try:
-                await qemu.load(devices, memory=memory is None)
+                await qemu.load(devices, memory=is_fork)
             except BaseException:
                 await qemu.end()
                 raise
@@ -164,9 +187,7 @@ class QemuRuntime:
         self._machines[name] = machine
         return machine
 
-    async def _start(
-        self, name: str, state: _saved_states.SavedState, disk: Path, memory: int | None
-    ) -> Qemu:
+    async def _start(self, name: str, state: _saved_states.SavedState, disk: Path) -> Qemu:
         user = user_for(secrets.randbits(24))
         read, write = _saved_states.image_files(self._image), dict[str, Path]()
         if self._image.disk is not None:
@@ -182,9 +203,9 @@ class QemuRuntime:
             file_bytes=_saved_states.file_bytes(self._settings),
             kvm=kvm,
         )
-        wiring = MachineWiring(kvm=kvm, memory=memory, disk=DISK if write else None, incoming=True)
+        wiring = MachineWiring(kvm=kvm, memory=self._memory, disk=DISK if write else None, incoming=True)
         program = partial(command_line, self._settings, self._image, wiring)
-        return await Qemu.start(sandbox, program, fds=[] if memory is None else [memory])
+        return await Qemu.start(sandbox, program, fds=[self._memory])
 
     async def _stopped(self, machine: QemuMachine) -> None:
         if self._machines.pop(machine.id, None) is not None:

@@ -61,3 +61,9 @@ def process_of(machine: QemuMachine) -> psutil.Process:
     """Return the QEMU process."""
     below = psutil.Process(machine.qemu.pid).children(recursive=True)
     return next(process for process in below if process.name().startswith("qemu-system"))
+
+
+def own_memory(machine: QemuMachine) -> int:
+    """Return the bytes of the guest's memory that its QEMU shares with no other machine."""
+    maps = process_of(machine).memory_maps(grouped=False)
+    return sum(part.anonymous for part in maps if part.path.startswith("/memfd:memory"))

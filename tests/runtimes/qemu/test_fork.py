@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from agentflow.errors import RuntimeFailure
 from runtimes.qemu import QemuMachine, QemuRuntime, QemuSettings
-from tests.runtimes.qemu._guests import console, shows, until
+from tests.runtimes.qemu._guests import console, own_memory, shows, until
 
+MIB = 1 << 20
 SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 WORDS = st.text("abcxyzABC0189-_=+", min_size=1, max_size=8)
 
@@ -98,6 +99,21 @@ async def test_a_fork_has_the_same_pixels_on_its_screen(machine: QemuMachine) ->
     await fork.stop()
     await type_line(grandchild, "echo $v-grandchild", 2)
     assert "before-grandchild" in await console(grandchild)
+    await grandchild.stop()
+
+
+@pytest.mark.promise("qemu:fork:memory")
+async def test_a_fork_has_memory_of_its_own_only_for_what_has_changed_since_the_boot(
+    machine: QemuMachine, settings: QemuSettings
+) -> None:
+    await machine.exec(["sh", "-c", f"head -c {4 * MIB} /dev/urandom >/changed"])
+    fork = await machine.fork()
+    grandchild = await fork.fork()
+    sums = [(await one.exec(["md5sum", "/changed"])).stdout for one in (machine, fork, grandchild)]
+    assert sums[0].endswith(b"/changed\n")
+    assert sums == [sums[0]] * 3
+    assert 4 * MIB < own_memory(grandchild) < settings.memory_mib * MIB // 4
+    await fork.stop()
     await grandchild.stop()
 
 
