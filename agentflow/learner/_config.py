@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from agentflow.errors import ConfigurationError
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.trackers import TrackerSettings
@@ -303,6 +304,18 @@ class TrainConfig(Settings):
     """The inference engine."""
     trackers: TrackerSettings = TrackerSettings()
     """Trackers of the figures of steps."""
+
+    @classmethod
+    def values_of_file(
+        cls, values: dict[str, object], file: str, above: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Refuse a file of AgentJet, which names a workflow. See docs/migrating-tuner.md.
+
+        :raises ConfigurationError: if it is one.
+        """
+        if "ajet" in values:
+            raise ConfigurationError(f"{file}: ajet: a file of AgentJet; run ajet --conf {file}")
+        return values
 
     @model_validator(mode="after")
     def _sensible(self) -> "TrainConfig":
