@@ -22,12 +22,14 @@ from typing import Final
 
 from agentflow._arguments import CommandParser
 from agentflow._secrets import hide_arguments
+from agentflow.errors import ConfigurationError
 
 __all__ = [
     "PRINTED_MODULES",
     "ajet",
 ]
 
+_AGENTJET: Final = "agentflow.tuner.agentjet"
 PRINTED_MODULES: Final[Mapping[str, str]] = {
     "agentflow.agentflow": "agentflow",
     "agentflow.agentflow.solver": "agentflow.team",
@@ -35,6 +37,16 @@ PRINTED_MODULES: Final[Mapping[str, str]] = {
     "rollout": "agentflow.rollout",
     "sandbox": "agentflow.sandbox",
     "synthesis": "agentflow.synthesis",
+    "ajet": _AGENTJET,
+    "ajet.schema": _AGENTJET,
+    "ajet.schema.task": _AGENTJET,
+    "ajet.task_judge": _AGENTJET,
+    "ajet.task_judge.base_judge": _AGENTJET,
+    "ajet.task_judge.env_service_as_judge": _AGENTJET,
+    "ajet.task_rollout": _AGENTJET,
+    "ajet.task_rollout.dashscope_llm_bridge": _AGENTJET,
+    "ajet.tuner": _AGENTJET,
+    "ajet.workflow": _AGENTJET,
 }
 """Printed module -> module of this project. A submodule of the one is the submodule of the other."""
 
@@ -108,16 +120,17 @@ def _python_files(spec: ModuleSpec) -> Iterator[Path]:
 
 
 def ajet(arguments: Sequence[str] | None = None) -> int:
-    """Run `ajet --conf FILE [--backbone verl|trinity|local|debug]` as `agentflow train`, and return its exit status.
+    """Run `ajet --conf FILE [--backbone verl|trinity|local|debug]`, and return its exit status.
 
-    Further arguments are those of `agentflow train`. See docs/migrating-tuner.md.
+    A file of AgentJet is run by `agentflow tune`, any other by `agentflow train`; further arguments are theirs.
+    See docs/migrating-tuner.md.
     """
     from agentflow.cli import main
 
     parser = CommandParser(
         prog="ajet",
-        description="Train an agent: `agentflow train` with the options that AgentJet prints.",
-        epilog="Further arguments are those of `agentflow train`.",
+        description="Train an agent: agentflow tune or train with the options that AgentJet prints.",
+        epilog="Further arguments are those of `agentflow tune` for files of AgentJet, else of `agentflow train`.",
         allow_abbrev=False,
     )
     parser.add_argument("--conf", metavar="FILE", help="settings file; same as --config FILE")
@@ -127,7 +140,20 @@ def ajet(arguments: Sequence[str] | None = None) -> int:
     given, rest = parser.parse_known_args(arguments)
     words = [] if given.conf is None else [f"--config={given.conf}"]
     words += [] if given.backbone is None else [f"--backbone={given.backbone}"]
-    return main(["train", *words, *rest])
+    if given.conf is None or not _is_of_agentjet(given.conf):
+        return main(["train", *words, *rest])
+    # In AgentJet's own checkout, too, its files use the names of this project.
+    sys.modules["ajet"] = import_module(_AGENTJET)
+    return main(["tune", *words, *rest])
+
+
+def _is_of_agentjet(file: str) -> bool:
+    from agentflow.settings import read_environment, read_file
+
+    try:
+        return "ajet" in read_file(file, read_environment())
+    except ConfigurationError:
+        return False  # the command reports it
 
 
 install_finder()

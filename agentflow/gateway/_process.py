@@ -191,7 +191,9 @@ async def run_gateway(settings: GatewaySettings, started: "anyio.Event | None" =
         names = (*settings.hosts, urlsplit(public).netloc) if public else settings.hosts
         hosts = (*names, "127.0.0.1", "localhost") if names else ()
         most = max(MOST_REQUESTS, 4 * settings.limits.in_flight)
-        routes = ModelRoutes(registry, max_body=settings.body_bytes, most_requests=most)
+        routes = ModelRoutes(
+            registry, max_body=settings.body_bytes, most_requests=most, any_model=settings.any_model
+        )
         app = gateway_app(routes, settings.host, hosts)
         add_swarm_routes(app, registry, settings)
         url = await stack.enter_async_context(serving(app, settings.host, settings.port, name="gateway"))

@@ -117,12 +117,14 @@ class ModelRoutes:
         max_body: int = MAX_BODY_BYTES,
         most_requests: int = MOST_REQUESTS,
         ping_seconds: float = PING_SECONDS,
+        any_model: bool = False,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Store the calls to make.
 
         :param max_body: maximum size of a request.
         :param most_requests: maximum number of concurrent requests with one key.
+        :param any_model: answer whatever model a request names.
         :param wall: time of day, for the responses.
         """
         self._models = models
@@ -131,6 +133,7 @@ class ModelRoutes:
         self._requests: Counter[str] = Counter()
         self._most_requests = most_requests
         self._ping_seconds = ping_seconds
+        self._any_model = any_model
         self._wall = wall
 
     def add_routes(self, app: web.Application) -> None:
@@ -158,7 +161,8 @@ class ModelRoutes:
     ) -> web.StreamResponse:
         large = len(body) > LARGE_BYTES
         parsed = await computed(large, api.parse, body, self._arrival(key))
-        _check_model(parsed.model, episode.models(agent))
+        if not self._any_model:
+            _check_model(parsed.model, episode.models(agent))
         call = structs.replace(await _continue(parsed, episode, agent), large=large)
         headers = _headers(parsed, episode.overrides(agent, call))
         retry = f"{_digest(16, request.path.encode(), b' ', body)}:{_attempts(request.headers)}"
@@ -190,7 +194,8 @@ class ModelRoutes:
         async with self._admitted(request) as (key, episode, agent), self._body(key, request) as body:
             large = len(body) > LARGE_BYTES
             parsed = await computed(large, api.parse_prompt, body, self._arrival(key))
-            _check_model(parsed.model, episode.models(agent))
+            if not self._any_model:
+                _check_model(parsed.model, episode.models(agent))
             number = await episode.count(agent, structs.replace(parsed.call, large=large))
         return web.Response(body=encode({"input_tokens": number}), headers={**_JSON, **_headers(parsed, ())})
 

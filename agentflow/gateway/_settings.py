@@ -94,6 +94,8 @@ class GatewaySettings(Section):
     """The trained model."""
     agents: dict[str, AgentSettings] = Field(default_factory=dict[str, AgentSettings])
     """Agents by name; empty: one agent, which is trained."""
+    any_model: bool = False
+    """Answer whatever model a request names, with that of its key; otherwise another name is not found."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature of trained agents, unless the offer of an episode has its own."""
     group_size: int = Field(default=8, ge=1)

@@ -319,6 +319,18 @@ class TrainConfig(Settings):
     trackers: TrackerSettings = TrackerSettings()
     """Trackers of the figures of steps."""
 
+    @classmethod
+    def values_of_file(
+        cls, values: dict[str, object], file: str, above: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Refuse a file of AgentJet, which names a workflow. See docs/migrating-tuner.md.
+
+        :raises ConfigurationError: if it is one.
+        """
+        if "ajet" in values:
+            raise ConfigurationError(f"{file}: ajet: a file of AgentJet; run ajet --conf {file}")
+        return values
+
     @model_validator(mode="after")
     def _sensible(self) -> "TrainConfig":
         if problem := next(self._problems(), None):

@@ -94,8 +94,11 @@ def _load(
             _variables(DotEnvSettingsSource(model, env_file=dotenv), str(dotenv), renamer)
             if dotenv
             else Source(".env", {}),
-            Source(fspath(file), read_file(file, read_environment(dotenv))) if file else Source("", {}),
         ]
+        if file:
+            above = _merged(sources)
+            values = model.values_of_file(read_file(file, read_environment(dotenv)), fspath(file), above)
+            sources.append(Source(fspath(file), values))
     except SettingsError as error:
         raise ConfigurationError(f"environment: {error}; write a list or mapping as JSON") from None
     except RecursionError:
@@ -106,17 +109,24 @@ def _load(
     renamer.warn(stacklevel=3)
     for name, meant in misspelt_variables(model, read_environment(dotenv)).items():
         _warn_misspelt(name, meant)
-    merged: dict[str, object] = {}
-    for source in reversed(sources):
-        merged = merge(merged, source.values)
     merged = _unmask(
-        merged, read_environment(dotenv), model.model_config.get("env_prefix", ""), fspath(file or "")
+        _merged(sources),
+        read_environment(dotenv),
+        model.model_config.get("env_prefix", ""),
+        fspath(file or ""),
     )
     remember_secrets(merged)
     try:
         return model.model_validate(merged)
     except ValidationError as error:
         raise explain(error, model, sources) from None
+
+
+def _merged(sources: list[Source]) -> dict[str, object]:
+    merged: dict[str, object] = {}
+    for source in reversed(sources):
+        merged = merge(merged, source.values)
+    return merged
 
 
 def _variables(source: EnvSettingsSource, name: str, renamer: KeyRenamer) -> Source:

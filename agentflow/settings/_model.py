@@ -1,4 +1,5 @@
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -95,6 +96,17 @@ class Settings(_Checked, BaseSettings):
         env_nested_delimiter="__",
         dotenv_filtering="only_existing",
     )
+
+    @classmethod
+    def values_of_file(
+        cls, values: dict[str, object], file: str, above: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Return the values of a settings file; a program that reads other formats converts them here. See docs/settings.md.
+
+        :param above: values of sources that override the file.
+        """
+        del file, above
+        return values
 
     @classmethod
     def settings_customise_sources(

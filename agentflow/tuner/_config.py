@@ -15,6 +15,8 @@ from agentflow.tuner._workflow import ONLY_AGENT
 
 TEAM: Final = "team"
 """Workflow of our own team, instead of a function."""
+AGENTJET: Final = "ajet"
+"""Root of the settings in AgentJet's files."""
 _AGENT: Final = "agent "
 _ROLE: Final = "role "
 _SET_BY_RUN: Final = ("upstream", "agents", "folder", "temperature", "group_size")
@@ -50,6 +52,19 @@ class TuneConfig(TrainConfig):
     """Agents by name; empty: one agent, which is trained."""
     gateway: GatewaySettings = GatewaySettings()
     """Address, tokens and limits of the gateway."""
+    agentjet: dict[str, Any] | None = None
+    """Content of AgentJet's file that these settings come from, for its workflows: docs/migrating-tuner.md."""
+
+    @classmethod
+    def values_of_file(
+        cls, values: dict[str, object], file: str, above: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Return the values of a file; those of AgentJet's are converted. See docs/migrating-tuner.md."""
+        if AGENTJET not in values:
+            return values
+        from agentflow.tuner.agentjet import convert_settings  # only for files of AgentJet
+
+        return convert_settings(values, file, above)
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()

@@ -126,7 +126,7 @@ def tune_run(
     :param solve: the agent; `None`: that of the settings.
     :raises ConfigurationError: if there is no agent.
     """
-    agent = solve or (TEAM if config.solve == TEAM else find_solve(config.solve))
+    agent = solve or (TEAM if config.solve == TEAM else find_solve(config.solve, config.agentjet))
     rollouts = WorkflowRollouts(config, agent, config.reward if reward is None else reward)
     return TrainRun(config, tasks=tasks, validation=validation, resume=resume, say=say, rollouts=rollouts)
 
@@ -203,13 +203,18 @@ class _SwarmAccess(Struct, frozen=True):
     worker_token: str
 
 
-def find_solve(reference: str) -> Solve:
-    """Return the agent that `module:function` names. See docs/tuner.md.
+def find_solve(reference: str, agentjet: Mapping[str, Any] | None = None) -> Solve:
+    """Return the agent that `module:function` or `module->Class` names. See docs/tuner.md.
 
+    :param agentjet: content of AgentJet's file, whose workflows are classes.
     :raises ConfigurationError: if there is none.
     """
     if not reference:
         raise ConfigurationError("solve: there is no agent; write module:function or file.py:function")
+    if "->" in reference:
+        from agentflow.tuner.agentjet import workflow_agent  # only for files of AgentJet
+
+        return workflow_agent(reference, agentjet)
     try:
         found = import_object(reference)
     except ConfigurationError as error:

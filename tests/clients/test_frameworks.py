@@ -38,11 +38,37 @@ def agents_of_page() -> tuple[str, list[str]]:
     return ast.unparse(ast.Module([*imports, *agents], [])), [agent.name for agent in agents]
 
 
+AGENTJET = """
+import agentflow.compat
+from ajet import AjetTuner, Workflow, WorkflowOutput, WorkflowTask
+
+
+class Solver(Workflow):
+    async def execute(self, workflow_task: WorkflowTask, tuner: AjetTuner) -> WorkflowOutput:
+        from agentscope.agent import Agent
+        from agentscope.message import UserMsg
+
+        agent = Agent("solver", "Solve it.", tuner.as_agentscope_model())
+        reply = await agent.reply(UserMsg(name="user", content=workflow_task.task.main_query))
+        return WorkflowOutput(reward=1.0, metadata={"final_answer": reply.get_text_content()})
+
+
+def agentjet(task, policy):
+    from agentflow.tuner.agentjet import workflow_agent
+
+    return workflow_agent("flow.py->Solver")(task, policy).answer
+"""
+"""Workflow of AgentJet with the model of the installed AgentScope."""
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.promise("compat:agentjet:runs")
 @pytest.mark.promise("tuner:frameworks")
 async def test_every_printed_agent_answers_with_the_version_in_the_table(tmp_path: Path) -> None:
     source, names = agents_of_page()
     assert names == [name for _, _, name, _, _ in ROWS]
+    (tmp_path / "flow.py").write_text(AGENTJET, encoding="utf-8")
+    source, names = f"{source}\n{AGENTJET}", [*names, "agentjet"]
     versions = {version.strip().replace(" ", "==") for _, version, *_ in ROWS} - {""}
     assert versions <= set(PINS)
     async with fake_endpoint() as url, gateway(url, "fake") as client:
@@ -67,4 +93,5 @@ async def test_every_printed_agent_answers_with_the_version_in_the_table(tmp_pat
             assert calls, answers[name]
             assert [part.text for part in calls[-1].answer.parts] == [answers[name]]  # type: ignore[union-attr]
             recorded[name] = [call.dialect for call in calls]
+    assert recorded.pop("agentjet") == ["chat"]
     assert recorded == {name: [dialect] * int(count) for _, _, name, dialect, count in ROWS}

@@ -311,6 +311,13 @@ async def test_another_model_than_that_of_the_key_is_not_found() -> None:
             )
 
 
+@pytest.mark.promise("gateway:access:model")
+async def test_any_model_is_answered_if_the_settings_say_so() -> None:
+    async with scripted_server(ScriptedCalls(), any_model=True) as url, raw_client(url) as client:
+        body = {**MESSAGES[1], "model": "other"}
+        assert (await client.post("/v1/messages/count_tokens", json=body)).status_code == 200
+
+
 @pytest.mark.promise("gateway:apis:rest")
 async def test_models_are_listed_tokens_counted_and_the_server_is_found_alive() -> None:
     calls = ScriptedCalls()

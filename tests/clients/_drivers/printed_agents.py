@@ -18,7 +18,7 @@ async def main():
     answers = {}
     for name, endpoint in given["endpoints"].items():
         try:
-            answer = names[name](task, PolicyEndpoint(**endpoint))
+            answer = await asyncio.to_thread(names[name], task, PolicyEndpoint(**endpoint))
             answers[name] = await answer if inspect.isawaitable(answer) else answer
         except Exception:
             answers[name] = traceback.format_exc()
