@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         token_tree,
         trained_tokens,
     )
-    from agentflow.gateway._places import recorded_calls
+    from agentflow.gateway._places import recorded_calls, recorded_image
     from agentflow.gateway._process import Gateway, run_gateway
     from agentflow.gateway._settings import AgentSettings, EpisodeLimits, GatewaySettings, UpstreamSettings
     from agentflow.gateway._store import EpisodeStore
@@ -75,6 +75,7 @@ __all__ = [
     "add_swarm_routes",
     "full_tokens",
     "recorded_calls",
+    "recorded_image",
     "rewards_of",
     "run_gateway",
     "token_tree",
@@ -90,7 +91,7 @@ __getattr__ = lazy_exports(
         "._episodes": ["EpisodeRegistry"],
         "._live": ["LiveEpisode"],
         "._memory": ["PromptMemory", "PromptMatch", "full_tokens", "token_tree", "trained_tokens"],
-        "._places": ["recorded_calls"],
+        "._places": ["recorded_calls", "recorded_image"],
         "._process": ["Gateway", "run_gateway"],
         "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
         "._store": ["EpisodeStore"],
