@@ -30,7 +30,7 @@ help:
 	@echo 'make bench   every benchmark, with its floors'
 	@echo 'make first-training   train a tiny planner on the CPU: docs/first-training.md'
 	@echo 'make example NAME=countdown   tune a tiny agent on the CPU: docs/examples.md'
-	@echo 'make real-model   fetch SmolLM2 into build/models/smollm2, for tests'
+	@echo 'make real-model   fetch SmolLM2 and MiniLM into build/models, for tests'
 	@echo 'make lock    pin the newest versions of everything in constraints.txt and tests/node'
 	@echo 'make clean   remove everything that the other targets created'
 	@echo 'make help    this list'
@@ -38,10 +38,10 @@ help:
 run: .venv/.core
 	@$(BIN)/python -m agentflow.supervisor $(ARGS)
 
-test: .venv/.dev .venv-core/.stamp tests/node/node_modules/.stamp .venv-user/.stamp
+test: .venv/.dev .venv-core/.stamp .venv-frameworks/.stamp tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS) $(TESTS)
 
-soak: .venv/.dev .venv-core/.stamp tests/node/node_modules/.stamp .venv-user/.stamp
+soak: .venv/.dev .venv-core/.stamp .venv-frameworks/.stamp tests/node/node_modules/.stamp .venv-user/.stamp
 	$(BIN)/python -m pytest -m soak --timeout=0 --hypothesis-profile=default $(ARGS) $(TESTS)
 
 # What starts processes, unless TESTS names something else; ROUNDS and SEED choose the pauses.
@@ -90,6 +90,7 @@ example:
 
 real-model: .venv/.core .venv/.train
 	@$(BIN)/agentflow models fetch smollm2 --to build/models/smollm2
+	@$(BIN)/agentflow models fetch minilm --to build/models/minilm
 
 lock: .venv/.dev
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-annotate --upgrade \
@@ -97,7 +98,7 @@ lock: .venv/.dev
 	cd tests/node && $(NPM) install --package-lock-only
 
 clean:
-	rm -rf .venv .venv-core .venv-user .venv-vllm .venv-verl .venv-trinity .venv-verifiers .venv-openenv .venv-clients .venv-trl .venv-trl-prm .venv-llamafactory .venv-axolotl tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
+	rm -rf .venv .venv-* tests/node/node_modules .ruff_cache .hypothesis .pytest_cache build dist
 
 .venv/.uv:
 	@scripts/make-venv $(PYTHON) .venv
@@ -123,6 +124,11 @@ clean:
 # An installation without extras, for the tests of one.
 .venv-core/.stamp: pyproject.toml constraints.txt scripts/make-core-venv | .venv/.core
 	@scripts/make-core-venv .venv-core
+
+# Agent frameworks at their current versions, for the snippets of the docs.
+.venv-frameworks/.stamp: pyproject.toml scripts/make-frameworks-venv scripts/frameworks-constraints.txt | .venv/.core
+	@echo 'Installing agent frameworks into .venv-frameworks (0.3 GB) ...'
+	@scripts/make-frameworks-venv .venv-frameworks
 
 .venv/.system: scripts/system-packages | .venv/.uv
 	@scripts/system-packages
@@ -161,7 +167,7 @@ clean:
 	@scripts/make-openenv-venv $(PYTHON) .venv-openenv
 	@touch $@
 
-# Needed only by the soak tests of exports; on top of .venv: .venv-trl, .venv-llamafactory and so on.
+# Needed only by the soak tests of exports and trackers; on top of .venv: .venv-trl, .venv-trackers and so on.
 TRAINERS := $(patsubst scripts/%-requirements.txt,.venv-%/.stamp,$(wildcard scripts/*-requirements.txt))
 $(TRAINERS): .venv-%/.stamp: scripts/%-requirements.txt scripts/make-trainer-venv | .venv/.dev
 	@echo 'Installing $* into .venv-$* ...'

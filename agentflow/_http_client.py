@@ -3,9 +3,10 @@
 A compressed answer hides its size: 2.5 MB can be 2.5 GB. No redirect is followed: another host would get the request.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, TraceRequestRedirectParams
@@ -14,6 +15,45 @@ MAX_ANSWER_BYTES: Final = 64 << 20
 """Maximum size of an answer, for clients that set none of their own."""
 NO_COMPRESSION: Final[Mapping[str, str]] = {"Accept-Encoding": "identity"}
 """Header that requests an uncompressed answer."""
+
+
+class HttpAnswer(NamedTuple):
+    """Answer of a server, as it was read."""
+
+    method: str
+    """Method of the request."""
+    url: str
+    """Address of the request."""
+    status: int
+    """Status of the answer."""
+    body: bytes
+    """Body of the answer."""
+
+
+_observed: ContextVar[list[HttpAnswer] | None] = ContextVar("observed", default=None)
+
+
+@contextmanager
+def observe_answers() -> Generator[list[HttpAnswer]]:
+    """Collect the answers that are read inside, also by tasks that begin there.
+
+    Example::
+
+        with observe_answers() as answers:
+            await client.search("boats")
+    """
+    answers: list[HttpAnswer] = []
+    token = _observed.set(answers)
+    try:
+        yield answers
+    finally:
+        _observed.reset(token)
+
+
+def observe(response: "ClientResponse", body: bytes) -> None:
+    """Add an answer to those that are collected, if any are. See `observe_answers`."""
+    if (answers := _observed.get()) is not None:
+        answers.append(HttpAnswer(response.method, str(response.url), response.status, body))
 
 
 class AnswerRefused(ValueError):
@@ -61,7 +101,9 @@ async def read_answer(response: "ClientResponse", max_bytes: int = MAX_ANSWER_BY
     :raises AnswerRefused: if it is compressed or too large. Its connection is then closed, not used again.
     """
     refuse_compressed(response.headers)
-    return await read_parts(response.content.iter_any(), max_bytes)
+    body = await read_parts(response.content.iter_any(), max_bytes)
+    observe(response, body)
+    return body
 
 
 async def answer_lines(

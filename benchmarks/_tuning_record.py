@@ -21,6 +21,7 @@ __all__ = [
     "TuningEntry",
     "append",
     "curve_of",
+    "drops_of",
     "entry_of",
     "page_of",
     "read_entries",
@@ -66,8 +67,10 @@ class TuningEntry(Struct, frozen=True, kw_only=True):
     """Duration of each seed."""
     previous: str = ""
     """Digest of the line before; empty in the first one."""
+    model: str = "tiny"
+    """Model before the fine-tuning: `tiny`, with random weights, or the name of a pretrained one."""
     digest: str = ""
-    """Digest of this line without this field."""
+    """Digest of this line without this field, the last one."""
 
 
 class RunFigures(Struct, frozen=True, kw_only=True):
@@ -99,7 +102,7 @@ def read_entries(path: Path) -> list[TuningEntry]:
         except msgspec.MsgspecError as error:
             raise ConfigurationError(f"{path}:{number}: {error}; restore the file with git") from None
         before = entries[-1].digest if entries else ""
-        if (entry.previous, entry.digest) != (before, _digest(entry)):
+        if (entry.previous, entry.digest) != (before, _digest(line)):
             raise ConfigurationError(
                 f"{path}:{number}: this line, or the one before it, was changed; restore the file with git and append instead"
             )
@@ -113,26 +116,62 @@ def append(path: Path, entry: TuningEntry) -> TuningEntry:
     :raises ConfigurationError: if an earlier line was changed, or the same task, commit and seeds are recorded.
     """
     entries = read_entries(path)
-    key = (entry.task, entry.commit, entry.backbone, entry.seeds)
-    if key in {(each.task, each.commit, each.backbone, each.seeds) for each in entries}:
+    if any(
+        _same_task(entry, each) and (entry.commit, entry.seeds) == (each.commit, each.seeds)
+        for each in entries
+    ):
         raise ConfigurationError(
             f"{path}: {entry.task} at {entry.commit} is recorded already; measure another commit"
         )
     entry = structs.replace(entry, previous=entries[-1].digest if entries else "", digest="")
     # As it will be read: a whole number may stand for a fraction.
     entry = msgspec.json.decode(msgspec.json.encode(entry), type=TuningEntry)
-    entry = structs.replace(entry, digest=_digest(entry))
+    entry = structs.replace(entry, digest=_digest(msgspec.json.encode(entry)))
     with path.open("ab") as file:
         file.write(msgspec.json.encode(entry) + b"\n")
     return entry
 
 
-def _digest(entry: TuningEntry) -> str:
-    return sha256(msgspec.json.encode(structs.replace(entry, digest=""))).hexdigest()[:16]
+def _digest(line: bytes) -> str:
+    """Return the digest of a line, whatever it has in its last field. Older lines lack newer fields."""
+    head, field, _ = line.rpartition(b'"digest":"')
+    return sha256(head + field + b'"}').hexdigest()[:16]
+
+
+def _same_task(entry: TuningEntry, other: TuningEntry) -> bool:
+    return (entry.task, entry.model, entry.backbone) == (other.task, other.model, other.backbone)
+
+
+def drops_of(entries: Sequence[TuningEntry]) -> list[str]:
+    """Return a line for each task, model and backbone whose newest record is worse than the one before.
+
+    It is worse if its mean lies below the earlier mean by more than the lower half of the earlier interval.
+    """
+    pairs: list[tuple[TuningEntry, TuningEntry]] = []
+    for number, entry in enumerate(entries):
+        alike = [
+            each for each in entries[:number] if _same_task(entry, each) and each.measure == entry.measure
+        ]
+        if alike and not any(_same_task(entry, later) for later in entries[number + 1 :]):
+            pairs.append((alike[-1], entry))
+    return [
+        f"{entry.task}, {entry.model}, {entry.backbone}: {fmean(entry.after):.1%} at {entry.commit[:9]}, "
+        f"{fmean(earlier.after):.1%} at {earlier.commit[:9]}"
+        for earlier, entry in pairs
+        if fmean(entry.after) < fmean(earlier.after) - (earlier.gain[0] - earlier.gain[1])
+    ]
 
 
 def entry_of(
-    folders: Sequence[Path], *, task: str, commit: str, backbone: str, hardware: str, before: str, after: str
+    folders: Sequence[Path],
+    *,
+    task: str,
+    commit: str,
+    backbone: str,
+    hardware: str,
+    before: str,
+    after: str,
+    model: str = "tiny",
 ) -> TuningEntry:
     """Return the line of finished runs, one folder for each seed.
 
@@ -159,6 +198,7 @@ def entry_of(
         ),
         curve=curve_of(curves),
         seconds=tuple(round(run.seconds, 1) for run in runs),
+        model=model,
     )
 
 
@@ -205,19 +245,24 @@ The record is only ever appended to: each line holds a digest of itself and of t
 bootstrap intervals.
 
 `python benchmarks/tuning.py --check` makes the task `short` in a few seconds: a tiny model on one thread learns by Flow-GRPO
-which of four kinds of tokens a prompt asks for. Its curve has to stay within the recorded one; CI compares it, too.
+which of four kinds of tokens a prompt asks for. Its curve has to stay within the recorded one; CI compares it, too. It also warns of
+each task, model and backbone whose newest mean lies below the one before by more than the lower half of the earlier interval.
+[Backbones compared](backbone-comparison.md) has the lines of `countdown_short`.
 
-| task | commit | backbone | seeds | before | after | gain, points | seconds | hardware |
-| --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
+| task | model | commit | backbone | seeds | before | after | gain, points | seconds | hardware |
+| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
 """
 
 
-def page_of(entries: Sequence[TuningEntry]) -> str:
-    """Return the page of a record, in Markdown."""
+def page_of(entries: Sequence[TuningEntry], compared: Sequence[str] = ()) -> str:
+    """Return the page of a record, in Markdown.
+
+    :param compared: tasks whose curves have a page of their own.
+    """
     newest = list(reversed(entries))
     parts = [_HEAD, *(_row(entry) for entry in newest)]
     parts.append("\n## Curves\n\nMean reward by step, and the range over the seeds.\n")
-    latest = {entry.task: entry for entry in entries if entry.curve}
+    latest = {entry.task: entry for entry in entries if entry.curve and entry.task not in compared}
     for entry in latest.values():
         parts.append(
             f"\n`{entry.task}`, {entry.measure}:\n\n| step | mean | lowest | highest |\n| ---: | ---: | ---: | ---: |\n"
@@ -240,6 +285,7 @@ def _row(entry: TuningEntry) -> str:
     gain, low, high = (100 * value for value in entry.gain)
     cells = [
         entry.task,
+        entry.model,
         entry.commit[:9],
         entry.backbone,
         ", ".join(map(str, entry.seeds)),

@@ -2,7 +2,8 @@
 
 Run `python benchmarks/tuning.py [--check]`: makes the short run of one seed and prints its curve beside the recorded one; with
 `--check` it exits with 1 if the curve leaves it. `--record FOLDER… --task NAME` appends finished runs, `--record-short` the
-short run of five seeds, and `--page` writes docs/tuning-benchmarks.md.
+short run of five seeds, `--compare FOLDER` tunes countdown with each backbone, and `--page` writes docs/tuning-benchmarks.md and
+docs/backbone-comparison.md. `--check` also warns of tasks whose newest record is worse than the one before.
 
 The short run is a whole reinforcement loop without an engine: a tiny model with random weights answers prompts by one token,
 which is right if it is of the kind that the prompt asks for. Answers are drawn from the model's own probabilities by a seeded
@@ -33,21 +34,24 @@ from agentflow.trajectory import Tokens
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks._backbone_comparison import BACKBONES, MODELS, TASK, checked_out, comparison_page_of, measure
 from benchmarks._tuning_record import (
     CurvePoint,
     TuningEntry,
     append,
     curve_of,
+    drops_of,
     entry_of,
     page_of,
     read_entries,
 )
 
-__all__ = ["PAGE", "RECORD", "SHORT", "leaves", "main"]
+__all__ = ["COMPARISON", "PAGE", "RECORD", "SHORT", "leaves", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "tuning.jsonl"
 PAGE = ROOT / "docs" / "tuning-benchmarks.md"
+COMPARISON = ROOT / "docs" / "backbone-comparison.md"
 SHORT = "short"
 """Task of the short run."""
 SEEDS = tuple(range(5))
@@ -196,12 +200,16 @@ def _hardware() -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}"
 
 
-def _commit() -> str:
-    """Return the checked-out commit."""
+def _commit(name: str = "HEAD") -> str:
+    """Return the full name of a commit, of the checked-out one unless it is given."""
     found = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    return found.stdout.strip() or "unknown"
+    return found.stdout.strip() or name
 
 
 def compare() -> bool:
@@ -225,6 +233,17 @@ def compare() -> bool:
     return not outside
 
 
+def compare_backbones(
+    folder: Path, commit: str, models: Sequence[str], backbones: Sequence[str], hardware: str
+) -> None:
+    """Tune countdown at a commit with each model and backbone, and append each to the record. It resumes in the same folder."""
+    with checked_out(commit, folder / f"tree-{commit[:9]}") as tree:
+        for model in models:
+            for backbone in backbones:
+                out = folder / commit[:9] / model
+                append(RECORD, measure(tree, out, commit, model, backbone, hardware))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(
@@ -236,12 +255,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--record", nargs="+", type=Path, metavar="FOLDER", help="append finished runs, one for each seed"
     )
+    parser.add_argument(
+        "--compare", type=Path, metavar="FOLDER", help="tune countdown with each backbone at --commit"
+    )
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="of --compare")
+    parser.add_argument(
+        "--backbones", nargs="+", choices=BACKBONES, default=["local", "verl", "debug"], help="of --compare"
+    )
     parser.add_argument("--record-short", action="store_true", help="append the short run of five seeds")
-    parser.add_argument("--page", action="store_true", help="write the page")
+    parser.add_argument("--page", action="store_true", help="write the pages")
     parser.add_argument("--task", default="", help="name of the task of --record")
     parser.add_argument("--backbone", default="local")
     parser.add_argument("--hardware", default=_hardware())
-    parser.add_argument("--commit", default=_commit())
+    parser.add_argument("--commit", type=_commit, default=_commit())
     parser.add_argument(
         "--before", default="fine_tuned", help="name of the policy before, in `success` of figures.json"
     )
@@ -249,8 +275,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.record and not given.task:
         parser.error("--record needs --task NAME")
-    if not (given.record or given.record_short or given.page):
+    if not (given.record or given.record_short or given.compare or given.page):
+        for drop in drops_of(read_entries(RECORD)):
+            print(f"warning: a drop: {drop}", file=sys.stderr)
         return 1 if not compare() and given.check else 0
+    if given.compare:
+        compare_backbones(given.compare, given.commit, given.models, given.backbones, given.hardware)
     if given.record:
         names = {
             name: getattr(given, name)
@@ -259,7 +289,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         append(RECORD, entry_of(given.record, **names))
     if given.record_short:
         append(RECORD, measure_short(given.commit))
-    PAGE.write_text(page_of(read_entries(RECORD)), encoding="utf-8")
+    entries = read_entries(RECORD)
+    PAGE.write_text(page_of(entries, [TASK]), encoding="utf-8")
+    COMPARISON.write_text(comparison_page_of(entries), encoding="utf-8")
     return 0
 
 

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from agentflow.serving import ModelServer
-from tests import _plain_user
+from tests import _features, _plain_user
 from tests._failures import FailureLog
 from tests._plain_user import PlainUser
 from tests._postgres import PostgresServer, postgres_server
@@ -36,13 +37,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--failures", metavar="FILE", help="write the ids and tracebacks of failed tests to FILE"
     )
+    parser.addoption(
+        "--record",
+        action="store_true",
+        help="record the results in tests/features.json, and write docs/features.md",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Record failures in the process that controls the run, not in its workers."""
+    """Record results in the process that controls the run, not in its workers."""
+    if hasattr(config, "workerinput"):
+        return
     path = config.getoption("--failures")
-    if path is not None and not hasattr(config, "workerinput"):
+    if path is not None:
         config.pluginmanager.register(FailureLog(Path(path)))
+    if config.getoption("--record"):
+        config.pluginmanager.register(_features.FeatureRecord(time.strftime("%Y-%m-%d")))
 
 
 def pytest_sessionstart() -> None:
@@ -51,8 +61,11 @@ def pytest_sessionstart() -> None:
     os.environ.pop("OPENAI_BASE_URL", None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run tests of the served model first, so that no worker waits for its slow start at the end."""
+    if config.getoption("--record"):
+        for item in items:
+            _features.describe(item)
     served = {"vllm", "smollm2"}
     items.sort(key=lambda item: not (isinstance(item, pytest.Function) and served & {*item.fixturenames}))
 

@@ -5,13 +5,16 @@ import json
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 
-from agentflow.cli._output import Exit, write_out
-from agentflow.doctor import AREAS, Diagnosis, DiagnosisState, examine
+from agentflow._private_files import open_private
+from agentflow.cli._output import Exit, print_progress, write_out
+from agentflow.doctor import AREAS, Diagnosis, DiagnosisState, RecordedAnswer, examine, examine_live
+from agentflow.errors import ConfigurationError
 from agentflow.settings import read_environment
 
 if TYPE_CHECKING:
@@ -30,15 +33,30 @@ _MARKS = {
 def run_doctor(given: argparse.Namespace) -> int:
     """Run the checks and print the results; the status is `FAILED` if a named or essential part does not work.
 
-    :raises ConfigurationError: if a name is unknown.
+    :raises ConfigurationError: if a name is unknown, or no service has a key.
     """
-    found = anyio.run(examine, given.names, read_environment())
+    answers: list[RecordedAnswer] = []
+    if given.live:
+        found, answers = anyio.run(examine_live, given.names, read_environment())
+    else:
+        found = anyio.run(examine, given.names, read_environment())
     if given.json:
         sys.stdout.write(json.dumps([msgspec.to_builtins(one) for one in found]) + "\n")
     elif not write_out(partial(_show, found, given.names)):
         return Exit.INTERRUPTED
-    needed = [one for one in found if given.names or (one.area, one.name) in ESSENTIAL]
+    if answers:
+        _record(answers, Path(given.record))
+    needed = [one for one in found if given.live or given.names or (one.area, one.name) in ESSENTIAL]
     return Exit.FAILED if any(one.state is DiagnosisState.MISSING for one in needed) else Exit.DONE
+
+
+def _record(answers: Sequence[RecordedAnswer], path: Path) -> None:
+    try:
+        with open_private(path, "ab") as file:
+            file.write(msgspec.json.Encoder().encode_lines(answers))
+    except OSError as error:
+        raise ConfigurationError(f"--record {path}: {error.strerror or error}") from None
+    print_progress(f"{path}: {len(answers)} answers added")
 
 
 def _show(found: Sequence[Diagnosis], named: Sequence[str]) -> None:
@@ -58,7 +76,7 @@ def _print(console: "Console", found: Sequence[Diagnosis], named: Sequence[str])
     from rich.markup import escape
     from rich.table import Table
 
-    for area in AREAS:
+    for area in (*AREAS, "live"):
         own = [one for one in found if one.area == area]
         if not own:
             continue

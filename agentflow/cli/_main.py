@@ -195,7 +195,7 @@ def _describe_rollout(parser: argparse.ArgumentParser) -> None:
     describe_retry(parser)
 
 
-def _describe_train(parser: argparse.ArgumentParser) -> None:
+def _describe_training(parser: argparse.ArgumentParser) -> None:
     describe_settings(parser)
     parser.add_argument(
         "--backbone",
@@ -205,14 +205,20 @@ def _describe_train(parser: argparse.ArgumentParser) -> None:
     describe_run(parser, "outcome")
 
 
+def _describe_train(parser: argparse.ArgumentParser) -> None:
+    _describe_training(parser)
+    what = "serve the engine at engine.base_url until Ctrl-C, for a training with the same settings"
+    parser.add_argument("--serve", action="store_true", help=what)
+
+
 def _describe_tune(parser: argparse.ArgumentParser) -> None:
-    _describe_train(parser)
+    _describe_training(parser)
 
 
 def _describe_swarm(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     what = "wait for clients and train on the episodes that they play"
-    _describe_train(actions.add_parser("serve", help=what, **described(what)))
+    _describe_training(actions.add_parser("serve", help=what, **described(what)))
     what = "print the state of a training until it is over"
     watch = actions.add_parser("watch", help=what, **described(what))
     watch.add_argument("url", metavar="URL", help="address of its gateway")
@@ -487,6 +493,15 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
         help="what to check: installation, runtimes, backends, models, networks, or one of them by name (default: all)",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument(
+        "--live", action="store_true", help="call each service that has a key once, which can cost money"
+    )
+    parser.add_argument(
+        "--record",
+        default="live-answers.jsonl",
+        metavar="FILE",
+        help="append the answers of --live without keys (default: %(default)s)",
+    )
 
 
 _EXTRAS = {

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
@@ -40,6 +41,28 @@ def run_serve_model(given: argparse.Namespace) -> int:
 
 
 async def _serve(settings: ServingSettings, given: argparse.Namespace) -> int:
+    with tempfile.NamedTemporaryFile("w", prefix="agentflow-key-") as key:
+
+        async def serve(server: ModelServer) -> None:
+            key.write(server.key)
+            key.flush()
+            show = partial(show_server, server, key.name, given.json)
+            if given.register:
+                await keep_registered(server, given.register, given.address, registered=show)
+            else:
+                show()
+                await anyio.sleep_forever()
+
+        return await serve_until_signal(settings, serve)
+
+
+async def serve_until_signal(
+    settings: ServingSettings, serve: Callable[[ModelServer], Awaitable[None]]
+) -> int:
+    """Serve a model until SIGINT or SIGTERM, which is the regular end; return the exit status.
+
+    :param serve: runs beside the server once it answers.
+    """
     ended = Exit.DONE
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with anyio.create_task_group() as tasks:
@@ -52,20 +75,12 @@ async def _serve(settings: ServingSettings, given: argparse.Namespace) -> int:
 
             tasks.start_soon(listen)
             async with ModelServer(settings) as server:
-                with tempfile.NamedTemporaryFile("w", prefix="agentflow-key-") as key:
-                    key.write(server.key)
-                    key.flush()
-                    show = partial(_show, server, key.name, given.json)
-                    # Either runs until a signal; that is its regular end.
-                    if given.register:
-                        await keep_registered(server, given.register, given.address, registered=show)
-                    else:
-                        show()
-                        await anyio.sleep_forever()
+                await serve(server)
     return ended
 
 
-def _show(server: ModelServer, key: str, as_json: bool, registered: str = "") -> None:
+def show_server(server: ModelServer, key: str, as_json: bool, registered: str = "") -> None:
+    """Print the address of a server, and the file with its key."""
     if as_json:
         said = {"url": server.url, "model": server.model, "key_file": key, "pid": os.getpid()}
         sys.stdout.write(json.dumps({**said, **({"registered": registered} if registered else {})}) + "\n")

@@ -1,10 +1,11 @@
 """`agentflow train`: a policy trained on tasks, or a planner on the trees of a synthesis."""
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 
@@ -13,10 +14,19 @@ from agentflow._typeguards import is_list, is_mapping
 from agentflow.cli._display import RunView, speed_fields
 from agentflow.cli._output import Exit, print_json
 from agentflow.cli._program import watch_run
+from agentflow.cli._serve_model import serve_until_signal, show_server
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
-from agentflow.learner import TrainConfig, TrainOutcome, TrainRun, TrainStatus, load_train_config
+from agentflow.learner import (
+    TrainConfig,
+    TrainOutcome,
+    TrainRun,
+    TrainStatus,
+    claimed_engine,
+    load_train_config,
+)
 from agentflow.runs import Phase, RunConfig, render_config
+from agentflow.serving import ModelServer
 from agentflow.synthesis import load_seeds
 from agentflow.trajectory import Task
 
@@ -31,6 +41,8 @@ def run_train(given: argparse.Namespace) -> int:
 
     :raises AgentFlowError: one line, if it fails.
     """
+    if given.serve:
+        return _serve_engine(load_train_config(given.config, given.settings), as_json=given.json)
     # Said before anything else is: another extra may have the libraries that the settings need.
     if not find_spec("torch"):
         raise ConfigurationError(missing_extra("agentflow train", "train"))
@@ -52,7 +64,30 @@ def run_train(given: argparse.Namespace) -> int:
             output_dir = str(config.output)
             print_json({"status": 0, "stopped": None, "output_dir": output_dir, "outcome": outcome})
         return Exit.DONE
-    return watch_training(TrainRun(config, resume=given.resume), as_json=given.json)
+    run = TrainRun(config, resume=given.resume)
+    if config.policy is not None and config.policy.processes > 1 and "WORLD_SIZE" not in os.environ:
+        anyio.run(run.prepare)
+        _start_processes(config.policy.processes)
+    return watch_training(run, as_json=given.json)
+
+
+def _serve_engine(config: TrainConfig, *, as_json: bool) -> int:
+    """Serve the engine of a training until Ctrl-C and return the exit status."""
+    with claimed_engine(config) as (settings, key):
+
+        async def serve(server: ModelServer) -> None:
+            show_server(server, str(key), as_json)
+            await anyio.sleep_forever()
+
+        return anyio.run(serve_until_signal, settings, serve)
+
+
+def _start_processes(count: int) -> NoReturn:
+    """Replace this process by torchrun with the same command in several processes."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    sys.stdout.flush()
+    # The same words: a script, or `-m` with a module, which torchrun understands, too.
+    os.execv(sys.executable, [sys.executable, *torchrun, *sys.orig_argv[1:]])
 
 
 def watch_training(run: TrainRun, *, as_json: bool) -> int:

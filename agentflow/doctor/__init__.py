@@ -2,5 +2,6 @@
 
 from agentflow.doctor._checks import AREAS, Area, examine
 from agentflow.doctor._diagnosis import Diagnosis, DiagnosisState
+from agentflow.doctor._live import RecordedAnswer, examine_live
 
-__all__ = ["AREAS", "Area", "Diagnosis", "DiagnosisState", "examine"]
+__all__ = ["AREAS", "Area", "Diagnosis", "DiagnosisState", "RecordedAnswer", "examine", "examine_live"]

@@ -20,7 +20,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     """Result of one check."""
 
     area: str
-    """`installation`, `runtimes`, `containment`, `backends`, `models` or `networks`."""
+    """`installation`, `runtimes`, `containment`, `backends`, `models`, `networks` or `live`."""
     name: str
     """Name of the checked part."""
     state: DiagnosisState

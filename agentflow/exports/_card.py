@@ -121,9 +121,9 @@ For `SFTTrainer` of TRL, which uses `input_ids` and `labels` as they are. Each s
 others are -100. Name the model that sampled them. Without `max_length=None` TRL cuts rows at 1,024 tokens.
 {_trl("SFT")}""",
     "trl-dpo": f"""
-For `DPOTrainer` of TRL. `chosen` and `rejected` are the next message after the same `prompt`: of a tree, an action whose
-observation was new and a sibling whose was not; of a task's episodes, the first messages in which they differ, by mean score.
-Without `max_length=None` TRL cuts rows at 1,024 tokens.
+For `DPOTrainer` of TRL. `chosen` and `rejected` are the next message after the same `prompt`, and `ground` says why one is better:
+`reward` (no episode with the rejected one has a higher score), `verdict` (the rejected call failed or gave nothing new) or `evidence`
+(a question rests on the chosen action, and none on anything from the rejected one on). Without `max_length=None` TRL cuts rows at 1,024 tokens.
 {_trl("DPO")}""",
     "trl-kto": f"""
 For `KTOTrainer` of TRL, with at least two rows per batch. `completion` is the next message after `prompt`; `label` says if its

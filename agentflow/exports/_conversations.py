@@ -14,6 +14,8 @@ from agentflow.trajectory import ChatBuilder, ChatMessage
 
 _RESULT_CHARS: Final = 6_000
 """Characters of a result that a single agent is shown."""
+_MODEL_TURNS: Final = ("gpt", "function_call")
+"""Turns of the model in the notation of LLaMA-Factory."""
 _PLACEHOLDERS: Final = ("<image>", "<video>", "<audio>")
 _HERMES: Final = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -29,22 +31,39 @@ def chosen_answers(
 ) -> Iterator[tuple[ExportTree, ExportAnswer] | Dropped]:
     """Yield the answers of a group that are taken, and the reason for each other one."""
     found = [(tree, answer) for tree in trees for answer in tree.answers]
-    rights = [(tree, answer) for tree, answer in found if answer.right and answer.answer]
-    best = min(rights, key=lambda one: (-(one[1].score or 0.0), len(one[1].nodes)), default=None)
+    rights = [(tree, answer) for tree, answer in found if answer.right and _has_answer(answer)]
+    best = min(rights, key=lambda one: (-(one[1].score or 0.0), one[1].length), default=None)
     for tree in trees:
         if not tree.answers and not tree.surplus_tasks:
-            yield Dropped(tree.group, tree.id, DropReason.NO_QUESTION)
+            yield Dropped(tree.group, tree.id, no_answer_reason(tree))
         for task in tree.surplus_tasks:
             yield Dropped(tree.group, task, DropReason.SURPLUS)
     for tree, answer in found:
         reason: DropReason | None = None
-        if not answer.answer:
+        if not _has_answer(answer):
             reason = DropReason.NO_ANSWER
         elif take is not Take.ALL and not answer.right:
             reason = wrong_reason(tree, answer)
-        elif take is Take.BEST and best is not None and answer is not best[1]:
+        elif take is Take.BEST and best is not None and answer is not best[1] and not _is_part(tree, best[0]):
             reason = DropReason.NOT_BEST
         yield (tree, answer) if reason is None else Dropped(tree.group, answer.id, reason)
+
+
+def _has_answer(answer: ExportAnswer) -> bool:
+    # A recorded conversation may end with a call.
+    return bool(answer.answer or answer.messages)
+
+
+def _is_part(tree: ExportTree, best: ExportTree) -> bool:
+    """Return whether an answer of a tree is a conversation of the best episode, which may have several."""
+    return tree is best and tree.is_episode
+
+
+def no_answer_reason(tree: ExportTree) -> DropReason:
+    """Return the reason that a tree has no answers."""
+    if not tree.is_episode:
+        return DropReason.NO_QUESTION
+    return DropReason.NO_MESSAGES if tree.calls else DropReason.NO_ANSWER
 
 
 def wrong_reason(tree: ExportTree, answer: ExportAnswer) -> DropReason:
@@ -56,7 +75,9 @@ def wrong_reason(tree: ExportTree, answer: ExportAnswer) -> DropReason:
 
 
 def conversation_of(tree: ExportTree, answer: ExportAnswer) -> list[ChatMessage]:
-    """Return an answer with its path as messages; masked ones have `"trainable": False`."""
+    """Return an answer with its path as messages; masked ones have `"trainable": False`, context that stays also `"context"`."""
+    if answer.messages:
+        return list(answer.messages)
     known = tree.by_id()
     nodes = [known[own] for own in answer.nodes]
     chat = begin_chat(answer.question, nodes[0] if tree.is_episode and nodes else None)
@@ -113,14 +134,19 @@ def trained_spans(messages: Sequence[ChatMessage]) -> list[tuple[int, int]]:
     return spans if start is None else [*spans, (start, end)]
 
 
+def is_masked(message: ChatMessage) -> bool:
+    """Return whether a message failed or gave nothing new; context that another row trains is not masked."""
+    return not message.get("trainable", True) and not message.get("context")
+
+
 def without_masked(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Leave out masked calls with their results, for formats that can't mask; a masked answer leaves no end."""
     left: list[ChatMessage] = []
     masked = False
     for message in messages:
         if message["role"] == "assistant":
-            masked = not message.get("trainable", True)
-        if message["role"] == "user" or not masked:
+            masked = is_masked(message)
+        if message["role"] in ("system", "user") or not masked:
             left.append(message)
     while left and left[-1]["role"] != "assistant":
         left.pop()
@@ -183,7 +209,7 @@ def encode(value: object) -> str:
 
 def plain(message: ChatMessage) -> ChatMessage:
     """Return a message without its mask."""
-    return {name: value for name, value in message.items() if name != "trainable"}
+    return {name: value for name, value in message.items() if name not in ("trainable", "context")}
 
 
 def _with_text_arguments(message: ChatMessage) -> ChatMessage:
@@ -231,7 +257,7 @@ class ConversationFormats:
                     "prompt": [trl_parts(message) for message in messages[:start]],
                     "completion": [trl_parts(message) for message in messages[start:end]],
                 }
-                values |= self._common(messages[:end])
+                values |= self._common(answer, messages[:end])
                 yield ExportRow("train", tree.group, values, tuple(image_files(messages[:end])))
             if not spans:
                 yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
@@ -245,8 +271,8 @@ class ConversationFormats:
                 continue
             rows = [_openai_message(message) for message in messages]
             values: dict[str, Any] = {"messages": rows}
-            if self._tools:
-                values["tools"] = self._tools
+            if functions := self._functions(answer):
+                values["tools"] = functions
             yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
         yield from split
 
@@ -259,8 +285,8 @@ class ConversationFormats:
                 continue
             values: dict[str, Any] = {
                 "id": answer.id,
-                "conversations": [_sharegpt_turn(message) for message in left],
-                **self._common(left),
+                "conversations": _sharegpt_turns(left),
+                **self._common(answer, left),
             }
             yield ExportRow("train", tree.group, values, tuple(image_files(left)))
             for masked in masked_calls(tree, answer):
@@ -280,13 +306,8 @@ class ConversationFormats:
                 }
                 for message in messages
             ]
-            tools = self.tools
-            yield ExportRow(
-                "train",
-                tree.group,
-                {"id": answer.id, "messages": rows, **tools},
-                tuple(image_files(messages)),
-            )
+            values: dict[str, Any] = {"id": answer.id, "messages": rows, **self.tools(answer)}
+            yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
         yield from split
 
     def verl_sft(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
@@ -297,9 +318,10 @@ class ConversationFormats:
                 yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
                 continue
             rows = [{"role": one["role"], "content": hermes_text(one)} for one in left]
-            if self._tools:
-                lines = "\n".join(encode(tool) for tool in self._tools)
-                rows.insert(0, {"role": "system", "content": _HERMES.format(lines)})
+            if functions := self._functions(answer):
+                before = f"{rows.pop(0)['content']}\n\n" if rows[0]["role"] == "system" else ""
+                lines = "\n".join(encode(tool) for tool in functions)
+                rows.insert(0, {"role": "system", "content": before + _HERMES.format(lines)})
             values: dict[str, Any] = {"id": answer.id, "messages": rows}
             yield ExportRow("train", tree.group, values)
             for masked in masked_calls(tree, answer):
@@ -316,18 +338,26 @@ class ConversationFormats:
             else:
                 yield *one, conversation_of(*one)
 
-    @property
-    def tools(self) -> dict[str, Any]:
-        """Column of the tools, as JSON; none if they are unknown."""
-        return {"tools": encode(self._tools)} if self._tools else {}
+    def tools(self, answer: ExportAnswer | None = None) -> dict[str, Any]:
+        """Return the column of an answer's tools, as JSON; none if the run kept none.
 
-    def _common(self, messages: Sequence[ChatMessage]) -> dict[str, Any]:
-        common = self.tools
+        :param answer: an answer; `None`: an action of a tree.
+        """
+        return {"tools": encode(self._functions(answer))} if self._tools else {}
+
+    def _functions(self, answer: ExportAnswer | None) -> list[dict[str, Any]]:
+        """Return the schemas of the tools that were offered."""
+        return self._tools if answer is None or not answer.messages else tool_functions(answer.tools)
+
+    def _common(self, answer: ExportAnswer, messages: Sequence[ChatMessage]) -> dict[str, Any]:
+        common = self.tools(answer)
         return {**common, "images": image_files(messages)} if self._images else common
 
 
 def masked_calls(tree: ExportTree, answer: ExportAnswer) -> list[str]:
-    """Return the ids of the nodes of an answer whose call is masked."""
+    """Return the ids of the nodes of an answer whose call is masked; of a recorded conversation, the numbers of the messages."""
+    if answer.messages:
+        return [str(number) for number, message in enumerate(answer.messages) if is_masked(message)]
     known = tree.by_id()
     return [own for own in answer.nodes if known[own].action is not None and not known[own].trainable]
 
@@ -344,7 +374,8 @@ def hermes_text(message: Mapping[str, Any]) -> str:
 
 def _openai_message(message: ChatMessage) -> ChatMessage:
     shown = _with_text_arguments(plain(message))
-    shown.pop("name", None)
+    for name in ("name", "reasoning_content"):
+        shown.pop(name, None)
     if message["role"] == "assistant" and not message.get("trainable", True):
         shown["weight"] = 0
     if is_list(content := shown["content"]):
@@ -355,11 +386,33 @@ def _openai_message(message: ChatMessage) -> ChatMessage:
     return shown
 
 
+def _sharegpt_turns(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
+    """Return messages as turns that alternate: those of one side that follow each other are one turn."""
+    turns: list[dict[str, str]] = []
+    if len(messages) > 1 and messages[0]["role"] == "system" and messages[1]["role"] != "assistant":
+        turns.append({"from": "system", "value": text_of(messages[0]["content"], placeholders=True)})
+    for message in messages[len(turns) :]:
+        is_model = message["role"] == "assistant"
+        turn = _sharegpt_turn(message)
+        before = turns[-1]["from"] if turns else "system"
+        if before != "system" and is_model is (before in _MODEL_TURNS):
+            last = turns[-1]
+            if "function_call" not in (last["from"], turn["from"]):
+                last["value"] += f"\n\n{turn['value']}"
+            elif last["from"] == turn["from"]:
+                last["value"] = encode([*json.loads(last["value"]), *json.loads(turn["value"])])
+            elif turn["from"] == "function_call":
+                turns[-1] = turn
+        else:
+            turns.append(turn)
+    return turns
+
+
 def _sharegpt_turn(message: ChatMessage) -> dict[str, str]:
     if calls := message.get("tool_calls"):
         functions = [
             {"name": one["function"]["name"], "arguments": one["function"]["arguments"]} for one in calls
         ]
         return {"from": "function_call", "value": encode(functions)}
-    role = {"user": "human", "assistant": "gpt", "tool": "observation"}[message["role"]]
+    role = {"assistant": "gpt", "tool": "observation"}.get(message["role"], "human")
     return {"from": role, "value": text_of(message["content"], placeholders=True)}

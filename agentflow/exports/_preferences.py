@@ -1,7 +1,8 @@
 """Rows that compare: next messages after a shared prefix, and steps with a label each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import fmean
 from typing import Any
 
@@ -12,108 +13,160 @@ from agentflow.exports._conversations import (
     encode,
     hermes_text,
     image_files,
+    is_masked,
+    no_answer_reason,
     plain,
     text_of,
     trl_parts,
 )
-from agentflow.exports._records import ExportNode, ExportTree
+from agentflow.exports._records import ExportAnswer, ExportNode, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow
 from agentflow.trajectory import ChatMessage
 
 
+class Ground(StrEnum):
+    """Ground on which one of two messages after the same prompt is better, the most certain first. The set is closed."""
+
+    REWARD = "reward"
+    """No episode with the rejected message has a higher score than one with the chosen one, and their means differ."""
+    VERDICT = "verdict"
+    """The chosen action gave something new, the rejected one failed or gave nothing new."""
+    EVIDENCE = "evidence"
+    """A pair of the run rests on the chosen action; none rests on the rejected one or shows there what it cites."""
+
+
 @dataclass
 class _NextMessage:
-    """Message of the model after a prefix, with the value of every path through it."""
+    """Message of the model after a prefix, with all that is known of the paths through it."""
 
     id: str
     group: str
     prompt: list[ChatMessage]
     message: ChatMessage
-    values: list[float | None] = field(default_factory=list[float | None])
+    tools: dict[str, Any]
+    is_new: bool
+    """Its call did not fail and gave something new."""
+    scores: list[float | None] = field(default_factory=list[float | None])
+    """Score of each episode through it; none in a tree."""
+    rights: list[bool] = field(default_factory=list[bool])
+    """True for each scored episode through it that is right; in a tree, for a call that gave something new."""
+    is_evidence: bool | None = None
+    """A pair that was written rests on it, or none rests on anything from it on; `None`: neither, or unknown."""
 
     @property
-    def value(self) -> float | None:
-        """Mean value; `None` if it is unknown."""
-        known = [value for value in self.values if value is not None]
-        return fmean(known) if known else None
+    def known(self) -> list[float]:
+        return [score for score in self.scores if score is not None]
 
     @property
-    def is_trainable(self) -> bool:
-        return bool(self.message.get("trainable", True))
+    def label(self) -> bool | None:
+        """Return whether most of it is right; `None`: half of it is, it is unknown, or the call failed all the same."""
+        share = fmean(self.rights) if self.rights else 0.5
+        return None if share == 0.5 or (share > 0.5 and not self.is_new) else share > 0.5
+
+    @property
+    def rank(self) -> tuple[float, bool, bool]:
+        """Order among siblings, the best last."""
+        known = self.known
+        return (fmean(known) if known else 0.0, self.is_new, self.is_evidence is True)
+
+
+def ground_of(chosen: _NextMessage, rejected: _NextMessage) -> Ground | None:
+    """Return the most certain ground on which a message is better; `None`: there is none, or a more certain one contradicts it."""
+    if not chosen.is_new:  # no model is trained to make it
+        return None
+    found = {
+        Ground.REWARD: _by_reward(chosen.known, rejected.known),
+        Ground.VERDICT: chosen.is_new - rejected.is_new,
+        Ground.EVIDENCE: (chosen.is_evidence is True and rejected.is_evidence is False)
+        - (rejected.is_evidence is True and chosen.is_evidence is False),
+    }
+    if -1 in found.values():
+        return None
+    return next((ground for ground, order in found.items() if order), None)
+
+
+def _by_reward(chosen: Sequence[float], rejected: Sequence[float]) -> int:
+    """Return 1 if the first scores are better, -1 if they are worse, 0 if they are equal, overlap, or are unknown."""
+    if not chosen or not rejected or len({*chosen, *rejected}) == 1:
+        return 0
+    if min(chosen) >= max(rejected):
+        return 1
+    return -1 if max(chosen) <= min(rejected) else 0
 
 
 class PreferenceFormats:
     """Rows of `trl-dpo`, `trl-kto` and `trl-prm`.
 
-    The next messages of a prefix are siblings: the actions of a node, or the messages in which episodes of a task differ. The
-    value of an action is 1 if its observation is new, else 0; that of a message is the mean score of its episodes.
+    The next messages of a prefix are siblings: the actions of a node, or the messages in which episodes of a task differ.
     """
 
-    def __init__(self, common: dict[str, Any], *, images: bool) -> None:
-        """Prepare the columns that all rows share.
+    def __init__(self, tools: Callable[[ExportAnswer | None], dict[str, Any]], *, images: bool) -> None:
+        """Prepare the columns.
 
-        :param common: columns with the same value in all rows.
+        :param tools: returns the column of the tools of an answer, or of an action of a tree.
         :param images: the run has images, so every row has a column for them.
         """
-        self._common = common
+        self._tools = tools
         self._images = images
 
     def dpo(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
-        """Yield `prompt`, `chosen` and `rejected`: every worse sibling once, beside the best one."""
-        for siblings in _choices(trees):
-            rated: list[tuple[float, _NextMessage]] = []
+        """Yield `prompt`, `chosen`, `rejected` and `ground`: every worse sibling once, beside the best that is better for sure."""
+        yield from _without_messages(trees)
+        for siblings in self._choices(trees):
+            ordered = sorted(siblings, key=lambda one: one.rank, reverse=True)
+            used = set[str]()
             for one in siblings:
-                if one.value is None:
-                    yield Dropped(one.group, one.id, DropReason.UNDECIDED)
-                else:
-                    rated.append((one.value, one))
-            best = max((one for one in rated if one[1].is_trainable), key=lambda one: one[0], default=None)
-            chosen = False
-            for value, one in rated:
-                if best is None or value >= best[0]:
+                better = ((other, ground_of(other, one)) for other in ordered if other is not one)
+                best, ground = next((pair for pair in better if pair[1] is not None), (None, None))
+                if best is None or ground is None:
                     continue
-                chosen = True
+                used |= {best.id, one.id}
                 values = {
-                    "id": f"{best[1].id}/{one.id}",
+                    "id": f"{best.id}/{one.id}",
                     "prompt": [trl_parts(message) for message in one.prompt],
-                    "chosen": [trl_parts(best[1].message)],
+                    "chosen": [trl_parts(best.message)],
                     "rejected": [trl_parts(one.message)],
+                    "ground": ground.value,
                 }
                 yield self._row(one, values)
-            for value, one in rated:
-                if best is None or (value >= best[0] and not (chosen and one is best[1])):
-                    yield Dropped(one.group, one.id, DropReason.SAME_VALUE)
+            for one in siblings:
+                if one.id not in used:
+                    yield Dropped(one.group, one.id, _no_pair_reason(one, siblings))
 
     def kto(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
         """Yield `prompt`, `completion` and `label`: each message once."""
-        for siblings in _choices(trees):
+        yield from _without_messages(trees)
+        for siblings in self._choices(trees):
             for one in siblings:
-                if one.value is None or one.value == 0.5:
+                label = one.label
+                if label is None:
                     yield Dropped(one.group, one.id, DropReason.UNDECIDED)
                     continue
                 values: dict[str, Any] = {
                     "id": one.id,
                     "prompt": [trl_parts(message) for message in one.prompt],
                     "completion": [trl_parts(one.message)],
-                    "label": one.value > 0.5,
+                    "label": label,
                 }
                 yield self._row(one, values)
 
     def prm(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
         """Yield `prompt`, `completions` and `labels`: the path to each leaf, with a label for each step."""
+        yield from _without_messages(trees)
         for tree in trees:
             paths = _labelled(tree)
-            if not paths:
+            if not paths and not tree.is_episode:
                 yield Dropped(tree.group, tree.id, DropReason.NO_ACTIONS)
             for id, messages, labels in paths:
                 if not labels:
-                    reason = DropReason.NO_ACTIONS if len(messages) == 1 else DropReason.NO_SCORE
+                    has_steps = any(message["role"] == "assistant" for message in messages)
+                    reason = DropReason.NO_SCORE if has_steps else DropReason.NO_ACTIONS
                     yield Dropped(tree.group, id, reason)
                     continue
                 values = {
                     "id": id,
-                    "prompt": text_of(messages[0]["content"]),
-                    "completions": _steps(messages[1:]),
+                    "prompt": "\n\n".join(text_of(message["content"]) for message in _prompt(messages)),
+                    "completions": _steps(messages[len(_prompt(messages)) :]),
                     "labels": labels,
                 }
                 yield ExportRow("train", tree.group, values)
@@ -121,48 +174,108 @@ class PreferenceFormats:
     def _row(self, one: _NextMessage, values: dict[str, Any]) -> ExportRow:
         images = image_files(one.prompt)
         shown = {"images": images} if self._images else {}
-        return ExportRow("train", one.group, {**values, **self._common, **shown}, tuple(images))
+        return ExportRow("train", one.group, {**values, **one.tools, **shown}, tuple(images))
 
-
-def _choices(trees: Sequence[ExportTree]) -> Iterator[list[_NextMessage]]:
-    """Yield the siblings after each prefix, in the order of their first paths."""
-    episodes: dict[str, dict[str, _NextMessage]] = {}
-    for tree in trees:
-        if not tree.is_episode:
-            yield from _actions(tree)
-            continue
-        for answer in tree.answers:
-            if not answer.answer:
+    def _choices(self, trees: Sequence[ExportTree]) -> Iterator[list[_NextMessage]]:
+        """Yield the siblings after each prefix, in the order of their first paths."""
+        episodes: dict[str, dict[str, _NextMessage]] = {}
+        for tree in trees:
+            if not tree.is_episode:
+                yield from self._actions(tree)
                 continue
-            messages = conversation_of(tree, answer)
-            for place, message in enumerate(messages):
-                if message["role"] == "assistant":
-                    prefix, own = encode([plain(one) for one in messages[:place]]), encode(plain(message))
+            for answer in tree.answers:
+                if not answer.answer and not answer.messages:
+                    continue
+                messages = conversation_of(tree, answer)
+                tools = self._tools(answer)
+                for place, message in enumerate(messages):
+                    if message["role"] != "assistant" or message.get("context"):
+                        continue
+                    prefix = encode([tools, *map(plain, messages[:place])])
                     known = episodes.setdefault(prefix, {})
-                    if own not in known:
-                        id = f"{answer.id}/{place}"
-                        known[own] = _NextMessage(id, tree.group, messages[:place], message)
-                    known[own].values.append(answer.score)
-    for siblings in episodes.values():
-        yield list(siblings.values())
+                    own = known.setdefault(
+                        encode(plain(message)),
+                        _NextMessage(
+                            f"{answer.id}/{place}",
+                            tree.group,
+                            messages[:place],
+                            message,
+                            tools,
+                            is_new=not is_masked(message),
+                        ),
+                    )
+                    own.scores.append(answer.score)
+                    own.rights += [] if answer.score is None else [answer.right]
+        for siblings in episodes.values():
+            yield list(siblings.values())
+
+    def _actions(self, tree: ExportTree) -> Iterator[list[_NextMessage]]:
+        """Yield the actions of each node of a tree."""
+        prompts: dict[str, list[ChatMessage]] = {}
+        children: dict[str, list[_NextMessage]] = {}
+        evidence = _evidence(tree)
+        for node in tree.nodes:
+            if node.parent_id is None or node.action is None:
+                prompts[node.node_id] = begin_chat(tree.text).messages
+                continue
+            chat = begin_chat(tree.text)
+            chat.messages = list(prompts[node.parent_id])
+            add_call(chat, node, tree.text, is_episode=False)
+            prompts[node.node_id] = chat.messages
+            one = _NextMessage(
+                node.node_id,
+                tree.group,
+                chat.messages[:-2],
+                chat.messages[-2],
+                self._tools(None),
+                is_new=node.trainable,
+                rights=[node.trainable],
+                is_evidence=evidence.get(node.node_id),
+            )
+            children.setdefault(node.parent_id, []).append(one)
+        yield from children.values()
 
 
-def _actions(tree: ExportTree) -> Iterator[list[_NextMessage]]:
-    """Yield the actions of each node of a tree."""
-    prompts: dict[str, list[ChatMessage]] = {}
-    children: dict[str, list[_NextMessage]] = {}
-    for node in tree.nodes:
-        if node.parent_id is None or node.action is None:
-            prompts[node.node_id] = begin_chat(tree.text).messages
-            continue
-        chat = begin_chat(tree.text)
-        chat.messages = list(prompts[node.parent_id])
-        add_call(chat, node, tree.text, is_episode=False)
-        prompts[node.node_id] = chat.messages
-        one = _NextMessage(node.node_id, tree.group, chat.messages[:-2], chat.messages[-2])
-        one.values.append(1.0 if node.trainable else 0.0)
-        children.setdefault(node.parent_id, []).append(one)
-    yield from children.values()
+def _evidence(tree: ExportTree) -> dict[str, bool]:
+    """Return the nodes that a written pair needs as true, and those from which on nothing is needed as false.
+
+    A call that shows the text that a pair cites elsewhere could have served as well, so it is in neither. What tasks need is
+    unknown: their solutions are written with the knowledge of the whole tree.
+    """
+    pairs = [answer for answer in tree.answers if answer.whole_path]
+    written = {node for answer in pairs if answer.right for node in answer.nodes}
+    if not written or tree.tasks:
+        return {}
+    useful = {node for answer in pairs for node in answer.nodes}
+    quotes = {quote for answer in pairs for quote in answer.quotes}
+    for node in reversed(tree.nodes):
+        if node.node_id in useful or any(quote in node.observation for quote in quotes):
+            useful |= {node.node_id, node.parent_id or node.node_id}
+    ids = [node.node_id for node in tree.nodes]
+    return {id: id in written for id in ids if id in written or id not in useful}
+
+
+def _no_pair_reason(one: _NextMessage, siblings: Sequence[_NextMessage]) -> DropReason:
+    """Return the reason that a message is in no pair."""
+    if len(siblings) == 1:
+        return DropReason.NO_SIBLING
+    facts = [(sorted(other.known), other.is_new, other.is_evidence) for other in siblings if other is not one]
+    is_known = bool(one.known) or not one.scores
+    is_same = is_known and (sorted(one.known), one.is_new, one.is_evidence) in facts
+    return DropReason.SAME_VALUE if is_same else DropReason.UNDECIDED
+
+
+def _without_messages(trees: Sequence[ExportTree]) -> Iterator[Dropped]:
+    """Yield the reason for each episode that has no messages to compare."""
+    for tree in trees:
+        if tree.is_episode and not tree.answers:
+            yield Dropped(tree.group, tree.id, no_answer_reason(tree))
+
+
+def _prompt(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """Return the messages before the first one of the model."""
+    first = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+    return messages[:first]
 
 
 def _labelled(tree: ExportTree) -> list[tuple[str, list[ChatMessage], list[bool]]]:
@@ -170,11 +283,10 @@ def _labelled(tree: ExportTree) -> list[tuple[str, list[ChatMessage], list[bool]
     if not tree.is_episode:
         return [(path[-1].node_id, *_path_labels(tree, path)) for path in tree.leaves()]
     found: list[tuple[str, list[ChatMessage], list[bool]]] = []
-    known = tree.by_id()
     for answer in tree.answers:
         messages = conversation_of(tree, answer)
-        calls = [known[own].trainable for own in answer.nodes if known[own].action is not None]
-        labels = [] if answer.score is None else [*calls, answer.right]
+        calls = [not is_masked(message) for message in messages if message["role"] == "assistant"]
+        labels = [] if answer.score is None else [*calls[:-1], answer.right]
         found.append((answer.id, messages, labels))
     return found
 
@@ -192,6 +304,8 @@ def _steps(messages: Sequence[ChatMessage]) -> list[str]:
     for message in messages:
         if message["role"] == "tool":
             steps[-1] += f"\n<tool_response>\n{text_of(message['content'])}\n</tool_response>"
+        elif message["role"] != "assistant":
+            steps[-1] += f"\n{text_of(message['content'])}"
         else:
             steps.append(hermes_text(message))
     return steps

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
+from agentflow.exports._rows import DropReason
 from agentflow.models import ToolSpec
 from agentflow.tasks import VerifiableTask
-from agentflow.trajectory import Action, Failure, SourceSpan, Tokens, Verdict
+from agentflow.trajectory import Action, ChatMessage, Failure, SourceSpan, Tokens, Verdict
 
 _IMAGE: Final = re.compile(r"images/\w[\w.-]{0,200}")
 
@@ -109,6 +110,19 @@ class ExportAnswer(Struct, frozen=True, kw_only=True):
     """The texts of the nodes show all that the answer rests on."""
     references: tuple[str, ...] = ()
     """Reference answers."""
+    quotes: tuple[str, ...] = ()
+    """Texts of observations that the reasoning of a pair cites."""
+    messages: tuple[ChatMessage, ...] = ()
+    """Conversation as an agent had it with a model; empty: it is retold from the nodes."""
+    images: tuple[ExportImage, ...] = ()
+    """Images in that conversation."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools that were offered in that conversation."""
+
+    @property
+    def length(self) -> int:
+        """Number of its actions or messages."""
+        return len(self.messages) or len(self.nodes)
 
 
 class ExportCall(Struct, frozen=True, kw_only=True):
@@ -133,6 +147,8 @@ class ExportTree(Struct, frozen=True, kw_only=True):
     """Id of the tree or the episode."""
     group: str
     """Id of the seed or the task: episodes of one task share it."""
+    draw: str = ""
+    """Episodes whose rewards are compared, if a task was drawn several times, or its agents have rewards of their own."""
     text: str
     """Content of the seed, or the question."""
     nodes: tuple[ExportNode, ...] = ()
@@ -153,6 +169,8 @@ class ExportTree(Struct, frozen=True, kw_only=True):
     """Id of the leaf, if the calls are those of a path in a tree of a training: other leaves share some of them."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     """Further facts for `native`: sample, step, stalled nodes, …"""
+    left_out: DropReason | None = None
+    """Reason that no format has it; `None`: the formats decide."""
 
     def __post_init__(self) -> None:
         earlier = set[str]()
@@ -224,15 +242,22 @@ class ExportSurvey(NamedTuple):
     """Images by their files."""
     has_tasks: bool
     """The trees have verified tasks."""
+    tools: tuple[ToolSpec, ...]
+    """Tools of the run, or of its conversations; empty: it kept no schemas."""
 
 
 def survey(source: ExportSource) -> ExportSurvey:
     """Read a run once."""
     groups: dict[str, None] = {}
     images: dict[str, ExportImage] = {}
+    tools = {tool.name: tool for tool in source.tools()}
     has_tasks = False
     for tree in source.trees():
+        if tree.left_out is not None:
+            continue
         groups[tree.group] = None
-        images.update({image.file: image for node in tree.nodes for image in node.images})
+        for one in (*tree.nodes, *tree.answers):
+            images.update({image.file: image for image in one.images})
+        tools.update({tool.name: tool for answer in tree.answers for tool in answer.tools})
         has_tasks = has_tasks or bool(tree.tasks)
-    return ExportSurvey(list(groups), images, has_tasks)
+    return ExportSurvey(list(groups), images, has_tasks, tuple(tools.values()))

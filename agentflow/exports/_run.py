@@ -20,7 +20,7 @@ from agentflow.exports._parquet import check_parquet
 from agentflow.exports._preferences import PreferenceFormats
 from agentflow.exports._records import ExportSource, ExportTree, survey
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, PathExtent, Take
-from agentflow.exports._run_files import RunFiles
+from agentflow.exports._run_files import RunFiles, kind_of_files
 from agentflow.exports._run_journal import RunJournal
 from agentflow.exports._task_rows import GRPO_COLUMNS, VERL_RL_COLUMNS, TaskFormats
 from agentflow.exports._writing import (
@@ -90,7 +90,9 @@ _LAYOUTS: Final[Mapping[ExportFormat, _FormatLayout]] = {
     ),
     ExportFormat.TRL_SFT_TOKENS: _FormatLayout({"train": TOKEN_COLUMNS}, Take.CORRECT),
     ExportFormat.TRL_DPO: _FormatLayout(
-        {"train": {**_PROMPT, "chosen": "[json]", "rejected": "[json]"}}, tools="json", images=True
+        {"train": {**_PROMPT, "chosen": "[json]", "rejected": "[json]", "ground": "string"}},
+        tools="json",
+        images=True,
     ),
     ExportFormat.TRL_KTO: _FormatLayout(
         {"train": {**_PROMPT, "completion": "[json]", "label": "bool"}}, tools="json", images=True
@@ -174,8 +176,8 @@ def write_export(
 
     :raises ConfigurationError: one line, if nothing of it fits the format.
     """
-    layout, tools = _LAYOUTS[kind], source.tools()
-    groups, images, has_tasks = survey(source)
+    layout = _LAYOUTS[kind]
+    groups, images, has_tasks, tools = survey(source)
     columns = {table: dict(own) for table, own in layout.columns.items()}
     if has_tasks and "train" in columns:
         columns["train"] |= _TASK_COLUMNS.get(kind, {})
@@ -192,8 +194,15 @@ def write_export(
         read_image=lambda file: source.image(images[file]),
     )
     try:
-        for _, trees in groupby(source.trees(), lambda tree: tree.group):
-            group = [tree.with_whole_paths() if path is PathExtent.FULL else tree for tree in trees]
+        # Answers are not selected where actions are compared: their pairs show what was needed.
+        whole = path is PathExtent.FULL and layout.take is not None
+        for _, trees in groupby(source.trees(), lambda tree: (tree.group, tree.draw)):
+            group: list[ExportTree] = []
+            for tree in trees:
+                if tree.left_out is None:
+                    group.append(tree.with_whole_paths() if whole else tree)
+                else:
+                    writer.add(Dropped(tree.group, tree.id, tree.left_out))
             for one in rows(group):
                 writer.add(one)
     finally:
@@ -227,6 +236,8 @@ def _nothing_left(writer: ExportWriter, take: Take, *, has_tasks: bool) -> Confi
     hint = "" if take is Take.ALL else "; --take all takes more"
     if DropReason.NO_TOKENS in writer.drops:
         hint = "; the engine reported no tokens: set tokens=true for a model that vLLM serves"
+    elif DropReason.NO_MESSAGES in writer.drops:
+        hint = "; the run kept tokens and no messages: trl-sft-tokens, native and parquet contain them"
     elif has_tasks:
         hint = "; the run has verified tasks, which verl-rl, trl-grpo, native and parquet contain"
     return ConfigurationError(f"no row is left with --take {take} ({why or 'the run is empty'}){hint}")
@@ -236,21 +247,29 @@ def _nothing_left(writer: ExportWriter, take: Take, *, has_tasks: bool) -> Confi
 def _opened(run: str | Path | RunReader, name: str) -> Generator[ExportSource]:
     """Yield the source of a run: its journal or, for a folder without one, its files."""
     if isinstance(run, RunReader):
-        training = run.summary().kind in (RunKind.TRAINING, RunKind.TUNING)
-        yield RunFiles(Path(run.summary().folder)) if training else RunJournal(run)
+        yield _source_of(run)
         return
     folder = Path(run)
-    if "://" not in str(run) and folder.is_dir() and not (folder / JOURNAL_FILE).is_file():
+    is_run = "://" not in str(run) and folder.is_dir() and kind_of_files(folder) is not None
+    if is_run and not (folder / JOURNAL_FILE).is_file():
         yield RunFiles(folder)
         return
     with open_runs(run) as collection:
         found = [one for one in collection.runs() if name in ("", one.name, one.id)]
         if len(found) != 1:
-            known = ", ".join(one.name for one in found or collection.runs())
+            choices = found or collection.runs()
+            names = [one.name for one in choices]
+            # Rollouts of an evaluation are named after their model.
+            known = ", ".join(one.name if names.count(one.name) == 1 else one.id for one in choices)
             raise ConfigurationError(
                 f"{run}: {'has several runs' if found else f'has no run {name}'}; --name one of {known}"
             )
-        yield RunJournal(collection.run(found[0].id))
+        yield _source_of(collection.run(found[0].id))
+
+
+def _source_of(run: RunReader) -> ExportSource:
+    is_training = run.summary().kind in (RunKind.TRAINING, RunKind.TUNING)
+    return RunFiles(Path(run.summary().folder)) if is_training else RunJournal(run)
 
 
 def _taken(kind: ExportFormat, layout: _FormatLayout, take: str | None) -> Take:

@@ -1,18 +1,23 @@
-"""Trees and episodes from the files of a run: those of a synthesis, a rollout, or a training."""
+"""Trees and episodes from the files of a run: those of a synthesis, a rollout, a training, or a gateway."""
 
+import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import open_file, read_file, read_lines
 from agentflow.errors import ConfigurationError
+from agentflow.exports._recorded import agent_tree, episode_trees
 from agentflow.exports._records import ExportAnswer, ExportCall, ExportImage, ExportNode, ExportTree
+from agentflow.extras import missing_extra
+from agentflow.gateway import recorded_episode, recorded_ids, recorded_image
 from agentflow.models import ToolSpec
 from agentflow.tasks import VerifiableTask
 from agentflow.trajectory import Tokens
@@ -24,14 +29,30 @@ _TREES: Final = "trees.jsonl"
 _TASKS: Final = "tasks.jsonl"
 _RESULTS: Final = "results.jsonl"
 _ROLLOUTS: Final = "rollouts"
+_GATEWAY: Final = "gateway"
+_EPISODES: Final = "episodes.db"
+_DRAW: Final = re.compile(r"@\d+(#.*)?$", re.DOTALL)
+"""End of a group's name: the number of its draw, and its agent."""
+_KINDS: Final = (
+    (_TREES, "synthesis"),
+    (_PATHS, "rollout"),
+    (f"{_GATEWAY}/{_EPISODES}", "tuning"),
+    (_ROLLOUTS, "training"),
+    (_EPISODES, "gateway"),
+)
+"""Files of a run, and its kind."""
 _WHOLE: Final = 100.0
 """Highest score of a path."""
 
 T = TypeVar("T", bound=Struct)
 
+if TYPE_CHECKING:
+    from agentflow.learner import EpisodeTokens
+
 
 class _CitedSpanLine(Struct):
     region: object = None
+    quote: str = ""
 
 
 class _ReasoningLine(Struct):
@@ -56,6 +77,10 @@ class _AcceptedPairLine(Struct):
     qa_id: str
     reasoning_steps: list[_ReasoningLine] = field(default_factory=list[_ReasoningLine])
     metadata: _PairDetails = field(default_factory=_PairDetails)
+
+    @property
+    def quotes(self) -> tuple[str, ...]:
+        return tuple(span.quote for step in self.reasoning_steps for span in step.citations if span.quote)
 
     @property
     def is_text(self) -> bool:
@@ -115,14 +140,15 @@ class RunFiles:
         self.folder = folder
         """Output directory of the run."""
         self.kind = self._kind()
-        """`synthesis`, `rollout` or `training`."""
+        """`synthesis`, `rollout`, `training`, `tuning` or `gateway`."""
+        self._gateway = folder if self.kind == "gateway" else folder / _GATEWAY
 
     def _kind(self) -> str:
-        for name, kind in ((_TREES, "synthesis"), (_PATHS, "rollout"), (_ROLLOUTS, "training")):
-            if (self.folder / name).exists():
-                return kind
+        if (kind := kind_of_files(self.folder)) is not None:
+            return kind
+        names = ", ".join(name for name, _ in _KINDS)
         raise ConfigurationError(
-            f"{self.folder}: has none of {_TREES}, {_PATHS} and {_ROLLOUTS}; name the output directory of a finished run"
+            f"{self.folder}: has none of {names}; name the output directory of a finished run"
         )
 
     @property
@@ -131,8 +157,11 @@ class RunFiles:
         total = sha256()
         names = {"synthesis": (_TREES, _PATHS, _PAIRS, _SURPLUS, _TASKS), "rollout": (_PATHS, _RESULTS)}
         paths = [self.folder / name for name in names.get(self.kind, ())]
-        if self.kind == "training":
-            paths = sorted((self.folder / _ROLLOUTS).glob("step_*.jsonl.gz"))
+        if self.kind in ("training", "tuning"):
+            paths = self._steps()
+        for id in recorded_ids(self._gateway):
+            if (episode := recorded_episode(self._gateway, id)) is not None and episode.calls:
+                total.update(msgspec.json.encode([id, episode.state, episode.outcome, len(episode.calls)]))
         for path in paths:
             if path.exists():
                 with _reported(path), open_file(path, self.folder) as file:
@@ -150,6 +179,9 @@ class RunFiles:
             return self._synthesis()
         return self._rollout() if self.kind == "rollout" else self._training()
 
+    def _steps(self) -> list[Path]:
+        return sorted((self.folder / _ROLLOUTS).glob("step_*.jsonl.gz"))
+
     def tools(self) -> tuple[ToolSpec, ...]:
         """Return the tools of the run; empty: it kept no schemas."""
         return ()
@@ -158,6 +190,8 @@ class RunFiles:
         """Return the bytes of an image; `None`: it is missing."""
         with suppress(OSError, ValueError):
             return read_file(self.folder / image.file, self.folder)
+        with suppress(KeyError):
+            return recorded_image(self._gateway, image.hash)
         return None
 
     def _synthesis(self) -> Iterator[ExportTree]:
@@ -185,6 +219,7 @@ class RunFiles:
                         surplus=not right,
                         is_shown=pair.is_text,
                         references=(pair.answer,),
+                        quotes=pair.quotes if pair.metadata.path else (),
                     )
                 )
         tasks: dict[str, list[VerifiableTask]] = {}
@@ -236,10 +271,16 @@ class RunFiles:
             )
 
     def _training(self) -> Iterator[ExportTree]:
-        from agentflow.learner import RunTokens  # it imports numpy
-
-        for episode in RunTokens(self.folder).episodes():
-            sample = episode.sample
+        """Yield the episodes of all steps, then those that a gateway recorded and no step used."""
+        used = set[str]()
+        for episode in self._trained():
+            sample, record = episode.sample, episode.record
+            tree = ExportTree(
+                id=sample.id, group=_DRAW.sub("", sample.task), draw=sample.task, text="", is_episode=True
+            )
+            if record is not None:
+                used.add(record.offer.id)
+                tree = agent_tree(record, episode.agent)
             calls = tuple(
                 ExportCall(
                     id=str(number),
@@ -249,21 +290,32 @@ class RunFiles:
                 )
                 for number, call in enumerate(sample.calls, 1)
             )
-            facts: dict[str, Any] = {
-                "step": episode.step,
-                "agent": episode.agent,
-                "turn_rewards": sample.turn_rewards,
-            }
-            yield ExportTree(
-                id=sample.id,
-                group=sample.task,
-                text="",
-                is_episode=True,
+            facts = {"step": episode.step, "agent": episode.agent, "turn_rewards": sample.turn_rewards}
+            yield replace(
+                tree,
                 calls=calls,
                 reward=sample.reward,
                 leaf=_leaf_of(sample.id),
-                facts=facts,
+                facts={**tree.facts, **facts},
             )
+        for id in recorded_ids(self._gateway):
+            if id not in used and (found := recorded_episode(self._gateway, id)) is not None:
+                yield from episode_trees(found)
+
+    def _trained(self) -> "Iterator[EpisodeTokens]":
+        """Yield the episodes of all steps; a gateway alone, and a tuning in its first step, have none."""
+        if not self._steps() and self.kind != "training":
+            return
+        try:
+            from agentflow.learner import RunTokens  # it imports numpy
+        except ModuleNotFoundError:
+            raise ConfigurationError(missing_extra("reading the episodes of a training", "train")) from None
+        yield from RunTokens(self.folder).episodes()
+
+
+def kind_of_files(folder: Path) -> str | None:
+    """Return the kind of the run whose files a folder has; `None`: it has none."""
+    return next((kind for name, kind in _KINDS if (folder / name).exists()), None)
 
 
 def _leaf_of(sample: str) -> str:

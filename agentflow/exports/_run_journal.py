@@ -179,6 +179,7 @@ def _answers(
             surplus=pair.id in surplus,
             is_shown=all(any(span.region is None for span in spans) for spans in cited),
             references=(pair.answer,),
+            quotes=tuple(span.quote for spans in cited for span in spans if span.quote),
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from agentflow.exports._conversations import wrong_reason
+from agentflow.exports._conversations import no_answer_reason, wrong_reason
 from agentflow.exports._records import ExportAnswer, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow
 from agentflow.models import ToolSpec
@@ -58,10 +58,11 @@ class TaskFormats:
         """
         self._tools = [tool.name for tool in tools]
         self._numbers = count()
+        self._done = set[str]()
 
     def verl_rl(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
         """Yield `prompt`, `reward_model` and `extra_info` with `index` and `tools_kwargs`."""
-        for group, one in _tasks(trees):
+        for group, one in self._tasks(trees):
             if isinstance(one, Dropped):
                 yield one
                 continue
@@ -85,7 +86,7 @@ class TaskFormats:
 
     def trl_grpo(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
         """Yield `prompt`, and `references` and `kwargs` for rewards and the environment."""
-        for group, one in _tasks(trees):
+        for group, one in self._tasks(trees):
             if isinstance(one, Dropped):
                 yield one
                 continue
@@ -98,35 +99,33 @@ class TaskFormats:
             }
             yield ExportRow("train", group, values)
 
+    def _tasks(self, trees: Sequence[ExportTree]) -> Iterator[tuple[str, _TaskRow | Dropped]]:
+        """Yield the verified tasks or accepted pairs of trees, or the task of a group of episodes, once."""
+        for tree in trees:
+            for task in tree.surplus_tasks:
+                yield tree.group, Dropped(tree.group, task, DropReason.SURPLUS)
+            for task in tree.tasks:
+                known = (task.answer,) if task.answer else ()
+                row = _TaskRow(task.id, task.instruction, known, task.setup.kwargs, task.setup.tools, task)
+                yield tree.group, row
+            if tree.tasks:
+                continue  # its pairs are those of its tasks
+            if not tree.answers and not tree.surplus_tasks:
+                yield tree.group, Dropped(tree.group, tree.id, no_answer_reason(tree))
+            for answer in tree.answers:
+                if (reason := _no_task(tree, answer)) is not None:
+                    yield tree.group, Dropped(tree.group, answer.id, reason)
+                elif tree.is_episode and tree.group in self._done:
+                    yield tree.group, Dropped(tree.group, answer.id, DropReason.SAME_TASK)
+                else:
+                    self._done |= {tree.group} if tree.is_episode else set()
+                    kwargs: Mapping[str, Any] = tree.facts.get("kwargs") or {}
+                    id = tree.group if tree.is_episode else answer.id
+                    yield tree.group, _TaskRow(id, answer.question, answer.references, kwargs)
+
 
 def _verified(one: _TaskRow) -> dict[str, Any]:
     return {} if one.verified is None else {"task": msgspec.to_builtins(one.verified)}
-
-
-def _tasks(trees: Sequence[ExportTree]) -> Iterator[tuple[str, _TaskRow | Dropped]]:
-    """Yield the verified tasks or accepted pairs of trees, or the task of a group of episodes, once."""
-    done = False
-    for tree in trees:
-        for task in tree.surplus_tasks:
-            yield tree.group, Dropped(tree.group, task, DropReason.SURPLUS)
-        for task in tree.tasks:
-            known = (task.answer,) if task.answer else ()
-            row = _TaskRow(task.id, task.instruction, known, task.setup.kwargs, task.setup.tools, task)
-            yield tree.group, row
-        if tree.tasks:
-            continue  # its pairs are those of its tasks
-        if not tree.answers and not tree.surplus_tasks:
-            yield tree.group, Dropped(tree.group, tree.id, DropReason.NO_QUESTION)
-        for answer in tree.answers:
-            if (reason := _no_task(tree, answer)) is not None:
-                yield tree.group, Dropped(tree.group, answer.id, reason)
-            elif tree.is_episode and done:
-                yield tree.group, Dropped(tree.group, answer.id, DropReason.SAME_TASK)
-            else:
-                done = tree.is_episode
-                kwargs: Mapping[str, Any] = tree.facts.get("kwargs") or {}
-                id = tree.group if tree.is_episode else answer.id
-                yield tree.group, _TaskRow(id, answer.question, answer.references, kwargs)
 
 
 def _no_task(tree: ExportTree, answer: ExportAnswer) -> DropReason | None:

@@ -2,8 +2,8 @@
 
 import sqlite3
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,19 @@ def decode_calls(bodies: Iterable[bytes], end: bytes | None) -> list[RecordedCal
     return [structs.replace(call, delivered=False) if call.id in lost else call for call in calls]
 
 
+class RecordedEpisode(Struct, frozen=True, kw_only=True):
+    """An episode in the journal of a gateway, with its newest attempt."""
+
+    offer: EpisodeOffer
+    """Its offer."""
+    state: EpisodeState
+    """Its state."""
+    outcome: EpisodeOutcome | None
+    """Its outcome; `None`: it has not ended."""
+    calls: tuple[RecordedCall, ...]
+    """Calls of the newest attempt, in order."""
+
+
 def recorded_calls(folder: Path, episode: str) -> list[RecordedCall]:
     """Return the calls of an episode's newest attempt from the journal of a gateway, which may be running.
 
@@ -83,15 +96,63 @@ def recorded_calls(folder: Path, episode: str) -> list[RecordedCall]:
     :return: empty if there is no such journal or episode.
     :raises ConfigurationError: if the journal can't be read.
     """
+    found = recorded_episode(folder, episode)
+    return [] if found is None else list(found.calls)
+
+
+def recorded_episode(folder: Path, episode: str) -> RecordedEpisode | None:
+    """Return an episode from the journal of a gateway, which may be running; `None`: there is no such journal or episode.
+
+    See docs/exports.md.
+
+    :param folder: folder of the gateway.
+    :raises ConfigurationError: if the journal can't be read.
+    """
+    with _journal(folder) as reader:
+        if reader is None:
+            return None
+        place = reader.execute("SELECT offer, state, outcome FROM places WHERE id = ?", (episode,)).fetchone()
+        if place is None:
+            return None
+        newest = "SELECT page, end FROM pages WHERE place = ? ORDER BY attempt DESC LIMIT 1"
+        page, end = reader.execute(newest, (episode,)).fetchone() or (None, None)
+        bodies = reader.execute("SELECT body FROM calls WHERE page = ? ORDER BY number", (page,))
+        offer, state, outcome = place
+        return RecordedEpisode(
+            offer=msgspec.msgpack.decode(offer, type=EpisodeOffer),
+            state=EpisodeState(state),
+            outcome=None if outcome is None else msgspec.msgpack.decode(outcome, type=EpisodeOutcome),
+            calls=tuple(decode_calls((body for (body,) in bodies), end)),
+        )
+
+
+def recorded_ids(folder: Path) -> list[str]:
+    """Return the ids of all episodes in the journal of a gateway, in the order of their offers.
+
+    See docs/exports.md.
+
+    :param folder: folder of the gateway.
+    :return: empty if there is no such journal.
+    :raises ConfigurationError: if the journal can't be read.
+    """
+    with _journal(folder) as reader:
+        return (
+            [] if reader is None else [id for (id,) in reader.execute("SELECT id FROM places ORDER BY rowid")]
+        )
+
+
+@contextmanager
+def _journal(folder: Path) -> Generator[sqlite3.Connection | None]:
+    """Yield the journal of a gateway for reading; `None`: there is none.
+
+    :raises ConfigurationError: if it can't be read.
+    """
     path = folder / FILE
     try:
         with closing(connect_read_only(find_file(path, folder.parent))) as reader:
-            newest = "SELECT page, end FROM pages WHERE place = ? ORDER BY attempt DESC LIMIT 1"
-            page, end = reader.execute(newest, (episode,)).fetchone() or (None, None)
-            query = "SELECT body FROM calls WHERE page = ? ORDER BY number"
-            return decode_calls((body for (body,) in reader.execute(query, (page,))), end)
+            yield reader
     except FileNotFoundError:
-        return []
+        yield None
     except OSError as error:
         raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
     except (sqlite3.Error, TypeError) as error:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agentflow.learner._checkpoints import Checkpoints
     from agentflow.learner._config import FROZEN, JUDGE, POLICY, TrainConfig, load_train_config
     from agentflow.learner._debug import debug_counts, models_at_engine, report_step
+    from agentflow.learner._engine import claimed_engine
     from agentflow.learner._episode_runner import open_episode_runner, open_sandbox_pool
     from agentflow.learner._group_rollout import PolicyRollout, external_failure
     from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
@@ -53,6 +54,7 @@ __all__ = [
     "TrainStatus",
     "TrialResult",
     "atrain",
+    "claimed_engine",
     "debug_counts",
     "episodes_page",
     "external_failure",
@@ -75,6 +77,7 @@ __getattr__ = lazy_exports(
         "._checkpoints": ["Checkpoints"],
         "._config": ["FROZEN", "JUDGE", "POLICY", "TrainConfig", "load_train_config"],
         "._debug": ["debug_counts", "models_at_engine", "report_step"],
+        "._engine": ["claimed_engine"],
         "._episode_runner": ["open_episode_runner", "open_sandbox_pool"],
         "._group_rollout": ["PolicyRollout", "external_failure"],
         "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group"],

@@ -82,8 +82,18 @@ class ScoringBackbone(Backbone, Protocol):
         ...
 
 
+@runtime_checkable
+class ReferringBackbone(Backbone, Protocol):
+    """Backbone whose steps compute the log-probabilities of the reference policy themselves."""
+
+    computes_reference: bool
+    """True."""
+
+
 def with_reference(backbone: Backbone, rows: Sequence[Row]) -> list[Row]:
-    """Return rows with log-probabilities under the initial weights."""
+    """Return rows with log-probabilities under the initial weights, unless the backbone's steps compute them."""
+    if isinstance(backbone, ReferringBackbone):
+        return list(rows)
     found = backbone.log_probs(rows, reference=True)
     return [replace(row, reference=values) for row, values in zip(rows, found, strict=True)]
 

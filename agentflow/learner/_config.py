@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from agentflow.errors import ConfigurationError
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.trackers import TrackerSettings
@@ -160,6 +161,11 @@ def _names_model(own: RoleModel) -> bool:
     return bool(own.model_name or own.base_url)
 
 
+ENGINE_FOLDER: Final = "engine"
+"""Folder of the output with the key of an engine that `agentflow train --serve` starts."""
+KEY_FILE: Final = "key"
+
+
 class OwnEngine(ServingSettings):
     """The run's own vLLM server; its model is the policy's."""
 
@@ -173,13 +179,22 @@ class EngineSettings(Section):
     renamed: ClassVar[dict[str, str]] = {"name": "served_model_name"}
 
     base_url: EndpointUrl = ""
-    """URL of a running server that was started for training, or of the database with its replicas; empty: one is started."""
+    """URL of a server that was started for training, as `agentflow train --serve` does, or of the database with its replicas;
+    empty: the training starts one."""
     api_key: SecretStr = SecretStr("")
-    """API key of that server."""
+    """API key of that server; empty: that of `agentflow train --serve` with the same `output_dir`."""
     served_model_name: str = ""
     """Name of the model at that server; empty: the policy's model."""
     server: OwnEngine = OwnEngine()
-    """Settings of the server to start: everything that `agentflow serve-model` accepts."""
+    """Settings of the server that the training or `agentflow train --serve` starts: everything that `agentflow serve-model`
+    accepts."""
+
+    @property
+    def has_replicas(self) -> bool:
+        """True if `base_url` is that of a database with replicas."""
+        from agentflow.models import has_replicas  # imports HTTP
+
+        return has_replicas(self.base_url)
 
 
 class GrowthRules(Section):
@@ -318,10 +333,14 @@ class TrainConfig(Settings):
             yield "schedule.max_staleness: mode=sync has no stale episodes; leave it out, or set mode=async"
         if self.backbone == "trinity" and schedule.steps_per_batch > 1:
             yield "schedule.steps_per_batch: backbone=trinity makes one step per batch; set it to 1"
+        if self.backbone == "trinity" and schedule.max_staleness > 1:
+            yield "schedule.max_staleness: backbone=trinity has no probabilities of older weights; set it to 1 or 0"
         if self.backbone == "trinity" and (problem := unsupported_loss(self.loss)):
             yield problem
-        if self.engine.base_url and self.engine.server != OwnEngine():
-            yield "engine.server: no server is started because base_url is set; leave out one of them"
+        if self.backbone in ("verl", "trinity") and self.policy is not None and self.policy.processes > 1:
+            yield f"policy.processes: backbone={self.backbone} starts its own processes; leave it out"
+        if self.engine.has_replicas and self.engine.server != OwnEngine():
+            yield "engine.server: no server is started because base_url names replicas; leave out one of them"
         for name, section in (("tasks", self.tasks), ("validation", self.validation)):
             if section.reader is not None and (section.data_path or getattr(section, "benchmark_name", None)):
                 yield f"{name}.reader: there is another source; leave out data_path and benchmark_name"
@@ -376,4 +395,25 @@ def load_train_config(
         config = load_train_config(overrides=["backbone=debug", "schedule.steps=1"])
         assert config.schedule.steps == 1
     """
-    return load_settings(TrainConfig, config_path, overrides, arguments=arguments)
+    config = load_settings(TrainConfig, config_path, overrides, arguments=arguments)
+    return with_engine_key(config) if config.engine.base_url else config
+
+
+def with_engine_key(config: TrainConfig) -> TrainConfig:
+    """Return settings with the key of the engine that was served for them; those that have a key keep it.
+
+    :raises ConfigurationError: if its file can't be read.
+    """
+    file = config.output / ENGINE_FOLDER / KEY_FILE
+    if config.engine.api_key.get_secret_value() or config.engine.has_replicas:
+        return config
+    try:
+        key = SecretStr(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return config
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigurationError(
+            f"{file}: can't be read: {reason}; remove it, or set engine.api_key"
+        ) from None
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"api_key": key})})

@@ -1,10 +1,12 @@
 """The inference engine: vLLM with the policy, and a frozen copy if a role uses one."""
 
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -15,10 +17,12 @@ from numpy.typing import NDArray
 from pydantic import SecretStr
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
+from agentflow._private_files import make_private_folder, replace_file
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
-from agentflow.learner._config import FROZEN, POLICY
+from agentflow.learner._config import ENGINE_FOLDER, FROZEN, KEY_FILE, POLICY
 from agentflow.learner._rows import Row
-from agentflow.models import ModelSettings, has_replicas
+from agentflow.models import ModelSettings
+from agentflow.runs import check_output, is_output_active, lock_output
 from agentflow.serving import (
     EngineControl,
     ModelServer,
@@ -33,9 +37,12 @@ from agentflow.serving import (
 
 if TYPE_CHECKING:
     from agentflow.learner._config import EngineSettings, TrainConfig
+    from agentflow.learner._policy import PolicySettings
 
 
 POLL_SECONDS = 0.5
+CONNECT_SECONDS = 15.0
+"""Seconds in which a server that is started at the same time as the training must be recognisable."""
 _NONE = np.zeros(0, np.float32)
 _UNMODIFIED = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Sampling without truncation or penalties; the model's own generation config may set others."""
@@ -188,7 +195,7 @@ async def open_engine(
                 update={"model": start, "name": FROZEN, "port": 0, "log": None}
             )
             frozen = _address(await stack.enter_async_context(ModelServer(settings)))
-        if has_replicas(config.engine.base_url):
+        if config.engine.has_replicas:
             from agentflow.journal import open_replicas  # loads the database
 
             table = await stack.enter_async_context(open_replicas(config.engine.base_url))
@@ -200,27 +207,103 @@ async def open_engine(
         if config.engine.base_url:
             yield _external_engine(config, frozen)
             return
-        log = server_settings.log or config.output / "engine.log"
-        # vLLM would compute in 16 bits, whatever the data type of the files.
-        dtype = _dtype_of(folder) if server_settings.dtype == "auto" else server_settings.dtype
-        update = {
-            "model": str(folder),
-            "dtype": dtype,
-            "name": server_settings.name or POLICY,
-            "trains": True,
-            "log": log,
-        }
-        options = {"generation-config": "vllm", **server_settings.options}
-        settings = server_settings.model_copy(update={**update, "options": options})
+        settings = _server_of(config, str(folder), server_settings.name or POLICY, _dtype_of(folder))
         server = await stack.enter_async_context(ModelServer(settings))
         yield PolicyEngine(_address(server), frozen, server.publish, server.answers, settings.start_seconds)
+
+
+def _server_of(config: "TrainConfig", model: str, name: str, dtype: str) -> ServingSettings:
+    """Return the settings of a server of the policy.
+
+    :param dtype: data type unless the settings name one; vLLM would compute in 16 bits, whatever that of the files.
+    """
+    settings = config.engine.server
+    update = {
+        "model": model,
+        "name": name,
+        "dtype": dtype if settings.dtype == "auto" else settings.dtype,
+        "trains": True,
+        "log": settings.log or config.output / "engine.log",
+        "options": {"generation-config": "vllm", **settings.options},
+    }
+    return settings.model_copy(update=update)
+
+
+def policy_of(config: "TrainConfig") -> "PolicySettings":
+    """Return the settings of the policy, whose model is a name on the hub or a folder that exists.
+
+    :raises ConfigurationError: otherwise.
+    """
+    if config.policy is None:
+        raise ConfigurationError("policy.model is missing; name the folder of the model to train")
+    model = config.policy.model
+    # On the hub, names are NAME or OWNER/NAME.
+    if (model.count("/") > 1 or model.startswith(("/", "."))) and not Path(model).is_dir():
+        raise ConfigurationError(f"policy.model: there is no folder {model}; name another")
+    return config.policy
+
+
+@contextmanager
+def writable_output(folder: Path) -> Generator[None]:
+    """Turn an error of the file system into one line about the output folder."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"output_dir: {folder} can't be written: {error.strerror}; name another"
+        ) from None
+
+
+@contextmanager
+def claimed_engine(config: "TrainConfig") -> Generator[tuple[ServingSettings, Path]]:
+    """Hold the engine at `engine.base_url`; yield the settings to serve it with, and the file with its key.
+
+    See `agentflow train --serve` in docs/training.md.
+
+    :raises ConfigurationError: one line, if it can't be served here, or another process serves it.
+    """
+    engine, folder = config.engine, config.output / ENGINE_FOLDER
+    policy = policy_of(config)
+    if not engine.base_url:
+        raise ConfigurationError(
+            "engine.base_url: it is not set, so the training starts its engine itself; leave out --serve"
+        )
+    address = urlsplit(engine.base_url)
+    if address.scheme != "http" or not address.hostname:
+        raise ConfigurationError(
+            "engine.base_url: --serve needs an address of this machine, http://HOST:PORT"
+        )
+    check_output(config.output)
+    with writable_output(config.output):
+        make_private_folder(folder)
+    with lock_output(folder):
+        key, file = engine.api_key.get_secret_value() or secrets.token_urlsafe(24), folder / KEY_FILE
+        replace_file(file, key.encode())
+        settings = _server_of(config, policy.model, _served_name(config), policy.dtype)
+        update = {"host": address.hostname, "port": address.port or 80, "key": SecretStr(key)}
+        yield settings.model_copy(update=update), file
+
+
+async def wait_for_engine(config: "TrainConfig") -> None:
+    """Wait until the engine at `engine.base_url` answers, for as long as `agentflow train --serve` is starting it.
+
+    :raises RunStopped: if nobody is.
+    """
+    address = _root_of(config.engine)
+    with anyio.move_on_after(CONNECT_SECONDS):
+        return await _healthy(address)
+    while is_output_active(config.output / ENGINE_FOLDER):
+        with anyio.move_on_after(CONNECT_SECONDS):
+            return await _healthy(address)
+    message = f"engine.base_url: no engine answers at {address}; start it first: agentflow train --serve with the same settings"
+    raise RunStopped(StopCause.MODEL, message)
 
 
 def _external_engine(config: "TrainConfig", frozen: Mapping[str, object]) -> PolicyEngine:
     """Return the engine at a server that this run did not start."""
     engine = config.engine
     name = _served_name(config)
-    address, key = engine.base_url.rstrip("/").removesuffix("/v1"), engine.api_key.get_secret_value()
+    address, key = _root_of(engine), engine.api_key.get_secret_value()
     publisher = Publisher(address, key)
     lock = anyio.Lock()
 
@@ -248,7 +331,7 @@ async def keep_published(config: "TrainConfig", folder: Path, to: Path) -> None:
     :param folder: folder from which they were published.
     :param to: folder with the same weights that stays.
     """
-    if has_replicas(config.engine.base_url):
+    if config.engine.has_replicas:
         from agentflow.journal import open_replicas  # loads the database
 
         async with open_replicas(config.engine.base_url) as table:
@@ -275,10 +358,13 @@ def policy_at(model: ModelSettings, engine: "EngineSettings", name: str) -> Mode
 
 
 def _address_of(engine: "EngineSettings", name: str) -> dict[str, object]:
-    if has_replicas(engine.base_url):
+    if engine.has_replicas:
         return {"name": name, "base_url": engine.base_url}
-    address = engine.base_url.rstrip("/").removesuffix("/v1")
-    return {"name": name, "base_url": f"{address}/v1", "api_key": engine.api_key}
+    return {"name": name, "base_url": f"{_root_of(engine)}/v1", "api_key": engine.api_key}
+
+
+def _root_of(engine: "EngineSettings") -> str:
+    return engine.base_url.rstrip("/").removesuffix("/v1")
 
 
 def _exact_sampling(model: ModelSettings, address: Mapping[str, object]) -> ModelSettings:

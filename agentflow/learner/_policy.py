@@ -1,9 +1,13 @@
+# pyright: reportUnknownVariableType=false
+# huggingface_hub is typed in part.
 """Settings of the policy model and of its optimizer."""
 
+from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from agentflow.errors import ConfigurationError
 from agentflow.settings import Section
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -35,6 +39,8 @@ class PolicySettings(Section):
     `bfloat16` on a GPU, `float32` on a CPU, where it is not slower and the engine agrees to 1e-5."""
     device: str = "auto"
     """torch device; `auto`: a GPU if there is one."""
+    processes: int = Field(default=1, ge=1)
+    """Processes that share the weights, on a machine one for each GPU; `agentflow train` starts them with torchrun."""
     lora: LoraSettings | None = None
     """Train LoRA adapters only; `None`: all weights."""
     gradient_checkpointing: bool | None = None
@@ -51,6 +57,26 @@ class PolicySettings(Section):
     """Seed of everything random in training."""
     trust_remote_code: bool = False
     """Run code that comes with the model."""
+
+
+def find_model(settings: PolicySettings) -> Path:
+    """Return the folder of the model; download it if it is on the hub.
+
+    :raises ConfigurationError: if it is neither a folder nor on the hub.
+    """
+    folder = Path(settings.model)
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(settings.model, ignore_patterns=["*.bin", "*.pth", "*.gguf"]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigurationError(
+            f"policy.model: {settings.model} is not a folder, and the hub reports: {reason}; name an existing model"
+        ) from None
 
 
 class OptimizerSettings(Section):

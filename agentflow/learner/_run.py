@@ -2,8 +2,8 @@
 
 import os
 import shutil
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -18,17 +18,21 @@ from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, Sto
 from agentflow.extras import extra_of, missing_extra
 from agentflow.learner._backbone import Backbone, Figures
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
-from agentflow.learner._config import TrainConfig, load_train_config
+from agentflow.learner._config import TrainConfig, load_train_config, with_engine_key
 from agentflow.learner._engine import (
     PolicyEngine,
     ProbeRows,
     figures_of,
     keep_published,
     open_engine,
+    policy_of,
     probe_of,
+    wait_for_engine,
+    writable_output,
 )
 from agentflow.learner._group_rollout import PolicyRollout, Validation
 from agentflow.learner._loop import Loop, LoopPosition, in_thread
+from agentflow.learner._policy import find_model
 from agentflow.learner._progress import TrainOutcome, TrainProgress, TrainStatus
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource
@@ -193,17 +197,15 @@ class TrainRun:
 
     async def _run(self) -> TrainOutcome:
         config = self.config
-        self._tasks = await read_tasks_of(config, "training", self._tasks)
-        self._validation = await read_tasks_of(config, "validation", self._validation)
         if config.backbone == "debug":
             self._progress.phase = Phase.GROWING
+            await self._read_tasks()
             assignment = assign(rules_for_tasks(config, "training", self._tasks), self._tasks)
             figures = await self.rollouts.debug(config, assignment, self._say)
             return TrainOutcome(steps=0, version=0, figures=figures, output_dir="", policy="")
-        self._check()
-        assignment, held_out = self._assignments()
+        assignment, held_out = await self.prepare()
+        config = self.config
         checkpoints = Checkpoints(config.output / "checkpoints", keep=config.schedule.save_total_limit)
-        check_output(config.output)
         self._create(checkpoints)
         # The processes of torchrun share the directory; the first one writes.
         leads = int(os.environ.get("RANK", "0")) == 0 or os.environ.get("WORLD_SIZE", "1") == "1"
@@ -213,6 +215,28 @@ class TrainRun:
         finally:
             if leads and self.position.step:
                 await write_report_page(config.output)
+
+    async def prepare(self) -> tuple[Assignment, list[Task]]:
+        """Check settings, tasks and engine before anything heavy is loaded; return the training and the held-out tasks.
+
+        :raises ConfigurationError: if a setting can't be used.
+        :raises RunStopped: if the engine of the settings does not answer.
+        """
+        config = self.config
+        await self._read_tasks()
+        self._check()
+        assigned = self._assignments()
+        check_output(config.output)
+        if config.engine.base_url and not config.engine.has_replicas and config.schedule.replay is None:
+            self._progress.phase = Phase.ENGINE
+            await wait_for_engine(config)
+            # An engine that was started meanwhile has written its key.
+            self.config = with_engine_key(config)
+        return assigned
+
+    async def _read_tasks(self) -> None:
+        self._tasks = await read_tasks_of(self.config, "training", self._tasks)
+        self._validation = await read_tasks_of(self.config, "validation", self._validation)
 
     async def _work(
         self, checkpoints: Checkpoints, assignment: Assignment, held_out: Sequence[Task]
@@ -336,8 +360,7 @@ class TrainRun:
 
     def _check(self) -> None:
         config = self.config
-        if config.policy is None:
-            raise ConfigurationError("policy.model is missing; name the folder of the model to train")
+        policy_of(config)
         if config.schedule.replay is not None and (self._validation or config.validation.data_path):
             raise ConfigurationError(
                 "schedule.replay: nothing is sampled, so validation is not possible; leave out its data_path"
@@ -370,21 +393,12 @@ class TrainRun:
             )
         if not there and self._resume == "always":
             raise ConfigurationError(f"resume: {output} contains no run to resume; check output_dir")
-        with self._writable():
+        with writable_output(self.config.output):
             make_private_folder(output)
 
     def _write_settings(self) -> None:
-        with self._writable():
+        with writable_output(self.config.output):
             write_private(self.config.output / SETTINGS_FILE, render_config(self.config).encode())
-
-    @contextmanager
-    def _writable(self) -> Generator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ConfigurationError(
-                f"output_dir: {self.config.output} can't be written: {error.strerror}; name another"
-            ) from None
 
 
 def _shared_task(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
@@ -405,22 +419,34 @@ def make_backbone(config: TrainConfig) -> Backbone:
 
     :raises ConfigurationError: if the model can't be loaded, or a dependency is missing.
     """
-    assert config.policy is not None, "checked before"
-    if config.backbone == "verl":
-        from agentflow.learner.verl import VerlBackbone
-
-        return VerlBackbone(config.policy, config.optimizer, config.verl)
-    if config.backbone == "trinity":
-        from agentflow.learner.trinity import TrinityBackbone
-
-        return TrinityBackbone(config.policy, config.optimizer, config.trinity)
     try:
-        from agentflow.learner.local import LocalBackbone
+        return _make_backbone(config)
     except ImportError as error:
         if not extra_of(error.name or ""):
             raise
-        raise ConfigurationError(missing_extra("backbone: local", "train")) from None
-    return LocalBackbone(config.policy, config.optimizer)
+        raise ConfigurationError(missing_extra(f"backbone: {config.backbone}", "train")) from None
+
+
+def _make_backbone(config: TrainConfig) -> Backbone:
+    assert config.policy is not None, "checked before"
+    # verl and Trinity start from a folder.
+    policy = config.policy.model_copy(update={"model": str(find_model(config.policy))})
+    if config.backbone == "verl":
+        from agentflow.learner.verl import VerlBackbone
+
+        return VerlBackbone(policy, config.optimizer, config.verl)
+    if config.backbone == "trinity":
+        from agentflow.learner.trinity import TrinityBackbone
+
+        return TrinityBackbone(policy, config.optimizer, config.trinity)
+    wanted, started = config.policy.processes, int(os.environ.get("WORLD_SIZE", "1"))
+    if wanted not in (1, started):
+        raise ConfigurationError(
+            f"policy.processes: {wanted} are set and {started} started; start the training with agentflow train"
+        )
+    from agentflow.learner.local import LocalBackbone
+
+    return LocalBackbone(policy, config.optimizer)
 
 
 def _follow_if_not_first(backbone: Backbone) -> bool:

@@ -16,7 +16,7 @@ from agentflow._terminal import printable
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
-from agentflow.gateway import RecordedCall, recorded_calls, token_tree, trained_tokens
+from agentflow.gateway import RecordedCall, RecordedEpisode, recorded_episode, token_tree, trained_tokens
 from agentflow.learner._groups import Batch, Sample, optimizer_parts
 from agentflow.learner._rollout_store import CallScores, RolloutStore
 from agentflow.learner.losses import LossSettings, advantages_of
@@ -144,18 +144,25 @@ class EpisodeTokens:
         return tree
 
     @cached_property
-    def recorded(self) -> list[RecordedCall]:
-        """Calls of all agents in this episode as the gateway recorded them; empty: not known.
+    def record(self) -> RecordedEpisode | None:
+        """Episode as the gateway recorded it, with the calls of all agents; `None`: not known.
 
         :raises ConfigurationError: if the gateway's journal can't be read.
         """
         if self.gateway is None:
-            return []
+            return None
         id = self.sample.id.removesuffix(f"#{self.agent}") if self.agent else self.sample.id
-        calls = recorded_calls(self.gateway, id)
+        found = recorded_episode(self.gateway, id)
+        if found is None:
+            return None
         # A later attempt at the same episode has other calls.
-        own = tuple(tokens for _, tokens in trained_tokens(calls).get(self.agent, []))
-        return calls if own == self.sample.calls else []
+        own = tuple(tokens for _, tokens in trained_tokens(found.calls).get(self.agent, []))
+        return found if own == self.sample.calls else None
+
+    @property
+    def recorded(self) -> Sequence[RecordedCall]:
+        """Calls of all agents in this episode as the gateway recorded them; empty: not known."""
+        return () if self.record is None else self.record.calls
 
     def is_trained(self, call: Tokens) -> bool:
         """Return true if the call's tokens are in the loss."""

@@ -206,6 +206,7 @@ def _small(config: C, folder: Path, log: Path) -> C:
         ),
         "loss": config.loss.model_copy(update=loss),
         "engine": config.engine.model_copy(update={"server": server}),
+        "policy": None if config.policy is None else config.policy.model_copy(update={"processes": 1}),
         "trackers": TrackerSettings(use=()),
     }
     return config.model_copy(update=sections)

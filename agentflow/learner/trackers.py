@@ -1,14 +1,15 @@
-# pyright: reportUnknownMemberType=false, reportMissingImports=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportMissingImports=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Packages of trackers are untyped, and optional.
 """Trackers of the figures of training steps. The console and JSON lines need no further package. See docs/trackers.md."""
 
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from fnmatch import fnmatchcase
 from pathlib import Path
+from time import time
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -150,7 +151,9 @@ class Trackers:
                 logger.warning("a tracker failed", tracker=name, error=str(error))
 
 
-TrackerName: TypeAlias = Literal["console", "jsonl", "tensorboard", "trackio", "wandb"]
+ServiceName: TypeAlias = Literal["mlflow", "swanlab", "trackio", "wandb"]
+"""Name of a service, as of its package."""
+TrackerName: TypeAlias = Literal["console", "jsonl", "tensorboard", ServiceName]
 """Name of a tracker."""
 
 
@@ -158,7 +161,7 @@ class TrackerSettings(Section):
     """Trackers of the figures of steps. See docs/trackers.md."""
 
     use: tuple[TrackerName, ...] = ("console", "jsonl")
-    """Trackers to use: console, jsonl, tensorboard, trackio, wandb."""
+    """Trackers to use: console, jsonl, tensorboard, mlflow, swanlab, trackio, wandb."""
     console_figures: tuple[str, ...] = (
         "reward/mean",
         "validation/*",
@@ -169,11 +172,11 @@ class TrackerSettings(Section):
     )
     """Figures shown on the console, by name; `*` matches anything."""
     project: str = "agentflow"
-    """Project name for trackio and wandb."""
+    """Project name at mlflow, swanlab, trackio and wandb."""
     name: str | None = None
-    """Run name for them; `None`: the name of the run's folder."""
+    """Run name there; `None`: the name of the run's folder."""
     online: bool = False
-    """Upload to wandb's service; otherwise keep the data in the run's folder for `wandb sync`."""
+    """Send to the services of mlflow, swanlab and wandb as the run proceeds; otherwise keep the data in the run's folder."""
 
 
 def open_trackers(settings: TrackerSettings, folder: Path, after: int = -1) -> Trackers:
@@ -201,10 +204,8 @@ def _open(name: TrackerName, settings: TrackerSettings, folder: Path, after: int
             return Jsonl(folder / METRICS, after)
         case "tensorboard":
             return TensorBoard(folder, after)
-        case "trackio":
-            return Trackio(settings, folder, after)
-        case "wandb":
-            return Wandb(settings, folder, after)
+        case _:
+            return Service(name, settings, folder, after)
 
 
 class Console:
@@ -245,11 +246,22 @@ class TensorBoard:
         self._writer.close()
 
 
-class _Service:
-    """A service that can't delete steps: a repeated step is not sent again."""
+class Service:
+    """Run at a service that can't delete steps: a repeated step is not sent again."""
 
-    _run: Any
-    _sent: "_Sent"
+    def __init__(self, name: "ServiceName", settings: "TrackerSettings", folder: Path, after: int) -> None:
+        self._sent = _Sent(folder / f"{name}.json", after)
+        title = settings.name or folder.resolve().name
+        try:
+            with redirect_stdout(sys.stderr):  # They print, and stdout may be JSON output.
+                self._run, run_id = _SERVICES[name](settings, folder, title, self._sent.state.run)
+        except ImportError:
+            remedy = f"pip install {name}, or leave it out"
+            raise ConfigurationError(f"trackers.use: {name} is not installed; {remedy}") from None
+        except Exception as error:  # boundary: each service has errors of its own
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigurationError(f"trackers.use: {name} can't begin: {reason}") from None
+        self._sent.belongs_to(run_id)
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Send the figures, unless the step was sent before."""
@@ -258,49 +270,88 @@ class _Service:
 
     def close(self) -> None:
         """Finish the run."""
-        # They print, and stdout may be JSON output.
         with redirect_stdout(sys.stderr):
             self._run.finish()
 
 
-class Trackio(_Service):
-    """Writes to Trackio, a local database with a web page."""
+def _open_trackio(settings: "TrackerSettings", folder: Path, title: str, run_id: str) -> tuple[Any, str]:
+    import trackio
 
-    def __init__(self, settings: "TrackerSettings", folder: Path, after: int) -> None:
-        try:
-            import trackio
-        except ImportError:
-            raise _missing("trackio", "pip install trackio") from None
-        self._sent = _Sent(folder / "trackio.json", after)
-        name = settings.name or folder.resolve().name
-        resume = "allow" if after >= 0 else "never"
-        with redirect_stdout(sys.stderr):  # It prints, and stdout may be JSON output.
-            self._run = trackio.init(project=settings.project, name=name, resume=resume, embed=False)
+    del folder
+    # Trackio continues the run of a name.
+    resume = "allow" if run_id else "never"
+    return trackio.init(project=settings.project, name=title, resume=resume, embed=False), title
 
 
-class Wandb(_Service):
-    """Writes to Weights & Biases; offline by default."""
+def _open_wandb(settings: "TrackerSettings", folder: Path, title: str, run_id: str) -> tuple[Any, str]:
+    import wandb
 
-    def __init__(self, settings: "TrackerSettings", folder: Path, after: int) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise _missing("wandb", "pip install wandb") from None
-        self._sent = _Sent(folder / "wandb.json", after)
-        try:
-            self._run = wandb.init(
-                project=settings.project,
-                name=settings.name or folder.resolve().name,
-                id=self._sent.state.run or None,
-                resume="allow",
-                mode="online" if settings.online else "offline",
-                dir=str(folder),
-                settings=wandb.Settings(console="off", silent=True),
-            )
-        except wandb.Error as error:
-            why = str(error).splitlines()[0]
-            raise ConfigurationError(f"trackers.use: wandb can't begin: {why}") from None
-        self._sent.belongs_to(str(self._run.id))
+    run = wandb.init(
+        project=settings.project,
+        name=title,
+        id=run_id or None,
+        resume="allow",
+        mode="online" if settings.online else "offline",
+        dir=str(folder),
+        settings=wandb.Settings(console="off", silent=True),
+    )
+    return run, str(run.id)
+
+
+def _open_swanlab(settings: "TrackerSettings", folder: Path, title: str, run_id: str) -> tuple[Any, str]:
+    from swanlab import Settings, init
+
+    run = init(
+        project=settings.project,
+        name=title,
+        id=run_id or None,
+        resume="allow",
+        mode="online" if settings.online else "offline",
+        log_dir=str(folder / "swanlab"),
+        settings=Settings(interactive=False, terminal=Settings.Terminal(proxy_type="none")),
+    )
+    return run, str(run.id)
+
+
+class _MlflowRun:
+    """MLflow's client with the two calls of the other services."""
+
+    def __init__(self, client: Any, run_id: str) -> None:  # noqa: ANN401 - the package is optional
+        self._client = client
+        self._id = run_id
+
+    def log(self, figures: Mapping[str, float], *, step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time() * 1000)
+        self._client.log_batch(self._id, [Metric(name, value, now, step) for name, value in figures.items()])
+
+    def finish(self) -> None:
+        self._client.set_terminated(self._id)
+
+
+def _open_mlflow(settings: "TrackerSettings", folder: Path, title: str, run_id: str) -> tuple[Any, str]:
+    # A run that stays in its folder reports to nobody.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow import MlflowClient
+
+    client = MlflowClient(None if settings.online else f"sqlite:///{folder.resolve() / 'mlflow.db'}")
+    if run_id:
+        client.update_run(run_id, status="RUNNING")
+        return _MlflowRun(client, run_id), run_id
+    experiment = client.get_experiment_by_name(settings.project)
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(settings.project)
+    run_id = str(client.create_run(experiment_id, run_name=title).info.run_id)
+    return _MlflowRun(client, run_id), run_id
+
+
+_SERVICES: Mapping["ServiceName", Callable[["TrackerSettings", Path, str, str], tuple[Any, str]]] = {
+    "mlflow": _open_mlflow,
+    "swanlab": _open_swanlab,
+    "trackio": _open_trackio,
+    "wandb": _open_wandb,
+}
+"""Functions that begin a run, or continue the one with an id; they return it and its id."""
 
 
 class _SentState(Struct):
@@ -339,7 +390,3 @@ class _Sent:
         new = self._path.with_suffix(".new")
         write_private(new, msgspec.json.encode(self.state))
         new.replace(self._path)
-
-
-def _missing(name: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"trackers.use: {name} is not installed; {remedy}, or leave it out")

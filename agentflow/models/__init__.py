@@ -12,7 +12,7 @@ from agentflow.models._escaping import escaped_message, escaped_tool
 from agentflow.models._exact_tokens import engine_sampling
 from agentflow.models._http_model import ChatClient, OpenModel, Statistics
 from agentflow.models._make import OFFLINE, make_model
-from agentflow.models._names import SERVER_PREFIXES
+from agentflow.models._names import SERVER_PREFIXES, cheapest_model
 from agentflow.models._protocol import (
     Call,
     Completion,
@@ -77,6 +77,7 @@ __all__ = [
     "ToolReply",
     "ToolSpec",
     "ask_model",
+    "cheapest_model",
     "engine_sampling",
     "escaped_message",
     "escaped_tool",

@@ -43,6 +43,12 @@ def list_price(name: str) -> tuple[float, float] | None:
     return known.get(model) or known.get(_DATE.sub("", model))
 
 
+def cheapest_model(provider: str) -> str:
+    """Return the model of a provider with the lowest built-in prices; empty if none is known. See docs/models.md."""
+    known = _list_prices().get(provider, {})
+    return min(known, key=lambda model: sum(known[model]), default="")
+
+
 def price_date() -> date:
     """Return the date of the built-in prices."""
     return _price_list()[0]

@@ -17,7 +17,7 @@ from agentflow.offline._arguments import LOOKING, Kind, Use, kind_of, uses_of
 from agentflow.offline._language import terms
 from agentflow.offline._leads import Leads, leads_of
 from agentflow.offline._questions import find_others, propose, read_all, read_hidden
-from agentflow.offline._shell_work import shell_jobs
+from agentflow.offline._shell_work import DESKTOP_TOOLS, desktop_steps, shell_jobs
 from agentflow.offline._solving import (
     analyse,
     command,
@@ -130,9 +130,9 @@ _REPOSITORY = "git repository"
 
 
 def instruct(request: InstructionRequest) -> TaskInstruction:
-    """Return an instruction: for a shell the intents of the actions whose files are checked, otherwise the conditions."""
+    """Return an instruction: for files the intents of the actions that write them, otherwise the conditions."""
     conditions = [line.removeprefix("- ") for line in request.result.splitlines() if line.startswith("- ")]
-    if request.kind != "terminal":
+    if request.kind not in ("terminal", "gui"):
         goals = [each for each in conditions if each[:1].isupper()]
         return TaskInstruction(" ".join(goals or _wishes(conditions)))
     intents = [line.removeprefix("- ") for line in request.solution.splitlines() if line.startswith("- ")]
@@ -263,6 +263,10 @@ def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]
     kinds = [(tool, kind) for tool in request.tools if (kind := kind_of(tool)) is not None]
     if acting := next((tool for tool in request.tools if tool.name == "world_act"), None):
         yield from world_calls(request, acting)
+        return
+    cards = {tool.name: tool for tool in request.tools}
+    if cards.keys() >= DESKTOP_TOOLS:
+        yield from ((cards[tool], use) for tool, use in desktop_steps(request))
         return
     # Results of other tools are worked with; without them, a shell makes its own files.
     names = {tool.name for tool, _ in kinds}

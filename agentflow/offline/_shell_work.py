@@ -1,4 +1,6 @@
-"""Work in a shell: small projects made from the seed, and jobs on their files, each with the words that ask for it."""
+"""Work in a shell, or in a terminal on a desktop: small projects made from the seed, and jobs on their files, each with the words
+that ask for it.
+"""
 
 import re
 import shlex
@@ -13,7 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from agentflow.trajectory import Step
+from agentflow.offline._arguments import Use
+from agentflow.trajectory import PlanRequest, Step
 
 _SERVICES = ("auth", "billing", "catalog", "mail", "search", "upload")
 _MESSAGES = (
@@ -43,6 +46,17 @@ _OBJECTS = (
 
 
 _PLACEHOLDER: Final = re.compile(r"@(\w+)@")
+PREPARES: Final = "bash_run"
+"""Tool that prepares the files of a desktop."""
+_TERMINAL: Final = (
+    ("vm_right_click", Use("Open the menu of the empty screen.", {})),
+    ("vm_key", Use("Select its first entry, the terminal.", {"key": "down"})),
+    ("vm_key", Use("Start the terminal.", {"key": "enter"})),
+    ("vm_wait", Use("Wait for its prompt.", {"seconds": 3})),
+)
+"""Steps that start a terminal."""
+DESKTOP_TOOLS: Final = frozenset(("vm_type", *(tool for tool, _ in _TERMINAL)))
+"""Tools with which a terminal is started and used."""
 
 
 class ProjectJob(NamedTuple):
@@ -69,17 +83,54 @@ def shell_jobs(seed: str, path: Sequence[Step]) -> Iterator[ProjectJob]:
     The order depends on the seed and the path, so that branches differ.
     """
     projects = _projects(seed)
-    done = [str(step.action.arguments.get("command", "")) for step in path]
+    done = _done(path)
     project = next((each for each in projects if each.start.command in done), None)
     if project is None:
         yield from (each.start for each in projects)
         return
-    jobs = [job for job in project.jobs if job.command not in done]
-    Random(f"jobs {seed} {done}").shuffle(jobs)
+    yield from _remaining(project.jobs, seed, done)
+
+
+def desktop_steps(request: PlanRequest) -> Iterator[tuple[str, Use]]:
+    """Yield tools with the next step on a desktop: prepare its files, start a terminal, or type a job into it.
+
+    The engine has no vision: it opens the menu of the empty screen at the pointer, and selects the first entry by keys.
+    """
+    opening = [*_preparation(request), *_TERMINAL]
+    if len(request.path) < len(opening):
+        yield opening[len(request.path)]
+        return
+    if "command" in request.kwargs:
+        jobs = _remaining(_jobs("files", {}), request.seed, _done(request.path))
+    else:
+        jobs = shell_jobs(request.seed, request.path)
+    for job in jobs:
+        yield "vm_type", Use(job.intent, {"text": f"{job.command}\n"})
+
+
+def _preparation(request: PlanRequest) -> Iterator[tuple[str, Use]]:
+    """Yield the command that prepares the files: that of the seed, or the start of a project."""
+    if "command" in request.kwargs:
+        yield PREPARES, Use("Prepare the files.", {})
+    elif any(tool.name == PREPARES for tool in request.tools):
+        start = _projects(request.seed)[0].start
+        yield PREPARES, Use(start.intent, {"command": start.command})
+
+
+def _done(path: Sequence[Step]) -> list[str]:
+    """Return the commands of a path, run or typed."""
+    arguments = [step.action.arguments for step in path]
+    return [str(each.get("command", each.get("text", ""))).removesuffix("\n") for each in arguments]
+
+
+def _remaining(jobs: Sequence[ProjectJob], seed: str, done: Sequence[str]) -> Iterator[ProjectJob]:
+    """Yield the jobs that are not done, in the order of the seed and the path."""
+    remaining = [job for job in jobs if job.command not in done]
+    Random(f"jobs {seed} {done}").shuffle(remaining)
     written = "\n".join(done[1:])
     # Work on the newest results comes first.
-    yield from (job for job in jobs if job.needs and f"> {job.needs}" in written)
-    yield from (job for job in jobs if not job.needs)
+    yield from (job for job in remaining if job.needs and f"> {job.needs}" in written)
+    yield from (job for job in remaining if not job.needs)
 
 
 def _projects(seed: str) -> list[_Project]:

@@ -63,6 +63,8 @@ class ServingSettings(Settings):
     """Key that requests must carry; if empty, a new one that only this user can read."""
     device: Device = "auto"
     """Device to compute on."""
+    gpus: list[int] | None = None
+    """Numbers of the GPUs to use; `None`: those that vLLM chooses among the visible ones."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the weights; `auto` keeps that of the files."""
     max_model_len: int | None = Field(default=None, ge=1)
@@ -210,6 +212,8 @@ def environment_of(
     if os.path.isdir(settings.model):
         # A model on disk needs no hub, and looking for one delays the start.
         environment["HF_HUB_OFFLINE"] = "1"
+    if settings.gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, settings.gpus))
     if cpu:
         environment["VLLM_TARGET_DEVICE"] = "cpu"
         environment["VLLM_CPU_KVCACHE_SPACE"] = f"{settings.cache_gib or _cpu_cache_gib():g}"

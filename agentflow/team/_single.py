@@ -113,7 +113,9 @@ class _AgentEpisode:
         self._ledger = ledger
         self._settings = settings
         self._read_blob = read_blob
-        self._specs = tuple(_spec(tool, task, tools) for tool in tools.values())
+        # With one turn, no tool can be called: the model needs no template and parser for them.
+        shown = tools.values() if settings.max_turns > 1 else ()
+        self._specs = tuple(_spec(tool, task, tools) for tool in shown)
         self._history: list[tuple[AgentAnswer, list[Turn]]] = []
         self._texts: dict[int, str] = {}
         self._system = system(prompt("agent_answer", "system", instructions=settings.instructions))

@@ -30,6 +30,9 @@ def main(example: Example, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
     parser.add_argument("--out", type=Path, help="output folder")
     parser.add_argument(
+        "--settings", default="settings", metavar="NAME", help="settings file NAME.yaml of the example"
+    )
+    parser.add_argument(
         "--table", type=Path, nargs="+", metavar="DIR", help="only print the table of finished runs"
     )
     parser.add_argument("--curve", type=Path, metavar="FILE", help="write the curves of --table as SVG")
@@ -43,7 +46,7 @@ def main(example: Example, arguments: Sequence[str] | None = None) -> int:
         if given.table:
             print(_table(given.table, given.curve))
         else:
-            print(_run(example, given.out, given.seed, given.overrides))
+            print(_run(example, given))
     except AgentFlowError as error:
         print(error, file=sys.stderr)
         return 1
@@ -68,12 +71,14 @@ def _table(folders: Sequence[Path], curve: Path | None) -> str:
     return example_table(seeds)
 
 
-def _run(example: Example, out: Path | None, seed: int, overrides: Sequence[str]) -> str:
+def _run(example: Example, given: argparse.Namespace) -> str:
     from examples.library.report import example_figures, example_table, write_report
     from examples.library.training import run_example
 
-    folder = out or Path("example_results", example.name, str(seed))
-    plan = read_example_plan(example.folder / "settings.yaml", overrides)
+    seed: int = given.seed
+    name = example.name if given.settings == "settings" else f"{example.name}_{given.settings}"
+    folder: Path = given.out or Path("example_results", name, str(seed))
+    plan = read_example_plan(example.folder / f"{given.settings}.yaml", given.overrides)
     began = time.monotonic()
 
     def say(words: str) -> None:
@@ -85,7 +90,7 @@ def _run(example: Example, out: Path | None, seed: int, overrides: Sequence[str]
         if figures.exists():
             return example_table([_figures_in(folder)])
         seconds = time.monotonic() - began
-        return write_report(folder, example_figures(example.name, played, seed, seconds, folder))
+        return write_report(folder, example_figures(name, played, seed, seconds, folder))
 
     return anyio.run(work)
 

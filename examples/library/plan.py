@@ -7,13 +7,14 @@ from typing import Any
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from agentflow.serving import KNOWN_MODELS, fetch_model
 from agentflow.settings import Section, Settings, load_settings
 
-__all__ = ["ExamplePlan", "Shape", "Teaching", "read_example_plan"]
+__all__ = ["ExamplePlan", "Shape", "Teaching", "model_folder", "read_example_plan"]
 
 
 class Shape(Section):
-    """The model."""
+    """Shape of a tiny model."""
 
     layers: int = Field(default=2, ge=1)
     """Number of layers."""
@@ -45,8 +46,10 @@ class ExamplePlan(Settings):
     """Training tasks."""
     held_out: int = Field(default=300, ge=1)
     """Tasks for the evaluation before and after; none of them is trained on."""
+    base_model: str | None = None
+    """Folder of a chat model to fine-tune, or the name of a known one, which is fetched; `None`: a tiny one is made."""
     model: Shape = Shape()
-    """The model."""
+    """The tiny model."""
     teaching: Teaching = Teaching()
     """Fine-tuning."""
     temperature: float = Field(default=1.0, gt=0)
@@ -59,6 +62,11 @@ class ExamplePlan(Settings):
     """Sections of `agentflow tune`: schedule, optimizer, loss."""
     python: Path | None = None
     """Python of vLLM's environment; `None`: `.venv-vllm` in the working directory."""
+
+
+def model_folder(name: str) -> Path:
+    """Return a folder, or that of a known model, which is fetched unless it is there."""
+    return fetch_model(name, report=print) if name in KNOWN_MODELS else Path(name)
 
 
 def read_example_plan(path: Path, overrides: Iterable[str] = ()) -> ExamplePlan:

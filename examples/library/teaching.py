@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agentflow.trajectory import Task
 from examples.library.example import Example, Messages
-from examples.library.plan import ExamplePlan
+from examples.library.plan import ExamplePlan, model_folder
 
 if TYPE_CHECKING:
     from agentflow.learner.local import FineTuneSettings, OptimizerSettings, PolicySettings
@@ -52,13 +52,16 @@ def make_and_fine_tune(
     seed: int,
     say: Callable[[str], None],
 ) -> Path:
-    """Make a tiny model, fine-tune it on the teacher's answers, and write it to a folder; return the folder."""
+    """Fine-tune the base model, or a new tiny one, on the teacher's answers, write it to a folder, and return the folder."""
     # This imports torch.
     from agentflow.learner.local import FineTuneSettings, OptimizerSettings, PolicySettings
     from examples.library.tiny import make_model
 
-    texts = [message["content"] for each in shown for step in each.steps for message in step]
-    start = make_model(tuned.with_name("model"), texts, plan.model, seed, numbers=example.words)
+    if plan.base_model is None:
+        texts = [message["content"] for each in shown for step in each.steps for message in step]
+        start = make_model(tuned.with_name("model"), texts, plan.model, seed, numbers=example.words)
+    else:
+        start = model_folder(plan.base_model)
     teaching = plan.teaching
     settings = FineTuneSettings(epochs=teaching.epochs, batch_size=teaching.batch, seed=seed)
     total = settings.steps(len(shown))
@@ -66,7 +69,7 @@ def make_and_fine_tune(
     optimizer = OptimizerSettings(
         learning_rate=teaching.rate,
         betas=(0.9, 0.98),
-        warmup_steps=min(30, total),
+        warmup_steps=min(30, total // 10),
         lr_scheduler_type="linear",
         decay_steps=total,
         min_lr_ratio=0.05,

@@ -20,12 +20,13 @@ from agentflow._private_files import make_private_folder, replace_file
 from agentflow.errors import AgentFlowError
 from agentflow.learner.trackers import read_figures
 from agentflow.scoring import confidence_interval
-from agentflow.serving import KNOWN_MODELS, ModelServer, ServingSettings, Weights, fetch_model
+from agentflow.serving import ModelServer, ServingSettings, Weights
 from agentflow.settings import Settings, load_settings
 from agentflow.trajectory import Task
 from agentflow.tuner import atune
 from examples.library import ChatPolicy, chat
 from examples.library.clients import ServedPolicy
+from examples.library.plan import model_folder
 from examples.library.teaching import fine_tune_on
 from examples.real_model.tasks import KINDS, make_tasks, messages_of, reward_of
 
@@ -274,11 +275,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table_of(figures))
     print(msgspec.json.encode(figures).decode())
     return 0
-
-
-def model_folder(name: str) -> Path:
-    """Return a folder, or that of a known model, which is fetched unless it is there."""
-    return fetch_model(name, report=print) if name in KNOWN_MODELS else Path(name)
 
 
 def _curve(metrics: Path) -> list[tuple[float, float]]:

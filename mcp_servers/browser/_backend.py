@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import anyio
 
+from agentflow.actors import together
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.browser._chromium import BrowserProcess
 from mcp_servers.browser._input_tools import ElementTools, MouseTools
@@ -17,6 +20,7 @@ from mcp_servers.browser._inspection_tools import InspectionTools, PdfTools
 from mcp_servers.browser._navigation import NavigationTools, emulate
 from mcp_servers.browser._page_actions import devtools_session, retry_while_swapping
 from mcp_servers.browser._schemas import MAX_URL_CHARS
+from mcp_servers.browser._script_state import connections, script_variables
 from mcp_servers.browser._settings import SERVER_ONLY, BrowserSettings
 from mcp_servers.browser._snapshots import snapshot_of
 from mcp_servers.browser._state import BrowserState
@@ -24,7 +28,8 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._running import read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections import Counter
+    from collections.abc import Iterator, Mapping
 
     from playwright.async_api import Frame, Page, Route
 
@@ -95,8 +100,10 @@ class BrowserBackend(PdfTools, MouseTools, InspectionTools, ElementTools, Naviga
 
 
 MAX_HISTORY = 30
-COMPARE_SECONDS = 2
-COMPARE_EVERY = 0.1
+MAX_DRAWINGS = 8
+MAX_LOST_NAMES = 5
+MAX_LOST_CHARS = 120
+COMPARE_PAUSES = (0.0, 0.1, 0.2, 0.4, 0.8)
 _BLANK = "about:blank"
 _PATHS = """
   const pathOf = element => {
@@ -132,14 +139,34 @@ _PATHS = """
     return element && element !== document.body ? element : null;
   };
 """
-# Only what differs from what the page's own text says, except where that cannot be known.
+_STATE = """
+  const digest = text => {
+    let sum = 0;
+    for (let index = 0; index < text.length; index++)
+      sum = Math.imul(sum, 31) + text.charCodeAt(index) | 0;
+    return sum;
+  };
+  const drawing = canvas => {
+    try {
+      return digest(canvas.toDataURL());
+    } catch {
+      // A drawing with pictures of other sites cannot be read.
+      return 0;
+    }
+  };
+"""
+# Only fields that differ from what the page's own text says, except where that cannot be known.
 READ = f"""() => {{
-  {_PATHS}
-  const fields = [], scrolled = [];
+  {_PATHS}{_STATE}
+  const fields = [], scrolled = [], drawings = [];
   let files = 0;
   for (const element of all(document)) {{
-    const add = (kind, value) => fields.push({{path: pathOf(element), tag: element.tagName, kind, value}});
-    if (element instanceof HTMLInputElement) {{
+    const label = element.ariaLabel || element.name || element.id || element.tagName.toLowerCase();
+    const add = (kind, value) => fields.push({{path: pathOf(element), tag: element.tagName, kind, value, label}});
+    if (element instanceof HTMLCanvasElement) {{
+      if (drawings.length < {MAX_DRAWINGS} && element.width * element.height)
+        drawings.push(drawing(element));
+    }} else if (element instanceof HTMLInputElement) {{
       if (element.type === 'file')
         files += element.files.length;
       else if (element.type === 'checkbox' || element.type === 'radio') {{
@@ -169,7 +196,11 @@ READ = f"""() => {{
     // Some kinds of fields have none.
   }}
   return {{
-    fields, scrolled, files,
+    fields, scrolled, files, drawings,
+    title: document.title,
+    markup: digest(document.documentElement.outerHTML.replace(/<title.*?<.title>/s, '')),
+    history: digest(JSON.stringify(history.state)),
+    opened: opener !== null,
     window: [scrollX, scrollY],
     focus: focus && {{path: pathOf(focus), tag: focus.tagName, selection}},
   }};
@@ -186,20 +217,13 @@ WRITE = f"""state => {{
     element[name] = value;
   }};
   const names = {{value: 'value', checked: 'checked', html: 'innerHTML', open: 'open', indeterminate: 'indeterminate'}};
-  let missing = 0;
   for (const {{path, tag, kind, value}} of state.fields) {{
     const element = path && at(path, tag);
-    if (!element) {{
-      missing++;
+    if (!element)
       continue;
-    }}
     if (kind === 'selected') {{
       const options = [...element.options];
-      if (options.length !== value.length) {{
-        missing++;
-        continue;
-      }}
-      if (options.every((option, index) => option.selected === value[index]))
+      if (options.length !== value.length || options.every((option, index) => option.selected === value[index]))
         continue;
       options.forEach((option, index) => option.selected = value[index]);
     }} else {{
@@ -213,7 +237,6 @@ WRITE = f"""state => {{
     if (kind !== 'html')
       element.dispatchEvent(new Event('change', {{bubbles: true}}));
   }}
-  return missing;
 }}"""
 SCROLL = f"""state => {{
   {_PATHS}
@@ -231,6 +254,20 @@ SCROLL = f"""state => {{
     (path && at(path, tag))?.scrollTo({{left: x, top: y, behavior: 'instant'}});
   scrollTo({{left: state.window[0], top: state.window[1], behavior: 'instant'}});
 }}"""
+READ_STORES = """async () => {
+  const lines = [];
+  try {
+    for (const name of await caches.keys())
+      lines.push('the cache ' + name + ' of ' + origin);
+    for (const registration of await navigator.serviceWorker.getRegistrations())
+      lines.push('the service worker of ' + registration.scope);
+    for await (const name of (await navigator.storage.getDirectory()).keys())
+      lines.push('the private file ' + name + ' of ' + origin);
+  } catch {
+    // Only secure origins have these.
+  }
+  return lines;
+}"""
 READ_SESSION_STORAGE = """() => {
   try {
     return [location.origin, Object.entries(sessionStorage)];
@@ -251,10 +288,26 @@ KEEP_SESSION_STORAGE = """(() => {
 
 
 class _FrameState(TypedDict):
-    """Form fields, scroll positions and focus of a frame, as `READ` returns them."""
+    """State of a frame, as `READ` returns it."""
 
     fields: list[dict[str, Any]]
     files: int
+    scrolled: list[dict[str, Any]]
+    window: list[float]
+    drawings: list[int]
+    title: str
+    markup: int
+    history: int
+    opened: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _PageContent:
+    """State of a page that its fork should have."""
+
+    snapshot: str
+    frames: list[_FrameState | None]
+    variables: Counter[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +340,14 @@ async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]
         with state.ignoring_new_pages():
             storage = await state.context.storage_state(indexed_db=True)
         await copy.ensure_context(storage)
-        for index, tab in enumerate(state.tabs):
-            lines = await _copy_tab(state, tab, copy)
-            left_behind += [f"tab {index} ({tab.page.url[:MAX_URL_CHARS]}): {line}" for line in lines]
+        copies = [await _copy_tab(state, tab, copy) for tab in state.tabs]
+        comparisons = await together([partial(_differences, new, content) for new, content, _ in copies])
+        for index, (tab, (_, _, lines), differences) in enumerate(
+            zip(state.tabs, copies, comparisons, strict=True)
+        ):
+            name = f"tab {index} ({tab.page.url[:MAX_URL_CHARS]})"
+            left_behind += [f"{name}: {_one_line(line)}" for line in (*lines, *differences)]
+        left_behind += [_one_line(line) for line in sorted(await _stores(state) - await _stores(copy))]
     except Error as error:
         message = f"the pages cannot be copied: {error.message.splitlines()[0]}"
         raise ToolFailure(ErrorKind.CANNOT_FORK, message) from None
@@ -298,18 +356,21 @@ async def fork_state(state: BrowserState, copy: BrowserState) -> tuple[str, ...]
     return tuple(left_behind)
 
 
-async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[str]:
-    """Open the same page in the copy and restore its state; return what could not be copied."""
+async def _copy_tab(
+    state: BrowserState, tab: Tab, copy: BrowserState
+) -> tuple[Tab, _PageContent | None, list[str]]:
+    """Open the same page in the copy and restore its state.
+
+    :return: the new tab, the state that it should have, and what is known to be lost.
+    """
     if tab.crashed:
-        await copy.open_tab()
-        return ["its page has crashed"]
-    lines: list[str] = []
+        return await copy.open_tab(), None, ["its page has crashed"]
+    lines = await connections(tab.page)
     if tab.chooser is not None:
         lines.append("the open file chooser")
     if tab.downloads:
         lines.append("running downloads")
-    parent_snapshot = await snapshot_of(tab)
-    frames = [await _read(frame) for frame in tab.page.frames]
+    content = await _content_of(tab, await snapshot_of(tab))
     history = await _history_of(tab.page)
     storage = [await _session_storage(frame) for frame in tab.page.frames]
     new = await copy.open_tab()
@@ -317,21 +378,77 @@ async def _copy_tab(state: BrowserState, tab: Tab, copy: BrowserState) -> list[s
     if new.media:
         await emulate(new)
     await _replay_history(new.page, history, KEEP_SESSION_STORAGE % json.dumps(dict(storage)))
-    with anyio.move_on_after(state.settings.settle_seconds):
-        await copy.until_settled(frozenset())
-    missing = await _write(new.page, WRITE, frames)
-    with anyio.move_on_after(state.settings.settle_seconds):
-        await copy.until_settled(frozenset())
-    await _write(new.page, SCROLL, frames)
-    if files := sum(frame["files"] for frame in frames if frame):
+    for script in (WRITE, SCROLL):
+        with anyio.move_on_after(state.settings.settle_seconds):
+            await copy.until_settled(frozenset())
+        await _write(new.page, script, content.frames)
+    if files := sum(frame["files"] for frame in content.frames if frame):
         lines.append(f"{files} chosen files")
-    if difference := await _align(new, parent_snapshot):
-        lines.append(f"the reloaded page differs, first at {difference!r}")
-    elif missing:
-        lines.append(f"{missing} fields were not found")
     new.console.extend(tab.console)
     new.errors.clear()
+    return new, content, lines
+
+
+async def _content_of(tab: Tab, snapshot: str) -> _PageContent:
+    frames = [await _read(frame) for frame in tab.page.frames]
+    return _PageContent(snapshot, frames, await script_variables(tab.page))
+
+
+async def _differences(tab: Tab, expected: _PageContent | None) -> list[str]:
+    """Give the elements the parent's names; return what the page lacks."""
+    lines: list[str] = []
+    if expected is None:
+        return lines
+    for pause in COMPARE_PAUSES:
+        # The parent's page has had more time to render.
+        await anyio.sleep(pause)
+        content = await _content_of(tab, await tab.page.aria_snapshot(mode="ai"))
+        lines = list(_lost(expected, content, tab.names.align(expected.snapshot, content.snapshot)))
+        if not lines:
+            break
     return lines
+
+
+def _lost(expected: _PageContent, content: _PageContent, difference: str) -> Iterator[str]:
+    """Compare a page with its parent, whose snapshot has `difference` as its first different line."""
+    names = sorted({name for name, _ in expected.variables - content.variables})
+    if names:
+        yield f"the script variables {_listed(names)}"
+    if difference:
+        yield f"the reloaded page differs, first at {difference!r}"
+    for number, (old, new) in enumerate(zip_longest(expected.frames, content.frames)):
+        if old and new:
+            yield from _lost_of_frame(old, new, is_main=not number, differs=bool(difference))
+        elif old:
+            yield "a frame"
+
+
+def _lost_of_frame(old: _FrameState, new: _FrameState, *, is_main: bool, differs: bool) -> Iterator[str]:
+    if is_main and old["title"] != new["title"]:
+        yield f"the title {old['title']!r}"
+    fields = [field["label"] for field in old["fields"] if field not in new["fields"]]
+    if fields:
+        yield f"the content of the form fields {_listed(fields)}"
+    if (old["window"], old["scrolled"]) != (new["window"], new["scrolled"]):
+        yield "the scroll position"
+    if old["drawings"] != new["drawings"]:
+        yield "the drawing on a canvas"
+    elif old["markup"] != new["markup"] and not differs:
+        yield "changes of elements that a snapshot does not show"
+    if old["history"] != new["history"]:
+        yield "the state of the history entry (history.state)"
+    if old["opened"] and not new["opened"]:
+        yield "the connection to the page that opened it (window.opener)"
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MAX_LOST_NAMES
+    return ", ".join(names[:MAX_LOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_LOST_CHARS else f"{line[:MAX_LOST_CHARS]} …"
 
 
 async def _history_of(page: Page) -> _History:
@@ -401,28 +518,23 @@ async def _session_storage(frame: Frame) -> tuple[str, list[list[str]]]:
         return "", []
 
 
-async def _write(page: Page, script: str, frames: list[_FrameState | None]) -> int:
-    """Restore the states of the frames, in order; return the number of fields that were not found."""
+async def _stores(state: BrowserState) -> set[str]:
+    """Return one line for each store of the pages' sites that Playwright does not copy."""
     from playwright.async_api import Error
 
-    missing = 0
+    lines: set[str] = set()
+    for frame in (frame for tab in state.tabs if not tab.crashed for frame in tab.page.frames):
+        with contextlib.suppress(Error):
+            lines.update(await frame.evaluate(READ_STORES))
+    return lines
+
+
+async def _write(page: Page, script: str, frames: list[_FrameState | None]) -> None:
+    """Restore the states of the frames, in order."""
+    from playwright.async_api import Error
+
     for frame, state in zip(page.frames, frames, strict=False):
         if state:
-            try:
-                missing += await frame.evaluate(script, state) or 0
-            except Error:
-                missing += len(state["fields"])
-    return missing
-
-
-async def _align(tab: Tab, parent_snapshot: str) -> str:
-    """Give the elements the parent's names; return the first line that differs, if the pages stay different."""
-    difference = ""
-    with anyio.move_on_after(COMPARE_SECONDS):
-        while True:
-            difference = tab.names.align(parent_snapshot, await tab.page.aria_snapshot(mode="ai"))
-            if not difference:
-                break
-            # The parent's page has had more time to render.
-            await anyio.sleep(COMPARE_EVERY)
-    return difference
+            # A frame that is navigating has no fields; the comparison names them.
+            with contextlib.suppress(Error):
+                await frame.evaluate(script, state)

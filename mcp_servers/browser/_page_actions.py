@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -18,9 +19,9 @@ from mcp_servers.browser._state import BrowserState
 from runtimes.egress import http_target
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
 
-    from playwright.async_api import Error, Locator, Page, Request
+    from playwright.async_api import Error, Frame, Locator, Page, Request
 
     from mcp_servers.browser._schemas import PageState
     from mcp_servers.browser._state import Tab
@@ -36,6 +37,7 @@ MAX_MESSAGE_CHARS = 400
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _WAIT_50_MS = "() => new Promise(done => setTimeout(done, 50))"
 STOP_SECONDS = 2
+_NO_HANDLERS: Mapping[str, Callable[[dict[str, Any]], None]] = {}
 
 
 async def retry_while_swapping(work: Callable[[], Awaitable[T]]) -> T:
@@ -62,12 +64,24 @@ class _DevTools(Protocol):
     async def send(self, method: str, params: dict[str, object]) -> dict[str, Any]: ...
 
 
-@asynccontextmanager
-async def devtools_session(page: Page) -> AsyncGenerator[Callable[..., Awaitable[dict[str, Any]]]]:
-    """Open a DevTools session to the page and yield a function that calls a method with parameters."""
-    from playwright.async_api import Error
+DevToolsMethods = Callable[..., Awaitable[dict[str, Any]]]
+"""Function that calls a DevTools method by its name, with parameters."""
 
-    line = await page.context.new_cdp_session(page)
+
+@asynccontextmanager
+async def devtools_session(
+    target: Page | Frame, on: Mapping[str, Callable[[dict[str, Any]], None]] = _NO_HANDLERS
+) -> AsyncGenerator[DevToolsMethods]:
+    """Open a DevTools session to a page, or to a frame with a process of its own.
+
+    :param on: handlers of events, by their names.
+    """
+    from playwright.async_api import Error, Page
+
+    context = (target if isinstance(target, Page) else target.page).context
+    line = await context.new_cdp_session(target)
+    for event, handler in on.items():
+        line.on(event, handler)
     try:
         yield partial(_ask, line)
     finally:

@@ -14,11 +14,12 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Output, TextContent
 from mcp_servers.core._running import check_settings
 from mcp_servers.core._tool import tool
+from mcp_servers.rag._embedders import check_embedding, open_embedder
 from mcp_servers.rag._index_update import locate_index, open_library
 from mcp_servers.rag._library import SearchLibrary, SearchRanking
 from mcp_servers.rag._settings import Mode, RagSettings
 from mcp_servers.rag._terms import snippet_of
-from mcp_servers.rag._vectors import Embedder
+from mcp_servers.rag._vectors import whole_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,10 @@ class RagBackend(Backend):
         self._stack = AsyncExitStack()
 
     def check(self, settings: Mapping[str, object]) -> None:
-        """Reject invalid settings and missing documents."""
-        locate_index(check_settings(RagSettings, self.name, settings))
+        """Reject invalid settings, missing documents and a missing model."""
+        checked = check_settings(RagSettings, self.name, settings)
+        locate_index(checked)
+        check_embedding(checked.embedding)
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Apply the server's settings."""
@@ -146,7 +149,7 @@ class RagBackend(Backend):
         if self._opened is None:
             settings = self._settings
             place = await anyio.to_thread.run_sync(locate_index, settings)
-            embedder = Embedder(settings.embedding) if settings.embedding else None
+            embedder = await open_embedder(settings.embedding) if settings.embedding else None
             async with AsyncExitStack() as stack:
                 if embedder is not None:
                     stack.push_async_callback(embedder.close)
@@ -154,7 +157,7 @@ class RagBackend(Backend):
                 self._stack = stack.pop_all()
 
     async def shutdown(self) -> None:
-        """Close the index and the connection to the endpoint."""
+        """Close the index and the embedding model."""
         self._opened = None
         await self._stack.aclose()
 
@@ -205,7 +208,7 @@ class RagBackend(Backend):
         if start and start >= characters:
             message = f"rag_get: {id!r} has {characters} characters: choose a start below {start}."
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
-        end = _whole_end(document.text, start, length)
+        end = whole_end(document.text, start, length)
         text = document.text[start:end]
         rest = f"\n… continue with start={end}: {characters - end:,} of {characters:,} characters are left"
         shown = f"{document.title} ({document.id})\n{text}{rest if end < characters else ''}"
@@ -233,7 +236,7 @@ class RagBackend(Backend):
             skipped=dict(library.corpus.skipped),
             unreadable=dict(library.corpus.unreadable),
             mode=library.mode,
-            embedding_model=embedding.model if embedding and library.vectors else None,
+            embedding_model=embedding.model_name if embedding and library.vectors else None,
             dimensions=library.vectors.dimensions if library.vectors else None,
         )
 
@@ -256,18 +259,6 @@ def _hits(ranked: SearchRanking) -> list[DocumentHit]:
             )
         )
     return hits
-
-
-def _whole_end(text: str, start: int, length: int) -> int:
-    """Return the end of a part that is not longer than `length` and ends with a paragraph or sentence, if it can."""
-    end = start + length
-    if end >= len(text):
-        return len(text)
-    for mark in ("\n\n", "\n", ". "):
-        found = text.rfind(mark, start + length // 2, end)
-        if found >= 0:
-            return found + len(mark)
-    return end
 
 
 def _as_text(hits: list[DocumentHit]) -> str:

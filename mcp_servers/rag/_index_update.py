@@ -28,10 +28,11 @@ from mcp_servers.rag._documents import (
     documents_of,
     files_of,
 )
+from mcp_servers.rag._embedders import Embedder
 from mcp_servers.rag._index import WordIndex, entry_of, open_index
 from mcp_servers.rag._library import SearchLibrary
 from mcp_servers.rag._settings import EmbeddingSettings, RagSettings
-from mcp_servers.rag._vectors import Embedder, VectorIndex, VectorStore
+from mcp_servers.rag._vectors import VectorIndex, VectorStore, passages_of
 
 if TYPE_CHECKING:
     from tantivy import IndexWriter
@@ -163,19 +164,20 @@ def _open_words(place: IndexLocation, read: ReadFormatted) -> WordIndex:
 async def _open_vectors(
     words: WordIndex, folder: Path, settings: EmbeddingSettings, embedder: Embedder
 ) -> VectorIndex:
-    """Return the vectors of all documents, requesting missing ones in batches."""
-    store = await anyio.to_thread.run_sync(VectorStore, folder, settings.model)
+    """Return the vectors of all documents, computing missing ones in batches."""
+    store = await anyio.to_thread.run_sync(VectorStore, folder, settings.model_name)
     entries: list[tuple[str, str]] = []
-    missing: dict[str, CorpusDocument] = {}
+    missing: dict[str, str] = {}
     for document, digest in await anyio.to_thread.run_sync(lambda: list(words.documents())):
-        entries.append((document.id, digest))
-        if digest not in store:
-            missing[digest] = document
+        for key, passage in passages_of(document, digest):
+            entries.append((document.id, key))
+            if key not in store:
+                missing[key] = passage
     wanted = list(missing.items())
     for first in range(0, len(wanted), settings.batch):
         batch = wanted[first : first + settings.batch]
-        vectors = await embedder.of_texts([f"{document.title}\n\n{document.text}" for _, document in batch])
-        await anyio.to_thread.run_sync(store.add, [digest for digest, _ in batch], vectors)
+        vectors = await embedder.of_texts([passage for _, passage in batch])
+        await anyio.to_thread.run_sync(store.add, [key for key, _ in batch], vectors)
     return await anyio.to_thread.run_sync(VectorIndex, store, sorted(entries))
 
 

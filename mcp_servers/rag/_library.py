@@ -7,10 +7,11 @@ import anyio.to_thread
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.rag._documents import CorpusDocument, CorpusSummary
+from mcp_servers.rag._embedders import Embedder
 from mcp_servers.rag._index import ScoredDocument, WordIndex
 from mcp_servers.rag._settings import Mode
 from mcp_servers.rag._terms import Terms, terms_of
-from mcp_servers.rag._vectors import Embedder, VectorIndex
+from mcp_servers.rag._vectors import VectorIndex
 
 _FUSION_DEPTH = 100
 """Number of documents that each ranking contributes to hybrid search."""

@@ -9,6 +9,8 @@ from agentflow.settings import Section
 
 Mode: TypeAlias = Literal["lexical", "dense", "hybrid"]
 """Search mode: by words, by vectors, or both."""
+DEFAULT_MODEL = "minilm"
+"""Known model that embeds texts if no other is named. See docs/known-models.md."""
 
 
 def _unless_empty(path: object) -> object:
@@ -17,18 +19,29 @@ def _unless_empty(path: object) -> object:
 
 
 class EmbeddingSettings(Section):
-    """OpenAI-compatible embedding endpoint."""
+    """Embedding model: at an OpenAI-compatible endpoint, or in the server's process."""
 
-    base_url: str
-    """Address, as in `http://127.0.0.1:8000/v1`."""
-    model: str
-    """Embedding model."""
+    base_url: str | None = None
+    """Address of an endpoint, as in `http://127.0.0.1:8000/v1`; without, the model runs in this process, on the CPU."""
+    model: str | None = None
+    """Model of the endpoint; without one, a folder in Hugging Face format, by default that of `agentflow models fetch minilm`."""
     api_key: SecretStr | None = None
-    """API key, if required."""
+    """API key of the endpoint, if required."""
     batch: int = Field(default=64, ge=1, le=2048)
     """Texts per request."""
     timeout: float = Field(default=60.0, gt=0)
     """Time limit of one request, in seconds."""
+
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        if self.base_url and not self.model:
+            raise ValueError("an endpoint requires the name of its model: set embedding.model")
+        return self
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model, under which vectors are stored."""
+        return self.model or DEFAULT_MODEL
 
 
 class RagSettings(Section):
@@ -43,17 +56,16 @@ class RagSettings(Section):
     top_k: int = Field(default=5, ge=1, le=100)
     """Default number of hits of a search."""
     mode: Mode | None = None
-    """`lexical`, `dense` or `hybrid`; by default `hybrid` with an embedding endpoint and `lexical` without."""
+    """`lexical`, `dense` or `hybrid`; by default `hybrid` with `embedding` and `lexical` without."""
     embedding: EmbeddingSettings | None = None
-    """Embedding endpoint for dense and hybrid search."""
+    """Embedding model for dense and hybrid search; `mode: dense` or `mode: hybrid` without it uses the default model."""
 
-    @model_validator(mode="after")
-    def _check_embedding(self) -> Self:
-        if self.mode in ("dense", "hybrid") and self.embedding is None:
-            raise ValueError(
-                f"mode {self.mode} requires an endpoint: set embedding.base_url and embedding.model"
-            )
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _use_default_model(cls, data: dict[str, object]) -> dict[str, object]:
+        if data.get("mode") in ("dense", "hybrid") and data.get("embedding") is None:
+            return {**data, "embedding": {}}
+        return data
 
     @property
     def effective_mode(self) -> Mode:

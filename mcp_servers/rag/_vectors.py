@@ -1,103 +1,48 @@
-"""Embedding vectors: requested from an OpenAI-compatible endpoint, stored on disk by content, and searched exactly."""
+"""Embedding vectors of passages: stored on disk by content, and searched exactly."""
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from agentflow._decoding import DECODE_ERRORS, decode_reason
-from agentflow._http_client import open_session, read_answer
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.extras import missing_extra
-from mcp_servers.rag._settings import EmbeddingSettings
+from mcp_servers.rag._documents import CorpusDocument
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-IDLE_SECONDS = 4.0
-"""Lifetime of an idle connection, below the five seconds after which Uvicorn, and thus vLLM, closes it."""
-_CACHE_SIZE = 4096
+PASSAGE_CHARS = 1000
+"""Longest text with one vector, in characters: embedding models read the beginning of longer ones only."""
 _KEY = 16
 
 
-class _Vector(msgspec.Struct):
-    index: int
-    embedding: list[float]
+def whole_end(text: str, start: int, length: int) -> int:
+    """Return the end of a part that is not longer than `length` and ends with a paragraph or sentence, if it can."""
+    end = start + length
+    if end >= len(text):
+        return len(text)
+    for mark in ("\n\n", "\n", ". "):
+        found = text.rfind(mark, start + length // 2, end)
+        if found >= 0:
+            return found + len(mark)
+    return end
 
 
-class _Vectors(msgspec.Struct):
-    data: list[_Vector]
-
-
-_decoder = msgspec.json.Decoder(_Vectors)
-
-
-class Embedder:
-    """Client of the embedding endpoint, with a cache of query vectors. It needs a running event loop."""
-
-    def __init__(self, settings: EmbeddingSettings) -> None:
-        import aiohttp  # heavy: most libraries have no vectors
-
-        self._model = settings.model
-        self._url = f"{settings.base_url.rstrip('/')}/embeddings"
-        key = settings.api_key
-        self._session = open_session(
-            connector=aiohttp.TCPConnector(keepalive_timeout=IDLE_SECONDS),
-            headers={"Authorization": f"Bearer {key.get_secret_value()}"} if key else {},
-            timeout=aiohttp.ClientTimeout(total=settings.timeout),
-        )
-        self._queries: OrderedDict[str, list[float]] = OrderedDict()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._session.close()
-
-    async def of_query(self, query: str) -> list[float]:
-        """Return the vector of a query.
-
-        :raises ToolFailure: `unavailable`, if the endpoint fails.
-        """
-        if query not in self._queries:
-            (self._queries[query],) = await self.of_texts([query])
-            if len(self._queries) > _CACHE_SIZE:
-                self._queries.popitem(last=False)
-        self._queries.move_to_end(query)
-        return self._queries[query]
-
-    async def of_texts(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return the vectors of a batch of texts, in order.
-
-        :raises ToolFailure: `unavailable`, if the endpoint fails.
-        """
-        import aiohttp
-
-        request = {"model": self._model, "input": list(texts)}
-        try:
-            async with self._session.post(self._url, json=request) as response:
-                body = await read_answer(response)
-                status = response.status
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise self._failure(str(error) or "timeout") from None
-        if status != 200:
-            raise self._failure(f"status {status}: {' '.join(body.decode(errors='replace').split())[:200]}")
-        try:
-            vectors = {vector.index: vector.embedding for vector in _decoder.decode(body).data}
-        except DECODE_ERRORS as error:
-            raise self._failure(f"invalid response: {decode_reason(error)}") from None
-        if vectors.keys() != set(range(len(texts))) or len({len(vector) for vector in vectors.values()}) != 1:
-            raise self._failure(
-                f"it returned {len(vectors)} vectors for {len(texts)} texts, or vectors of different lengths"
-            )
-        return [vectors[place] for place in range(len(texts))]
-
-    def _failure(self, reason: str) -> ToolFailure:
-        return ToolFailure(ErrorKind.UNAVAILABLE, f"rag: the embedding endpoint {self._url} failed: {reason}")
+def passages_of(document: CorpusDocument, digest: str) -> Iterator[tuple[str, str]]:
+    """Yield the passages of a document under its title, each with the digest that its vector is stored by."""
+    start, text = 0, document.text
+    while start < len(text) or start == 0:
+        end = whole_end(text, start, PASSAGE_CHARS)
+        content = f"{document.title}\n\n{text[start:end]}"
+        if (start, end) != (0, len(text)):
+            digest = hashlib.blake2b(content.encode(), digest_size=_KEY).hexdigest()
+        yield digest, content
+        start = end or 1
 
 
 class VectorStore:
@@ -183,19 +128,21 @@ class VectorIndex:
     def __init__(self, store: VectorStore, entries: Sequence[tuple[str, str]]) -> None:
         """Select the vectors of the documents.
 
-        :param entries: the ids of the documents, in order, each with the digest of its content.
+        :param entries: the ids of the documents, in order, each with the digest of a passage, once for each passage.
         """
         import numpy as np
 
-        self.names = [name for name, _ in entries]
+        sizes = {name: len(list(passages)) for name, passages in groupby(entries, lambda entry: entry[0])}
+        self.names = list(sizes)
         """Ids of the documents."""
+        self._starts = np.cumsum([0, *sizes.values()])[:-1]
         self.dimensions = store.dimensions
         """Length of the vectors."""
         self._matrix = store.matrix()
         self._rows = np.asarray([store.row(digest) for _, digest in entries], dtype=np.int64)
 
     def nearest(self, vector: Sequence[float], count: int) -> list[tuple[str, float]]:
-        """Return the ids and cosine similarities of the nearest documents, nearest first, ties by id.
+        """Return the ids of the nearest documents with the cosine similarity of their best passage, nearest first, ties by id.
 
         :raises ToolFailure: `unavailable`, if the vector's length differs from theirs.
         """
@@ -210,7 +157,7 @@ class VectorIndex:
             raise ToolFailure(ErrorKind.UNAVAILABLE, f"rag: {message}: the embedding model has changed")
         wanted = np.asarray(vector, dtype=np.float32)
         wanted = wanted / max(float(np.linalg.norm(wanted)), 1e-12)
-        similar = np.round((self._matrix @ wanted)[self._rows], 4)
+        similar = np.maximum.reduceat(np.round((self._matrix @ wanted)[self._rows], 4), self._starts)
         count = min(count, len(self.names))
         least = np.partition(similar, -count)[-count]
         near = [(self.names[place], float(similar[place])) for place in np.flatnonzero(similar >= least)]

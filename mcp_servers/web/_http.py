@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
+from agentflow._http_client import observe
 from agentflow.errors import ErrorKind, ToolFailure
 from runtimes.egress import AddressPolicy, Resolve, resolve_public
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of temporary failures."""
+_GOOGLE_INVALID_KEY: Final = b"API_KEY_INVALID"
+"""Reason that Google's services give with status 400 for an invalid key."""
 FIRST_DELAY = 0.5
 MAX_DELAY = 20.0
 MAX_RESPONSE_BYTES = 8 * 1024 * 1024
@@ -224,6 +227,7 @@ class JsonApi:
                 proxy=_proxy_for(url),
             ) as response:
                 answer, cut = await read_body(response, MAX_RESPONSE_BYTES)
+                observe(response, answer)
         except TimeoutError:
             failure = ToolFailure(ErrorKind.TIMEOUT, f"{service} did not answer in time.")
             raise TransientFailure(failure) from None
@@ -234,9 +238,12 @@ class JsonApi:
             raise ToolFailure(ErrorKind.OUTPUT_LIMIT, f"{service} returned a response that is too long.")
         if response.status != 200:
             text = self._shown(answer.decode(errors="replace"))
-            hint = "; check its key" if response.status in (401, 403) else ""
-            message = f"{service} returned status {response.status}{hint}: {text}"
-            failure = ToolFailure(error_kind_of(response.status), message)
+            kind, hint = error_kind_of(response.status), ""
+            if service == "SearXNG" and response.status == 403:
+                hint = "; its setting search.formats must have json"
+            elif response.status in (401, 403) or _GOOGLE_INVALID_KEY in answer:
+                kind, hint = ErrorKind.DENIED, "; check its key"
+            failure = ToolFailure(kind, f"{service} returned status {response.status}{hint}: {text}")
             raise refusal(response, failure, self._network)
         try:
             return msgspec.json.decode(answer, type=shape)

@@ -55,6 +55,7 @@ _ANSWER_SECONDS = 300.0
 _STDERR_BYTES = 4096
 _PNG = b"\x89PNG\r\n\x1a\n"
 _WHEEL = 100
+_MAX_TITLES, _MAX_TITLE_CHARS = 5, 40
 _IGNORED_STDERR = re.compile(r"^(_XSERV|Openbox-|The XKEYBOARD|>|Errors from|Could not|\s*$)")
 
 
@@ -365,10 +366,16 @@ class Desktop:
     async def fork(self) -> "Desktop":
         """Refuse: a running X server and its applications cannot be copied.
 
-        :raises CannotFork: always.
+        :raises CannotFork: always, naming the open windows, whose state is lost unless the steps are repeated.
         """
         self._check()
-        raise CannotFork("a running desktop cannot be copied: repeat its steps, or use `machine: qemu`")
+        titles = ", ".join(
+            repr(window.title[:_MAX_TITLE_CHARS]) for window in (await self.windows())[-_MAX_TITLES:]
+        )
+        windows = f", with its windows {titles}" if titles else ""
+        raise CannotFork(
+            f"a running desktop cannot be copied{windows}: repeat its steps, or use `machine: qemu`"
+        )
 
     async def stop(self) -> None:
         """Stop the desktop, and the instance if it is owned."""

@@ -22,8 +22,8 @@ from agentflow.sandbox import Sandbox, _remote
 from agentflow.serving import EngineControl
 from mcp_servers.document._backend import VisionModel
 from mcp_servers.document._settings import DocumentSettings
+from mcp_servers.rag._embedders import EndpointEmbedder
 from mcp_servers.rag._settings import EmbeddingSettings
-from mcp_servers.rag._vectors import Embedder
 from mcp_servers.serving import _peers
 from mcp_servers.serving._peers import Peer
 from mcp_servers.serving._server_names import PeerAddress
@@ -52,7 +52,7 @@ async def gateway(url: str) -> None:
 
 async def embeddings(url: str) -> None:
     async with AsyncExitStack() as stack:
-        embedder = Embedder(EmbeddingSettings(base_url=url, model="m"))
+        embedder = EndpointEmbedder(url, EmbeddingSettings(base_url=url, model="m"))
         stack.push_async_callback(embedder.close)
         await embedder.of_texts(["text"])
 

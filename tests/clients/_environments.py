@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import Process
 
+from tests._core import frameworks_python
 from tests.conformance._node import node
 
 ROOT = Path(__file__).parents[2]
@@ -21,26 +22,16 @@ DRIVERS = Path(__file__).parent / "_drivers"
 
 DEVELOPMENT = "development"
 """The environment of the tests themselves."""
+FRAMEWORKS = "frameworks"
+"""The environment of all frameworks that agree, with AgentFlow: `scripts/make-frameworks-venv`."""
 
 PYTHON = {
     "mcp1": ["mcp==1.30.0"],
-    "fastmcp": ["fastmcp==4.1.2"],
     "langchain": ["langchain-mcp-adapters==0.3.2"],
-    "openai-agents": ["openai-agents==0.24.0"],
-    "pydantic-ai": ["pydantic-ai-slim[mcp]==2.68.0"],
     "mcp-use": ["mcp-use==1.7.1"],
     "smolagents": ["smolagents[mcp]==1.26.0", "mcp<2", "websockets"],
-    "model-clients": [
-        "openai==3.54.0",
-        "openai-agents==0.24.0",
-        "langgraph==1.2.22",
-        "langchain-openai==1.7.3",
-        "pydantic-ai-slim[openai]==2.68.0",
-        "anthropic==2.12.0",
-    ],
-    "agentscope": ["agentscope==2.0.10"],
 }
-"""Packages of each Python environment."""
+"""Packages of each further Python environment: they need an older mcp."""
 
 NODE = {
     "@modelcontextprotocol/sdk": "1.32.2",
@@ -56,6 +47,8 @@ def python_of(name: str) -> str:
     """Return the interpreter of an environment; create it if it is missing or has other packages."""
     if name == DEVELOPMENT:
         return sys.executable
+    if name == FRAMEWORKS:
+        return str(frameworks_python())
     folder, packages = FOLDER / name, PYTHON[name]
     python = folder / "bin/python"
     if not _is_current(folder, packages):
@@ -91,10 +84,12 @@ def _stamp(folder: Path, packages: object) -> None:
     (folder / ".packages").write_text(json.dumps(packages), encoding="utf-8")
 
 
-async def run(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
+async def run(
+    command: list[str], folder: Path, environment: dict[str, str], given: str = ""
+) -> tuple[int, str, str]:
     """Run a program in a folder of its own, with nothing of our environment; return status, output and errors."""
     ran = await anyio.run_process(
-        command, check=False, stdin=subprocess.DEVNULL, cwd=folder, env=_clean(folder, environment)
+        command, check=False, input=given.encode(), cwd=folder, env=_clean(folder, environment)
     )
     return ran.returncode, ran.stdout.decode(errors="replace"), ran.stderr.decode(errors="replace")
 

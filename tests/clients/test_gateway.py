@@ -25,7 +25,7 @@ from agentflow.serving import ModelServer
 from agentflow.testing.endpoint import fake_endpoint
 from agentflow.trajectory import Task
 from tests.behaviour._markdown import snippets
-from tests.clients._environments import DEVELOPMENT, DRIVERS, ROOT, node_folder, python_of, run
+from tests.clients._environments import DEVELOPMENT, DRIVERS, FRAMEWORKS, ROOT, node_folder, python_of, run
 from tests.clients._scripted_vllm import scripted_vllm, tool_line
 from tests.conformance._node import node
 
@@ -48,16 +48,12 @@ SCRIPTS = {
     ],
 }
 PYTHON = {
-    name: DEVELOPMENT if name in ("openai", "openai-stream", "curl") else environment
-    for environment, names in {
-        "model-clients": [
-            "openai", "openai-async", "openai-stream", "openai-agents-chat", "openai-agents-responses",
-            "openai-agents-stream", "langgraph", "langgraph-responses", "langgraph-stream", "pydantic-ai", "anthropic",
-            "anthropic-stream", "curl",
-        ],
-        "agentscope": ["agentscope"],
-    }.items()
-    for name in names
+    **dict.fromkeys(
+        ["openai-async", "openai-agents-chat", "openai-agents-responses", "openai-agents-stream", "langgraph",
+         "langgraph-responses", "langgraph-stream", "pydantic-ai", "agentscope", "anthropic", "anthropic-stream"],
+        FRAMEWORKS,
+    ),
+    **dict.fromkeys(["openai", "openai-stream", "curl"], DEVELOPMENT),
 }  # fmt: skip
 """Environment of each client."""
 

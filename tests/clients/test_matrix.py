@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.clients._drivers.steps import IMAGE
-from tests.clients._environments import DEVELOPMENT, DRIVERS, node_folder, python_of, run
+from tests.clients._environments import DEVELOPMENT, DRIVERS, FRAMEWORKS, node_folder, python_of, run
 from tests.clients.conftest import TOKEN
 from tests.conformance._node import node
 
@@ -48,10 +48,10 @@ SHORT = [
 ]
 LONG = [
     ClientCase("mcp1", "mcp1"),
-    ClientCase("fastmcp_client", "fastmcp", image="link"),
+    ClientCase("fastmcp_client", FRAMEWORKS, image="link"),
     ClientCase("langchain_client", "langchain", image="link"),
-    ClientCase("openai_agents_client", "openai-agents", late_image=None, unstarted="missing required parameters: session"),
-    ClientCase("pydantic_ai_client", "pydantic-ai", image="link", late_image=None),
+    ClientCase("openai_agents_client", FRAMEWORKS, late_image=None, unstarted="missing required parameters: session"),
+    ClientCase("pydantic_ai_client", FRAMEWORKS, image="link", late_image=None),
     ClientCase("mcp_use_client", "mcp-use", late_image=None),
     ClientCase("smolagents_client", "smolagents", image="file", late_image=None, resources=False, required=False),
 ]  # fmt: skip

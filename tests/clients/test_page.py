@@ -1,24 +1,27 @@
 """The snippets of docs/clients.md run against a real server."""
 
+import re
 from pathlib import Path
 
 import anyio
 import pytest
 
 from tests.behaviour._markdown import snippets
-from tests.clients._environments import DEVELOPMENT, node_folder, python_of, run
+from tests.clients._environments import DEVELOPMENT, FRAMEWORKS, ROOT, node_folder, python_of, run
 from tests.clients._page import PAGE, section_snippet
 from tests.clients.conftest import TOKEN
 from tests.conformance._node import node
 
-SHORT = {"mcp 2.x": DEVELOPMENT}
+SHORT = {
+    "mcp 2.x": DEVELOPMENT,
+    "fastmcp": FRAMEWORKS,
+    "openai-agents": FRAMEWORKS,
+    "pydantic-ai": FRAMEWORKS,
+}
 LONG = {
     "inspect_ai": DEVELOPMENT,
     "mcp 1.x": "mcp1",
-    "fastmcp": "fastmcp",
     "langchain-mcp-adapters": "langchain",
-    "openai-agents": "openai-agents",
-    "pydantic-ai": "pydantic-ai",
     "mcp-use": "mcp-use",
     "smolagents": "smolagents",
 }
@@ -27,6 +30,15 @@ LONG = {
 def test_every_python_snippet_of_the_page_belongs_to_a_client_with_an_environment() -> None:
     texts = [snippet.text for snippet in snippets(PAGE, "py")]
     assert sorted(texts) == sorted(section_snippet(title, "py") for title in [*SHORT, *LONG])
+
+
+@pytest.mark.promise("clients:page")
+def test_the_versions_in_the_table_are_those_of_the_shared_environment() -> None:
+    pins = (ROOT / "scripts/frameworks-constraints.txt").read_text(encoding="utf-8").splitlines()
+    for title in (name for name, environment in SHORT.items() if environment == FRAMEWORKS):
+        row = re.search(rf"^\| \[{title}\]\S+ \| (\S+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+        assert row is not None
+        assert {f"{title}=={row[1]}", f"{title}-slim=={row[1]}"} & set(pins), row[0]
 
 
 @pytest.mark.promise("clients:page")

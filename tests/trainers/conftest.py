@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentflow.exports import export_run
-from tests.agentflow.exports._trees import roll_out, synthesise
+from tests.agentflow.exports._trees import roll_out, synthesise, tune_agent
 from tests.trainers._runs import roll_out_with_mistakes, store_training, synthesise_with_mistakes
 
 
@@ -28,6 +28,11 @@ def mixed_synthesis(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def mixed_rollout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return roll_out_with_mistakes(tmp_path_factory.mktemp("mixed"))
+
+
+@pytest.fixture(scope="package")
+def tuning(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tune_agent(tmp_path_factory.mktemp("tuning"))
 
 
 @pytest.fixture(scope="package")

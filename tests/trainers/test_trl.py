@@ -16,7 +16,7 @@ pytestmark = pytest.mark.soak
 Export = Callable[[Path, str], Path]
 Row = Mapping[str, Any]
 
-RUNS = pytest.mark.parametrize("kind", ["mixed_synthesis", "mixed_rollout"])
+RUNS = pytest.mark.parametrize("kind", ["mixed_synthesis", "mixed_rollout", "tuning"])
 
 
 @pytest.fixture

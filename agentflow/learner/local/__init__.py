@@ -11,6 +11,7 @@ from agentflow.learner.local._fine_tune import (
     lessons_of,
     mean_loss,
 )
+from agentflow.learner.local._model_files import merge_adapters
 
 __all__ = [
     "FineTuneSettings",
@@ -24,4 +25,5 @@ __all__ = [
     "lesson_rows",
     "lessons_of",
     "mean_loss",
+    "merge_adapters",
 ]

@@ -23,9 +23,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentflow.errors import AgentFlowError, ConfigurationError, LossFailure, RunStopped, StopCause
 from agentflow.learner._backbone import Figures
 from agentflow.learner._checkpoints import CheckpointError
-from agentflow.learner._policy import OptimizerSettings, PolicySettings
+from agentflow.learner._policy import OptimizerSettings, PolicySettings, find_model
 from agentflow.learner._rows import Row
-from agentflow.learner.local._model import Policy, device_of, find_model, load_policy
+from agentflow.learner.local._model import Policy, device_of, load_policy
 from agentflow.learner.local._model_files import (
     BackboneState,
     adapter_weights,

@@ -51,26 +51,6 @@ def device_of(settings: PolicySettings, rank: int = 0) -> torch.device:
     return torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def find_model(settings: PolicySettings) -> Path:
-    """Return the folder of the model; download it if it is on the hub.
-
-    :raises ConfigurationError: if it is neither a folder nor on the hub.
-    """
-    folder = Path(settings.model)
-    if folder.is_dir():
-        return folder
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(settings.model, ignore_patterns=["*.bin", "*.pth", "*.gguf"]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigurationError(
-            f"policy.model: {settings.model} is not a folder, and the hub reports: {reason}; name an existing model"
-        ) from None
-
-
 def load_policy(folder: Path, settings: PolicySettings, device: torch.device, dtype: torch.dtype) -> Policy:
     """Load the model in the given precision; only its trained parameters require a gradient.
 

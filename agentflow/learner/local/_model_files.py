@@ -10,6 +10,7 @@ import os
 import random
 import re
 import shutil
+import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,10 +28,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoConfig
 
 from agentflow._decoding import DECODE_ERRORS
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, error_line
 from agentflow.learner._checkpoints import CheckpointError, atomic_folder, verify
 from agentflow.learner._policy import PolicySettings
-from agentflow.learner.local._model import no_progress_bars
+from agentflow.learner.local._model import load_policy, no_progress_bars
 from agentflow.learner.local._optimizer import Optimizer
 
 PORTION = 2**30
@@ -206,6 +207,35 @@ def write_adapters(
     with atomic_folder(folder) as place, saving():
         model.peft_config["default"].save_pretrained(place)
         save_file(dict(weights), place / "adapter_model.safetensors")
+
+
+def merge_adapters(settings: PolicySettings, adapters: Path, folder: Path, *, durable: bool = True) -> Path:
+    """Write the initial model with adapters in peft's format merged into it, such as those of another trainer.
+
+    See docs/trinity.md.
+
+    :raises ConfigurationError: if the adapters are incomplete, or of another model.
+    :raises CheckpointError: if it can't be written.
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+
+    origin, plain = Path(settings.model), settings.model_copy(update={"lora": None})
+    dtype = torch.float32 if settings.dtype == "float32" else torch.bfloat16
+    base = load_policy(origin, plain, torch.device("cpu"), torch.float32).model
+    try:
+        with warnings.catch_warnings(action="ignore"):  # a missing weight is an error below
+            model: Any = PeftModel.from_pretrained(base, str(adapters))
+            found = load_file(adapters / "adapter_model.safetensors")
+    except Exception as error:  # boundary: the libraries raise what a damaged file leads to
+        raise ConfigurationError(f"{adapters} can't be loaded: {error_line(error)}") from error
+    if differing := sorted(get_peft_model_state_dict(model).keys() ^ found.keys()):
+        raise ConfigurationError(
+            f"{adapters}: {len(differing)} weights are missing or unknown, such as {differing[0]}; save them again"
+        )
+    exported = plain.model_copy(update={"dtype": str(dtype).removeprefix("torch.")})
+    inner = model.get_base_model()
+    write_model(folder, origin, inner, exported, durable, merged_weights(inner, dtype))
+    return folder
 
 
 def write_model(

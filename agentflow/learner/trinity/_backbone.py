@@ -38,6 +38,7 @@ from agentflow.learner.trinity._settings import (
     INSIDE,
     JOB,
     TrinitySettings,
+    explorer_configuration,
     refuse_unsupported,
     trinity_configuration,
     unsupported_loss,
@@ -65,9 +66,11 @@ class TrinityBackbone:
     """Trains a policy with unmodified Trinity-RFT in its own environment; implements `Backbone` in part.
 
     Trinity's trainer is started by the first step, because its loss and temperature are fixed at its start. It has no
-    log-probabilities to give, so losses with a reference policy and several steps per batch are refused.
-    See docs/trinity.md.
+    log-probabilities to give, so several steps per batch are refused. See docs/trinity.md.
     """
+
+    computes_reference = True
+    """A step computes the log-probabilities of the reference policy itself."""
 
     def __init__(
         self,
@@ -135,17 +138,19 @@ class TrinityBackbone:
         if not rows:
             return []
         raise ConfigurationError(
-            "log_probs: Trinity's trainer returns no log-probabilities; set loss.kl_coef=0 and "
-            "schedule.steps_per_batch=1, or use backbone=local or verl"
+            "log_probs: Trinity's trainer returns no log-probabilities; set schedule.steps_per_batch=1, "
+            "or use backbone=local or verl"
         )
 
     def export(self, folder: Path, *, durable: bool = True) -> Path:
-        """Copy the weights of Trinity's last checkpoint, or the initial ones before the first step.
+        """Copy the weights of Trinity's last checkpoint, or the initial ones before the first step. Adapters are merged.
 
         :raises CheckpointError: if it can't be written.
         :raises TrinityFailure: if the checkpoint is incomplete.
         """
         weights = Path(self._policy.model)
+        if self._step and self._policy.lora is not None:
+            return self._export_merged(folder, self._checkpoint / "actor" / "lora_adapter", durable)
         if self._step:
             weights = self._checkpoint / "actor" / "huggingface"
             try:
@@ -159,6 +164,16 @@ class TrinityBackbone:
                 if path.is_file():
                     shutil.copy2(path, unfinished / path.name)
         return folder
+
+    def _export_merged(self, folder: Path, adapters: Path, durable: bool) -> Path:
+        from agentflow.learner.local import merge_adapters  # imports torch
+
+        try:
+            return merge_adapters(self._policy, adapters, folder, durable=durable)
+        except ConfigurationError as error:
+            raise TrinityFailure(
+                f"Trinity's checkpoint of step {self._step} is incomplete: {error}"
+            ) from None
 
     def save(self, folder: Path, position: Mapping[str, object]) -> Path:
         """Write a checkpoint: Trinity's own, and the position of the loop.
@@ -249,8 +264,12 @@ class TrinityBackbone:
         configuration = trinity_configuration(
             self._policy, self.optimizer_settings, loss, self._settings, self._base, temperature=temperature
         )
-        place = self._base / "trinity.yaml"
-        place.write_text(yaml.safe_dump(configuration))
+        configurations = {"trainer": configuration}
+        if self._settings.explorer is not None:
+            configurations["explorer"] = explorer_configuration(configuration, self._settings.explorer)
+        paths = [self._base / f"{name}.yaml" for name in configurations]
+        for path, content in zip(paths, configurations.values(), strict=True):
+            path.write_text(yaml.safe_dump(content))
         environment = trainer_environment(self._base / "code") | {
             "RAY_TMPDIR": str(self._base),
             _FIGURES_VARIABLE: str(self._base / "figures"),
@@ -259,7 +278,7 @@ class TrinityBackbone:
         self._ended = stack.enter_context(
             running_trainer(
                 "Trinity",
-                [str(self._python), "-m", INSIDE, str(place)],
+                [str(self._python), "-m", INSIDE, *map(str, paths)],
                 environment,
                 self._base,
                 self._log,

@@ -1,5 +1,6 @@
 """Settings of training with Trinity-RFT, and their translation to Trinity's configuration."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ from pydantic import Field
 from agentflow._import_path import own_environment
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
-from agentflow.learner._policy import OptimizerSettings, PolicySettings
+from agentflow.extras import missing_extra
+from agentflow.learner._policy import LoraSettings, OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
 from agentflow.settings import Section
 
@@ -19,6 +21,19 @@ JOB = "job"
 _CLIPPED = frozenset({"flow_grpo", "grpo", "dapo", "dr_grpo"})
 """Losses that Trinity's `ppo` computes; they differ in advantages and weights, which rows bring along."""
 _NO_CLIP = 1e9
+_KL_FUNCTIONS = {"k1": "k1", "k2": "k2", "k3": "low_var_kl"}
+"""Trinity's names of the estimators of the KL divergence."""
+
+
+class ExplorerSettings(Section):
+    """Trinity's explorer: an OpenAI server beside the trainer. Each checkpoint updates its weights while steps go on."""
+
+    engines: int = Field(default=1, ge=1)
+    """Number of vLLM engines."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs of each engine, besides those of the trainer."""
+    port: int = Field(default=8010, ge=1, le=65535)
+    """Port of the server, which listens on loopback."""
 
 
 class TrinitySettings(Section):
@@ -28,6 +43,8 @@ class TrinitySettings(Section):
     """Python of Trinity's environment; `None`: `.venv-trinity` of the checkout, or beside this environment."""
     gpus: int = Field(default=1, ge=1)
     """Number of GPUs to train on; Trinity has no step on a CPU."""
+    explorer: ExplorerSettings | None = None
+    """Also serve the policy by Trinity's asynchronous explorer; `None`: only by AgentFlow's engine."""
     max_rows: int = Field(default=512, ge=1)
     """Rows of a step. Trinity's batches have one size, so smaller steps are filled up with rows that add nothing."""
     start_seconds: float = Field(default=900.0, gt=0)
@@ -63,9 +80,11 @@ def refuse_unsupported(
         raise ConfigurationError(
             f"policy.model: Trinity starts from a folder, and {policy.model} has no config.json"
         )
-    if policy.lora is not None:
+    if policy.lora is not None and find_spec("peft") is None:
+        raise ConfigurationError(missing_extra("policy.lora with backbone=trinity", "train"))
+    if policy.lora is not None and not isinstance(policy.lora.target_modules, str):
         raise ConfigurationError(
-            "policy.lora: backbone=trinity trains all weights; leave it out, or use backbone=local or verl"
+            "policy.lora.target_modules: Trinity takes one name or pattern; set all-linear, or a regular expression"
         )
     if optimizer.lr_scheduler_type == "linear":
         raise ConfigurationError(
@@ -85,8 +104,6 @@ def unsupported_loss(loss: LossSettings) -> str:
     """
     if loss.name not in _CLIPPED:
         return f"loss.name: backbone=trinity computes {', '.join(sorted(_CLIPPED))}, not {loss.name}; use one of them"
-    if loss.kl_coef:
-        return "loss.kl_coef: backbone=trinity has no reference policy; set it to 0"
     if loss.entropy_coef:
         return "loss.entropy_coef: backbone=trinity has no entropy bonus; set it to 0"
     if loss.correction == "mask":
@@ -94,17 +111,30 @@ def unsupported_loss(loss: LossSettings) -> str:
     return ""
 
 
-def loss_arguments(loss: LossSettings) -> dict[str, float]:
-    """Return the arguments of Trinity's `ppo` loss.
+def algorithm_options(loss: LossSettings) -> dict[str, Any]:
+    """Return the part of Trinity's `algorithm` section that depends on the loss.
 
     Example::
 
-        assert loss_arguments(LossSettings(name="dapo"))["clip_range_high"] == 0.28
+        assert algorithm_options(LossSettings(name="dapo"))["policy_loss_fn_args"]["clip_range_high"] == 0.28
     """
-    return {
+    arguments: dict[str, Any] = {
         "clip_range_low": loss.clip_ratio_low,
         "clip_range_high": loss.clip_ratio_high,
         "clip_ratio_c": _NO_CLIP if loss.clip_ratio_c is None else loss.clip_ratio_c,
+    }
+    if not loss.kl_coef:
+        return {
+            "algorithm_type": "dapo",
+            "policy_loss_fn": f"{INSIDE}.WeightedSumLoss",
+            "policy_loss_fn_args": arguments,
+        }
+    return {
+        # Of the two algorithms, this one has a reference policy.
+        "algorithm_type": "grpo",
+        "policy_loss_fn": f"{INSIDE}.WeightedSumLossWithKL",
+        "policy_loss_fn_args": arguments
+        | {"kl_fn": _KL_FUNCTIONS[loss.kl_estimator], "kl_coef": loss.kl_coef},
     }
 
 
@@ -117,7 +147,7 @@ def trinity_configuration(
     *,
     temperature: float = 1.0,
 ) -> dict[str, Any]:
-    """Return Trinity's configuration: a trainer alone, which reads steps from its SQL buffer.
+    """Return Trinity's configuration of the trainer, which reads steps from its SQL buffer.
 
     :param base: base folder; checkpoints, buffer and figures are below it.
     """
@@ -130,11 +160,10 @@ def trinity_configuration(
         "checkpoint_root_dir": str(base),
         "continue_from_checkpoint": True,
         "algorithm": {
-            "algorithm_type": "dapo",
+            **algorithm_options(loss),
             "advantage_fn": "grpo",
-            "policy_loss_fn": f"{INSIDE}.WeightedSumLoss",
-            "policy_loss_fn_args": loss_arguments(loss),
             "kl_penalty_fn": "none",
+            # The policy loss contains it: alone it would be a mean that differs by micro-batch.
             "kl_loss_fn": "none",
             "entropy_loss_fn": "none",
             # The old probabilities are those of the engine, as the rows have them.
@@ -153,8 +182,9 @@ def trinity_configuration(
             "model_path": str(Path(policy.model).absolute()),
             "trust_remote_code": policy.trust_remote_code,
             "temperature": temperature,
-            # Read by the rollout engine, which does not run.
+            # Read by the explorer's engine.
             "max_model_len": policy.token_budget,
+            "lora_configs": None if policy.lora is None else [_lora_options(policy.lora)],
         },
         # Both numbers are given: Trinity changes the mode where it finds a single GPU itself.
         "cluster": {"ray_address": "local", "node_num": 1, "gpu_per_node": settings.gpus},
@@ -191,12 +221,51 @@ def trinity_configuration(
                 }
             },
         },
-        "synchronizer": {"sync_method": "checkpoint", "sync_interval": 1},
+        "synchronizer": _synchronizer(settings),
         "monitor": {"monitor_type": f"{INSIDE}.FigureMonitor"},
     }
     for name, value in settings.options.items():
         _set(configuration, name, value)
     return configuration
+
+
+def explorer_configuration(trainer: dict[str, Any], settings: ExplorerSettings) -> dict[str, Any]:
+    """Return Trinity's configuration of the explorer beside a trainer: the same job in another mode.
+
+    See docs/trinity.md.
+
+    :param trainer: result of `trinity_configuration`.
+    """
+    engine = {
+        "engine_num": settings.engines,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "dtype": trainer["trainer"]["trainer_config"]["actor"]["fsdp_config"]["dtype"],
+    }
+    return trainer | {
+        "mode": "serve",
+        "cluster": trainer["cluster"] | {"gpu_per_node": settings.engines * settings.tensor_parallel_size},
+        "explorer": {
+            "rollout_model": engine,
+            "listen_address": "127.0.0.1",
+            "proxy_port": settings.port,
+            "eval_on_startup": False,
+        },
+    }
+
+
+def _lora_options(lora: LoraSettings) -> dict[str, Any]:
+    return {
+        "name": "policy",
+        "lora_rank": lora.rank,
+        "lora_alpha": lora.alpha,
+        "target_modules": lora.target_modules,
+    }
+
+
+def _synchronizer(settings: TrinitySettings) -> dict[str, Any]:
+    shared = {"sync_method": "checkpoint", "sync_interval": 1}
+    # Neither side waits for the other.
+    return shared if settings.explorer is None else shared | {"sync_style": "fully_async"}
 
 
 def _set(configuration: dict[str, Any], name: str, value: object) -> None:

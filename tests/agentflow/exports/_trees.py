@@ -3,15 +3,22 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 from hypothesis import strategies as st
+from openai import AsyncOpenAI
 
 from agentflow.cli import main
 from agentflow.exports._records import ExportAnswer, ExportImage, ExportNode, ExportTree
+from agentflow.gateway import ExactAnswerer
 from agentflow.models import ToolSpec
-from agentflow.trajectory import Verdict
+from agentflow.trajectory import Task, Verdict
+from agentflow.tuner import PolicyEndpoint
+from tests.agentflow.gateway._engine import RandomEngine
+from tests.agentflow.tuner._tuning import some_tasks, tuned
 
 SEEDS = ("Explore the lighthouses of Lucan Thorne and their keepers.", "Explore the Grey Petrel.")
 QUESTIONS = (
@@ -36,6 +43,35 @@ def roll_out(folder: Path) -> Path:
     output = folder / "rollout"
     assert main(["rollout", "--data", str(tasks), f"output_dir={output}", "max_turns=3", "samples=2"]) == 0
     return output
+
+
+def tune_agent(folder: Path) -> Path:
+    """Tune an agent for two steps, with a validation, through a gateway whose engine gives random answers; return its output directory."""
+    output, tasks, model = folder / "tuning", some_tasks(3), ExactAnswerer(RandomEngine().engine)
+    anyio.run(partial(tuned, output, _converse, tasks[:2], steps=2, held_out=tasks[2:], model=model))
+    (output / "settings.yaml").write_text("solve: agent.py:converse\n", encoding="utf-8")
+    return output
+
+
+async def _converse(task: Task, policy: PolicyEndpoint) -> float:
+    """Play an episode of two turns with a tool; half of the episodes of a task are right."""
+    function = {"name": "look", "description": "Look it up.", "parameters": {"type": "object"}}
+    tools: Any = [{"type": "function", "function": function}]
+    messages: list[Any] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": task.question},
+    ]
+    async with AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key) as client:
+        for _ in range(2):
+            answer = await client.chat.completions.create(model=policy.model, messages=messages, tools=tools)
+            message = answer.choices[0].message
+            messages.append(message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True))
+            results = [
+                {"role": "tool", "tool_call_id": call.id, "content": "1834"}
+                for call in message.tool_calls or ()
+            ]
+            messages += results or [{"role": "user", "content": "Are you sure?"}]
+    return float(policy.episode.endswith("0"))
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from agentflow.exports._preferences import PreferenceFormats
 from agentflow.exports._records import ExportAnswer, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow
-from tests.agentflow.exports._trees import node, trees
+from tests.agentflow.exports._trees import answer, node, trees
 
-FORMATS = PreferenceFormats({}, images=False)
+FORMATS = PreferenceFormats(lambda _: {}, images=False)
 
 
 def values(found: Iterator[ExportRow | Dropped]) -> list[dict[str, Any]]:
@@ -93,6 +93,109 @@ def test_episodes_of_a_task_are_compared_where_they_differ() -> None:
 @pytest.mark.promise("exports:preferences")
 def test_unscored_episodes_are_left_out_with_a_reason() -> None:
     found = [episode("1834", None, "rag_search"), episode("1835", None)]
-    for make, reason in ((FORMATS.dpo, "undecided"), (FORMATS.kto, "undecided"), (FORMATS.prm, "no_score")):
+    expected = (
+        (FORMATS.dpo, ["undecided", "undecided", "no_sibling"]),
+        (FORMATS.kto, ["undecided"] * 3),
+        (FORMATS.prm, ["no_score"] * 2),
+    )
+    for make, left_out in expected:
         assert values(make(found)) == []
-        assert set(reasons(make(found)).values()) == {reason}
+        assert list(reasons(make(found)).values()) == left_out
+
+
+@pytest.mark.promise("exports:grounds")
+@pytest.mark.parametrize(
+    ("first", "second", "ground"),
+    [
+        ([1.0], [0.0], "reward"),
+        ([1.0, 0.0], [0.0, 0.0], "reward"),
+        ([1.0, 0.0], [1.0, 0.0, 0.0], ""),
+        ([0.7], [0.2], "reward"),
+        ([1.0], [1.0], ""),
+        ([1.0], [None], ""),
+    ],
+    ids=["right_or_wrong", "sometimes_right", "overlapping", "partly_right", "equal", "unscored"],
+)
+def test_rewards_order_two_messages_only_if_no_episode_contradicts_it(
+    first: list[float | None], second: list[float | None], ground: str
+) -> None:
+    tools = {"rag_search": first, "bash_run": second}
+    found = [
+        episode(f"{tool}{number}", score, tool)
+        for tool, scores in tools.items()
+        for number, score in enumerate(scores)
+    ]
+    rows = [row for row in values(FORMATS.dpo(found)) if len(row["prompt"]) == 1]
+    assert [row["ground"] for row in rows] == ([ground] if ground else [])
+    for row in rows:
+        assert row["chosen"][0]["tool_calls"][0]["function"]["name"] == "rag_search"
+
+
+@pytest.mark.promise("exports:grounds")
+def test_a_failed_call_is_rejected_beside_one_of_equal_reward_and_never_chosen() -> None:
+    def failing(name: str, score: float, tool: str = "bash_run") -> ExportTree:
+        tree = episode(name, score, tool)
+        return replace(tree, nodes=(tree.nodes[0], replace(tree.nodes[1], trainable=False)))
+
+    good = episode("a", 0.0, "rag_search")
+    [row] = [row for row in values(FORMATS.dpo([good, failing("b", 0.0)])) if len(row["prompt"]) == 1]
+    assert (row["id"], row["ground"]) == ("a/1/b/1", "verdict")
+    for pair in ([good, failing("b", 1.0)], [failing("c", 0.0, "rag_get"), failing("b", 1.0)]):
+        assert [row for row in values(FORMATS.dpo(pair)) if len(row["prompt"]) == 1] == []
+        assert reasons(FORMATS.dpo(pair))["b/1"] == DropReason.UNDECIDED
+    labels = {row["id"]: row["label"] for row in values(FORMATS.kto([good, failing("b", 1.0)]))}
+    assert "b/1" not in labels
+
+
+def branching() -> ExportTree:
+    """Return a tree with four actions at its root; a pair needs one, cites a text that another also shows, and a third failed."""
+    nodes = (
+        node("r", None, 0),
+        node("needed", "r", 1),
+        node("other", "r", 1),
+        replace(node("copy", "r", 1), observation="It says: Seen at needed."),
+        node("failed", "r", 1, new=False),
+        node("below", "copy", 2),
+    )
+    own = replace(
+        answer(nodes, "q", "needed"), whole_path=("r", "needed"), quotes=("Seen at needed.",), score=0.5
+    )
+    return ExportTree(id="t", group="s", text="Explore.", nodes=nodes, is_episode=False, answers=(own,))
+
+
+@pytest.mark.promise("exports:grounds")
+def test_siblings_in_a_tree_are_ordered_by_verdict_and_by_the_evidence_of_written_pairs() -> None:
+    tree = branching()
+    rows = {row["id"]: row["ground"] for row in values(FORMATS.dpo([tree]))}
+    assert rows == {"needed/other": "evidence", "needed/failed": "verdict"}
+    assert reasons(FORMATS.dpo([tree])) == {
+        "copy": DropReason.UNDECIDED,
+        "below": DropReason.NO_SIBLING,
+    }
+    surplus = replace(tree.answers[0], right=False, surplus=True, nodes=("r", "other"), quotes=())
+    with_surplus = replace(tree, answers=(*tree.answers, surplus))
+    assert {row["id"] for row in values(FORMATS.dpo([with_surplus]))} == {"needed/failed"}
+    without = replace(tree, answers=())
+    assert [row["ground"] for row in values(FORMATS.dpo([without]))] == ["verdict"]
+    assert reasons(FORMATS.dpo([without]))["copy"] == DropReason.SAME_VALUE
+
+
+@pytest.mark.promise("exports:grounds")
+@given(tree=trees())
+def test_each_pair_says_its_ground_and_everything_else_is_counted(tree: ExportTree) -> None:
+    answers = tuple(replace(one, whole_path=one.nodes) for one in tree.answers)
+    tree = replace(tree, answers=answers)
+    needed = {own for one in answers for own in one.nodes if one.right}
+    in_pairs = set[str]()
+    for row in values(FORMATS.dpo([tree])):
+        chosen, rejected = (tree.by_id()[id] for id in row["id"].split("/"))
+        in_pairs |= {chosen.node_id, rejected.node_id}
+        assert chosen.trainable
+        if row["ground"] == "verdict":
+            assert not rejected.trainable
+        else:
+            assert (row["ground"], chosen.node_id in needed) == ("evidence", True)
+            below = {one.node_id for one in tree.nodes if rejected.node_id in tree.path_to(one.node_id)}
+            assert not below & {own for one in answers for own in one.nodes}
+    assert in_pairs.isdisjoint(left_out := reasons(FORMATS.dpo([tree])))
+    assert in_pairs | set(left_out) == {one.node_id for one in tree.nodes if one.action is not None}

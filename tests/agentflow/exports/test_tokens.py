@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +12,8 @@ from agentflow.exports import export_run
 from agentflow.exports._native import native_rows, token_rows
 from agentflow.exports._records import ExportCall, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
-from agentflow.testing import fake_endpoint
 from agentflow.trajectory import Tokens
-from tests.agentflow.exports._trees import answer, node, rows, synthesise
+from tests.agentflow.exports._trees import answer, node, rows
 
 
 def call(id: str, prompt: tuple[int, ...], sampled: tuple[int, ...]) -> ExportCall:
@@ -100,14 +98,6 @@ def test_calls_have_their_tokens_and_their_place_in_the_rows(tree: ExportTree) -
         labels_of = tuple(int(label) for label in rows[int(one["row"])]["labels"])
         assert labels_of[int(one["start"]) : int(one["stop"])] == one["sampled_ids"]
         assert len(one["logprobs"]) == len(one["sampled_ids"])
-
-
-@pytest.fixture(scope="module")
-def sampled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run a synthesis whose engine reports tokens."""
-    folder = tmp_path_factory.mktemp("sampled")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(fake_endpoint()) as url:
-        return synthesise(folder, f"base_url={url}", "model_name=fake", "control=false", "tokens=true")
 
 
 @pytest.mark.promise("exports:planner_tokens")

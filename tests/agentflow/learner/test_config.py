@@ -60,8 +60,12 @@ def test_an_invalid_setting_is_an_error_of_one_line(word: str, message: str) -> 
     ("words", "message"),
     [
         (
-            ["engine.base_url=http://h", "engine.server.device=cpu"],
-            "engine.server: no server is started because base_url is set",
+            ["engine.base_url=postgresql://u@h/d", "engine.server.device=cpu"],
+            "engine.server: no server is started because base_url names replicas",
+        ),
+        (
+            ["backbone=verl", "policy.model=m", "policy.processes=2"],
+            "policy.processes: backbone=verl starts its own processes",
         ),
         (
             ["tasks.data_path=a", "validation.data_path=a"],

@@ -228,7 +228,7 @@ def test_trackio_gets_each_step_once_and_prints_nothing_to_stdout(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("name", ["trackio", "wandb", "tensorboard"])
+@pytest.mark.parametrize("name", ["mlflow", "swanlab", "trackio", "wandb", "tensorboard"])
 def test_a_tracker_whose_package_is_missing_is_refused_in_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,5 +243,5 @@ def test_a_tracker_whose_package_is_missing_is_refused_in_one_line(
 
 
 def test_an_unknown_tracker_is_refused() -> None:
-    with pytest.raises(ValidationError, match="'console', 'jsonl', 'tensorboard', 'trackio' or 'wandb'"):
-        TrackerSettings.model_validate({"use": ["mlflow"]})
+    with pytest.raises(ValidationError, match="'tensorboard', 'mlflow', 'swanlab', 'trackio' or 'wandb'"):
+        TrackerSettings.model_validate({"use": ["paper"]})

@@ -9,7 +9,8 @@ from msgspec import structs
 
 from agentflow.errors import ConfigurationError
 from benchmarks import tuning
-from benchmarks._tuning_record import CurvePoint, append, entry_of, page_of, read_entries
+from benchmarks._backbone_comparison import TASK, checked_out, comparison_page_of, debug_curve
+from benchmarks._tuning_record import CurvePoint, append, drops_of, entry_of, page_of, read_entries
 
 
 def write_run(folder: Path, seed: int, **more: object) -> Path:
@@ -49,7 +50,7 @@ def test_runs_of_several_seeds_become_one_line(tmp_path: Path) -> None:
     assert entry.gain == (pytest.approx(0.205), 0.1, 0.31)
     assert entry.curve == (CurvePoint(1, 0.15, 0.1, 0.2), CurvePoint(2, 0.25, 0.2, 0.3))
     assert (
-        "| countdown | c0ffee | local | 0, 1 | 50.0% | 70.0% | +20.5 (+10.0 to +31.0) | 7 | 2 cores |"
+        "| countdown | tiny | c0ffee | local | 0, 1 | 50.0% | 70.0% | +20.5 (+10.0 to +31.0) | 7 | 2 cores |"
         in page_of([entry])
     )
 
@@ -79,6 +80,32 @@ def test_earlier_lines_can_not_be_changed_removed_or_repeated(tmp_path: Path) ->
         assert record.read_bytes() == b"".join(broken)
 
 
+@pytest.mark.promise("tuning_benchmarks:drop")
+def test_a_drop_against_the_record_before_of_the_same_model_and_backbone_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "record.jsonl"
+    entry = entry_of([write_run(tmp_path / "0", 0)], **NAMES, **POLICIES)
+    assert (entry.after, entry.gain) == ((0.7,), (0.2, 0.1, 0.3))
+    others = [
+        {"model": "smollm2"},
+        {"backbone": "verl"},
+        {"measure": "solved of 9 held-out tasks", "task": "other"},
+    ]
+    for number, change in enumerate([{}, *others]):
+        append(record, structs.replace(entry, commit=f"{number}", **change))
+    append(record, structs.replace(entry, commit="b", after=(0.61,)))
+    assert drops_of(read_entries(record)) == []
+    append(record, structs.replace(entry, commit="c", after=(0.5,)))
+    append(record, structs.replace(entry, commit="d", after=(0.5,), task="other"))
+    drop = "countdown, tiny, local: 50.0% at c, 61.0% at b"
+    assert drops_of(read_entries(record)) == [drop]
+    monkeypatch.setattr(tuning, "RECORD", record)
+    monkeypatch.setattr(tuning, "compare", lambda: True)
+    assert tuning.main(["--check"]) == 0
+    assert f"warning: a drop: {drop}\n" == capsys.readouterr().err
+
+
 @pytest.mark.promise("tuning_benchmarks:record")
 def test_a_run_without_usable_figures_is_an_error_of_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="name the output folder of a finished run"):
@@ -89,10 +116,13 @@ def test_a_run_without_usable_figures_is_an_error_of_one_line(tmp_path: Path) ->
 
 
 @pytest.mark.promise("tuning_benchmarks:page")
-def test_the_page_is_that_of_the_record() -> None:
-    assert tuning.PAGE.read_text() == page_of(read_entries(tuning.RECORD)), (
-        "run: python benchmarks/tuning.py --page"
-    )
+def test_the_pages_are_those_of_the_record() -> None:
+    entries = read_entries(tuning.RECORD)
+    for path, page in (
+        (tuning.PAGE, page_of(entries, [TASK])),
+        (tuning.COMPARISON, comparison_page_of(entries)),
+    ):
+        assert path.read_text() == page, "run: python benchmarks/tuning.py --page"
 
 
 @pytest.mark.promise("tuning_benchmarks:page")
@@ -101,6 +131,7 @@ def test_the_command_appends_runs_and_writes_the_page(
 ) -> None:
     monkeypatch.setattr(tuning, "RECORD", tmp_path / "record.jsonl")
     monkeypatch.setattr(tuning, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(tuning, "COMPARISON", tmp_path / "comparison.md")
     folder = str(write_run(tmp_path / "0", 0, curve=[[1, 0.5], [3, 0.75]]))
     assert tuning.main(["--record", folder, "--task", "countdown", "--commit", "c0ffee"]) == 0
     [entry] = read_entries(tmp_path / "record.jsonl")
@@ -118,3 +149,40 @@ def test_the_short_training_stays_within_its_recorded_curve(capsys: pytest.Captu
     flat = [(float(step), curve[0]) for step in range(len(curve))]
     assert len(tuning.leaves(flat, recorded)) >= 10
     assert tuning.leaves([(99.0, 0.5)], recorded)
+
+
+@pytest.mark.promise("tuning_benchmarks:comparison")
+def test_the_comparison_has_a_column_for_each_backbone_and_names_those_that_never_ran(tmp_path: Path) -> None:
+    entry = structs.replace(entry_of([write_run(tmp_path / "0", 0)], **NAMES, **POLICIES), task=TASK)
+    curve = debug_curve(
+        "task 1: one\n  episode 1:\n    reward: 1\n  a: reward 1, advantage +1.000, 3 tokens to train\n"
+        "  b: reward 0, advantage -1.000, 3 tokens to train\nstep 1: grpo is +0.000000 over 2 calls\n"
+        "  c: reward 0.25, advantage +0.000, 3 tokens to train\nstep 2: grpo is +0.000000 over 1 calls\nmore\n"
+    )
+    assert curve == (CurvePoint(1, 0.5, 0.5, 0.5), CurvePoint(2, 0.25, 0.25, 0.25))
+    page = comparison_page_of(
+        [
+            structs.replace(entry, commit="a"),
+            structs.replace(entry, commit="b"),
+            structs.replace(entry, commit="b", backbone="debug", curve=curve),
+            structs.replace(entry, commit="b", task="another"),
+        ]
+    )
+    assert (
+        "| step | local | debug |\n| ---: | ---: | ---: |\n| 1 | 0.100 | 0.500 |\n| 2 | 0.200 | 0.250 |\n"
+        in page
+    )
+    assert "| step | `a` | `b` |\n" in page
+    assert "| trinity | never run | | | | | |\n" in page
+    assert page.count("| debug | `b` | 50.0% | 70.0% | +20.0 (+10.0 to +30.0) | 7 | 2 cores |") == 1
+
+
+@pytest.mark.promise("tuning_benchmarks:comparison")
+def test_an_unknown_commit_is_refused_in_one_line_before_anything_runs(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigurationError, match=r"commit c0ffee-: .*; name a commit") as raised,
+        checked_out("c0ffee-", tmp_path / "tree"),
+    ):
+        pass
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "tree").exists()

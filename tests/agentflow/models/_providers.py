@@ -1,4 +1,12 @@
-"""Fake endpoints of providers: each has its own API, and refuses undocumented fields."""
+"""Fake endpoints of providers: each has its own API, and refuses undocumented fields.
+
+What they answer was compared on 2026-11-29 with copies of these pages; no provider was called:
+
+- OpenAI: https://docs.rs/crate/openai-client-base/0.14.0 (generated from its OpenAPI description), for `choices`
+- Anthropic: https://raw.githubusercontent.com/anthropics/anthropic-sdk-python/main/src/anthropic/types/message.py
+- Gemini: a wrong key is 400, as in https://github.com/continuedev/continue/issues/9330
+- Ollama: https://www.w3cschool.cn/ollamadocs/ollamadocs-api-chat.html (of version 0.40.12)
+"""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager

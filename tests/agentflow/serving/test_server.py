@@ -10,7 +10,7 @@ import pytest
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.models import Accounts, Call, Message, Sampling, TextPart, make_model
 from agentflow.serving import ModelServer, ServingSettings
-from agentflow.serving._settings import command_of
+from agentflow.serving._settings import command_of, environment_of
 from tests._vllm import PYTHON, settings_of
 from tests.agentflow.serving._fake_vllm import make_fake_vllm, make_weights
 from tests.behaviour._tree import ROOT
@@ -126,6 +126,14 @@ def test_only_formats_without_code_are_loaded_unless_another_is_named(
     settings = ServingSettings(model=model, max_model_len=64, options=options)
     words = command_of(settings, 1, cpu=True)
     assert [words[place + 1] for place, word in enumerate(words) if word == "--load-format"] == formats
+
+
+@pytest.mark.promise("serving:gpus")
+@pytest.mark.parametrize(("gpus", "visible"), [(None, "0,1,2"), ([1, 2], "1,2")])
+def test_a_model_uses_the_gpus_of_its_settings(gpus: list[int] | None, visible: str) -> None:
+    settings = ServingSettings(model="m", gpus=gpus)
+    environment = environment_of(settings, "key", {"CUDA_VISIBLE_DEVICES": "0,1,2"}, cpu=False)
+    assert environment["CUDA_VISIBLE_DEVICES"] == visible
 
 
 @pytest.mark.promise("serving:tools")

@@ -80,6 +80,19 @@ async def test_a_synthesis_without_a_model_keeps_the_same_tasks_with_any_number_
     assert files[0] == files[1]
 
 
+@pytest.mark.soak
+@pytest.mark.promise("tasks:synthesis")
+async def test_the_printed_desktop_keeps_a_task_without_a_model(tmp_path: Path) -> None:
+    words = ("number_of_seed=1", "control=false", "model_name=offline", "max_depth=8")
+    config = load_config(CONFIGS / "gui.yaml", [*words, f"output_dir={tmp_path}"])
+    _, report = await run_to_the_end(
+        config, [NewSeed("Reports", {"command": "echo one > april.txt; echo two > june.txt"})]
+    )
+    [task] = tasks_in(tmp_path)
+    assert (report.tasks, task["kind"]) == (1, "gui")
+    assert {each["expected"]["thing"].partition("/")[0] for each in task["verifier"]} == {"results"}
+
+
 @pytest.mark.promise("tasks:synthesis:shown")
 async def test_a_finished_run_shows_a_task_with_what_is_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -8,6 +8,7 @@ import pytest
 
 from agentflow.growth import BranchSandboxes, Grower, GrowthSettings
 from agentflow.journal import Page
+from agentflow.offline._engine import plan
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.tasks import (
     DesktopState,
@@ -18,7 +19,7 @@ from agentflow.tasks import (
     VerifiableTask,
     check_task,
 )
-from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed
+from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, ToolCard
 from tests.agentflow.tasks._trees import OfflineRoles
 
 SETTINGS = SandboxSettings(backends={"vm": {"desktop": {"panel": True}}, "bash": {}})
@@ -123,6 +124,28 @@ async def test_an_attempt_on_a_desktop_is_verified_in_its_session(base: Sandbox)
         await session.execute(TYPE.tool, TYPE.arguments)
         with anyio.fail_after(60):
             while not (await kind.verify(task, attempt, session)).passed:
+                await session.execute(STILL.tool, STILL.arguments)
+
+
+@pytest.mark.promise("offline:desktop")
+async def test_without_a_model_a_terminal_is_started_and_jobs_on_the_files_of_the_seed_are_typed(
+    base: Sandbox,
+) -> None:
+    tools = tuple(
+        ToolCard(name, "", {}) for name in ("bash_run", "vm_right_click", "vm_key", "vm_wait", "vm_type")
+    )
+    path: tuple[Step, ...] = ()
+    async with await base.fork() as session:
+        while not path or path[-1].action.tool != "vm_type":
+            request = PlanRequest(seed="Reports", tools=tools, path=path, count=1, kwargs=SETUP.arguments)
+            (proposal,) = plan(request).proposals
+            fixed = SETUP.arguments if proposal.tool == SETUP.tool else {}
+            action = Action(proposal.tool, {**proposal.arguments, **fixed})
+            result = await session.execute(action.tool, action.arguments)
+            assert result.error is None
+            path = (*path, Step(proposal.intent, action, ""))
+        with anyio.fail_after(60):
+            while not any(thing.startswith("results/") for thing in await DesktopState().read(session)):
                 await session.execute(STILL.tool, STILL.arguments)
 
 

@@ -150,6 +150,14 @@ async def test_an_agent_that_fails_or_returns_nothing_has_not_answered() -> None
     assert broken.failure == Failure("too_long", "it does not fit")
 
 
+@pytest.mark.promise("team:single:answer")
+async def test_a_model_that_has_one_turn_is_shown_no_tools() -> None:
+    model = Agent("1871")
+    episode = await solved(model, max_turns=1)
+    assert (episode.ending, episode.answer) == (Ending.ANSWERED, "1871")
+    assert [call.tools for call in model.calls] == [()]
+
+
 @pytest.mark.promise("team:single:failures")
 async def test_calls_that_cannot_be_made_are_answered_as_failed() -> None:
     calls = [

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from agentflow.errors import unwrap_group
 from agentflow.gateway import (
+    Answerer,
     EpisodeRegistry,
     EpisodeStore,
     GatewayClient,
@@ -63,7 +64,7 @@ def some_tasks(count: int, **metadata: Any) -> list[Task]:  # noqa: ANN401 - any
 
 @asynccontextmanager
 async def gateway_at(
-    folder: Path, settings: GatewaySettings | None = None, model: EchoModel | None = None
+    folder: Path, settings: GatewaySettings | None = None, model: Answerer | None = None
 ) -> AsyncGenerator[Address]:
     """Serve all APIs of a gateway in this process."""
     given = (settings or GatewaySettings()).model_copy(
@@ -144,7 +145,7 @@ async def tuned(
     reward: JudgeSpec = "exact_match",
     backbone: CountingBackbone | None = None,
     settings: GatewaySettings | None = None,
-    model: EchoModel | None = None,
+    model: Answerer | None = None,
     held_out: Sequence[Task] = (),
     sandbox: Any = None,  # noqa: ANN401 - opens anything
     steps: int = 1,

@@ -33,6 +33,7 @@ from examples.terminal.game import SimulatedShell, first_content, play
 from examples.terminal.run import EXAMPLE as TERMINAL
 from examples.werewolves.game import over
 from examples.werewolves.run import EXAMPLE as WEREWOLVES
+from tests._real_model import real_model
 from tests._vllm import PYTHON, make_environment
 
 EXAMPLES = (COUNTDOWN, FROZEN_LAKE, LEARNING_TO_ASK, MATH_TOOL, WEREWOLVES, TERMINAL)
@@ -239,6 +240,34 @@ async def test_a_teacher_becomes_a_model_that_engines_can_serve(tmp_path: Path) 
     assert {"config.json", "tokenizer.json"} <= names
 
 
+@pytest.mark.promise("examples:base_model")
+async def test_an_example_fine_tunes_the_model_that_its_settings_name(tmp_path: Path) -> None:
+    shown = await demonstrate(COUNTDOWN, COUNTDOWN.make_tasks("train", 2, 0), 0)
+    plan = ExamplePlan.model_validate({"model": {"layers": 1, "heads": 1, "words": 400}})
+    base = make_and_fine_tune(COUNTDOWN, plan, shown, tmp_path / "base/fine_tuned", 0, print)
+    plan = ExamplePlan.model_validate({"base_model": str(base)})
+    tuned = make_and_fine_tune(COUNTDOWN, plan, shown, tmp_path / "fine_tuned", 0, print)
+    before, after = ((folder / "model.safetensors").read_bytes() for folder in (base, tuned))
+    assert len(before) == len(after)
+    assert before != after
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.promise("examples:base_model")
+@pytest.mark.parametrize("example", [COUNTDOWN, MATH_TOOL], ids=lambda each: each.name)
+def test_an_example_has_settings_with_smollm2(example: Example) -> None:
+    assert read_example_plan(example.folder / "smollm2.yaml").base_model == "smollm2"
+
+
+@pytest.mark.promise("examples:settings")
+def test_a_settings_file_that_is_missing_is_an_error_of_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(COUNTDOWN, ["--settings", "none"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "none.yaml: no such file" in line
+
+
 @pytest.mark.promise("examples:report")
 async def test_a_finished_example_only_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     played = Played([0.0, 1.0] * 50, [0.0, 1.0] * 50, [1.0] * 80 + [0.0, 1.0] * 10)
@@ -329,3 +358,17 @@ async def test_an_example_learns(example: Example, tmp_path: Path) -> None:
     figures = example_figures(example.name, played, 0, 0.0, tmp_path)
     assert figures.gain[1] > 0
     assert await run_example(example, plan, tmp_path) == played
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.promise("examples:base_model")
+@pytest.mark.parametrize("example", [COUNTDOWN, MATH_TOOL], ids=lambda each: each.name)
+async def test_an_example_tunes_smollm2(example: Example, tmp_path: Path) -> None:
+    make_environment()
+    overrides = [f"python={PYTHON}", f"base_model={real_model()}"]
+    plan = read_example_plan(example.folder / "smollm2.yaml", overrides)
+    played = await run_example(example, plan, tmp_path)
+    figures = example_figures(f"{example.name}_smollm2", played, 0, 0.0, tmp_path)
+    assert len(figures.curve) == plan.tune["schedule"]["steps"]
+    assert figures.success["fine_tuned"] > 0

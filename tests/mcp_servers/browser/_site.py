@@ -1,5 +1,8 @@
 """A small site that the browser visits."""
 
+import asyncio
+import io
+import wave
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -72,6 +75,51 @@ PAGES = {
         </script>""",
 }
 
+LOSING: dict[str, tuple[str, str, list[str]]] = {
+    "title": ("", "document.title = 'Cart (1)'", ["the title 'Cart (1)'"]),
+    "variables": (
+        "<script>let count = 0; var basket = {items: []}; const unchanged = [1];</script>",
+        "count++; basket.items.push('tea'); globalThis.added = 1",
+        ["the script variables added, basket, count"],
+    ),
+    "socket": ("", "return opened(new WebSocket(`ws://${location.host}/socket`))", ["the open WebSocket to ws://SITE/socket"]),
+    "events": ("", "return opened(new EventSource('/events'))", ["the open EventSource to http://SITE/events"]),
+    "rtc": (
+        "",
+        "const peer = new RTCPeerConnection(); peer.createDataChannel('x'); return peer.createOffer().then(o => peer.setLocalDescription(o))",
+        ["a WebRTC connection"],
+    ),
+    "media": ("<audio src='/silence.wav' muted loop></audio>", "return document.querySelector('audio').play()", ["playing media at TIME s of http://SITE/silence.wav"]),
+    "worker": ("", "new Worker('/worker.js')", ["the worker http://SITE/worker.js"]),
+    "scrolled": (
+        "<div></div>",
+        "document.querySelector('div').style.height = '5000px'; scrollTo(0, 900)",
+        ["the scroll position", "changes of elements that a snapshot does not show"],
+    ),
+    "unsaved": (
+        "<form></form>",
+        "document.forms[0].innerHTML = '<input name=city hidden>'; document.forms[0].city.value = 'Oslo'",
+        ["the content of the form fields city", "changes of elements that a snapshot does not show"],
+    ),
+    "canvas": ("<canvas></canvas>", "document.querySelector('canvas').getContext('2d').fillRect(0, 0, 50, 50)", ["the drawing on a canvas"]),
+    "history": ("", "history.replaceState({step: 2}, '')", ["the state of the history entry (history.state)"]),
+    "stored": ("", "return caches.open('offline')", ["the cache offline of http://SITE"]),
+    "frame": (
+        "<iframe srcdoc='<script>let inner = 0</script>'></iframe>",
+        "frames[0].eval('inner = 1')",
+        ["the script variables inner"],
+    ),
+    "ended": (
+        "<script>const settings = {loaded: true, at: [new Map([[1, document.body]])]}; settings.self = settings;</script><input name=kept><p></p>",
+        "document.querySelector('input').value = 'kept'; new WebSocket(`ws://${location.host}/socket`).close(); new RTCPeerConnection().close()",
+        [],
+    ),
+}  # fmt: skip
+"""Pages by name: their content, what a script then does, and what a fork by reloading can't keep of that."""
+for name, (content, _, _) in LOSING.items():
+    PAGES[f"/losing/{name}"] = f"""<title>Losing</title>{content}
+        <script>function opened(source) {{ return new Promise(done => source.onopen = () => done()); }}</script>"""
+
 
 class Site:
     """Its address, and what it was asked for."""
@@ -80,6 +128,7 @@ class Site:
         self.url = ""
         self.port = 0
         self.asked: list[str] = []
+        self.closing = asyncio.Event()
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request.path_qs)
@@ -90,12 +139,27 @@ class Site:
             return web.Response(
                 text=f"<!doctype html><title>Sent</title><p>{text}</p>", content_type="text/html"
             )
+        if request.path == "/socket":
+            socket = web.WebSocketResponse()
+            await socket.prepare(request)
+            await socket.receive()
+            return socket
+        if request.path == "/events":
+            stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await stream.prepare(request)
+            await stream.write(b": open\n\n")
+            await self.closing.wait()
+            return stream
         return self.other(request)
 
     def other(self, request: web.Request) -> web.StreamResponse:
         match request.path:
             case "/data":
                 return web.json_response({"value": 42}, headers={"X-Kind": "data"})
+            case "/worker.js":
+                return web.Response(text="onmessage = () => 0", content_type="text/javascript")
+            case "/silence.wav":
+                return web.Response(body=silence(), content_type="audio/wav")
             case "/download":
                 return self.attached("report.txt", b"figures")
             case "/odd":
@@ -115,6 +179,15 @@ class Site:
         return web.Response(body=data, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
 
+def silence() -> bytes:
+    """Return one second of silence as a sound file."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((1, 1, 8000, 8000, "NONE", ""))
+        sound.writeframes(b"\x80" * 8000)
+    return file.getvalue()
+
+
 @asynccontextmanager
 async def site() -> AsyncGenerator[Site]:
     """It, listening on this machine."""
@@ -130,4 +203,5 @@ async def site() -> AsyncGenerator[Site]:
     try:
         yield one
     finally:
+        one.closing.set()
         await runner.cleanup()

@@ -1,6 +1,7 @@
 """Forks of sessions: the same pages in a separate browser context."""
 
 import json
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from mcp_servers import ToolTable
 from mcp_servers.browser._snapshots import without_refs
 from tests.mcp_servers.browser._browsing import Browsing, new_session, ref
-from tests.mcp_servers.browser._site import Site
+from tests.mcp_servers.browser._site import LOSING, Site
 
 STATE = """() => location.origin === 'null' ? location.href : [location.href, scrollX, scrollY, document.activeElement.ariaLabel, document.cookie,
   {...localStorage}, {...sessionStorage}, innerWidth,
@@ -74,6 +75,23 @@ async def test_a_fork_reports_page_state_built_by_scripts_as_left_behind(browsin
     assert "/grow" in line
     assert "differs" in line
     assert "- list" in line
+    await fork.end()
+
+
+@pytest.mark.promise("browser:fork:left-behind")
+async def test_a_fork_names_what_the_reload_of_each_page_has_lost_and_nothing_else(
+    browsing: Browsing,
+) -> None:
+    for name, (_, script, _) in LOSING.items():
+        await browsing.data("tabs", action="new", url=f"{browsing.site.url}/losing/{name}")
+        await browsing.script(f"async () => {{ {script} }}")
+    fork, left_behind = await browsing.fork()
+    lost: dict[str, list[str]] = {name: [] for name in LOSING}
+    for line in left_behind:
+        where, _, what = line.replace(f"127.0.0.1:{browsing.site.port}", "SITE").rpartition("): ")
+        name = where.rpartition("/")[2] or "stored"
+        lost[name].append(re.sub(r"at [\d.]+ s", "at TIME s", what))
+    assert lost == {name: lines for name, (_, _, lines) in LOSING.items()}
     await fork.end()
 
 

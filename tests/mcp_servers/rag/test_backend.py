@@ -142,8 +142,12 @@ def another_index(folder: Path) -> dict[str, object]:
     return {"index_path": str(folder)}
 
 
-def no_endpoint(folder: Path) -> dict[str, object]:
-    return {"mode": "dense"}
+def no_model(folder: Path) -> dict[str, object]:
+    return {"mode": "dense", "embedding": {"model": str(folder)}}
+
+
+def unnamed_model(folder: Path) -> dict[str, object]:
+    return {"embedding": {"base_url": "http://127.0.0.1:9/v1"}}
 
 
 def unknown_setting(folder: Path) -> dict[str, object]:
@@ -157,7 +161,8 @@ def unknown_setting(folder: Path) -> dict[str, object]:
         (nothing_there, "nowhere does not exist"),
         (nothing_in_it, "no .jsonl, .md or .txt file"),
         (another_index, "was not built by this backend"),
-        (no_endpoint, "embedding.base_url"),
+        (no_model, "is no embedding model; name its folder"),
+        (unnamed_model, "set embedding.model"),
         (unknown_setting, "top is unknown; did you mean top_k?"),
     ],
 )

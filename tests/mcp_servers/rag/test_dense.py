@@ -1,11 +1,13 @@
-"""Searching by vectors, with a real endpoint over HTTP."""
+"""Searching by vectors, with an endpoint over HTTP and with a real model in this process."""
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from agentflow.errors import ConfigurationError
+from tests._real_model import real_model
 from tests.mcp_servers.rag._endpoint import Endpoint, endpoint
 from tests.mcp_servers.rag._library import library, write_lines
 
@@ -121,3 +123,61 @@ async def test_without_numpy_dense_search_is_refused(tmp_path: Path, monkeypatch
         with pytest.raises(ConfigurationError, match=r"needs the extra data: .*agentflow extras add data"):
             async with library(index_path=source, embedding=with_endpoint(one)):
                 pass
+
+
+@pytest.mark.promise("rag:passages")
+async def test_a_long_document_is_found_by_any_of_its_passages(tmp_path: Path) -> None:
+    long = {"id": "long", "title": "Log", "text": "A kitten sleeps. " * 200 + "The automobile stands still."}
+    source = write_lines(tmp_path / "things.jsonl", [*THINGS[1:3], long])
+    async with endpoint() as one:
+        settings = {"index_path": source, "mode": "dense", "embedding": with_endpoint(one)}
+        async with library(**settings) as things:
+            assert await things.ids("car", top_k=1) == ["long"]
+            assert await things.ids("feline", top_k=3) == ["b", "long", "c"]
+        assert max(map(len, one.texts())) <= len("Log\n\n") + 1000
+        # Equal passages share a vector: of the long document there are two.
+        assert len(one.texts()) == 2 + 2 + 2
+        one.asked.clear()
+        async with library(**settings) as things:
+            assert await things.ids("car", top_k=1) == ["long"]
+        assert one.texts() == ["car"]
+
+
+@pytest.mark.timeout(600)  # The first caller downloads the model.
+@pytest.mark.promise("rag:local")
+async def test_a_real_model_finds_what_no_word_of_the_query_is_in(tmp_path: Path) -> None:
+    model = str(real_model("minilm"))
+    source = write_lines(tmp_path / "things.jsonl", THINGS)
+    settings = {"index_path": source, "index_dir": tmp_path / "index"}
+    queries = {"a young pet is resting": "b", "it crosses the sea": "c", "nobody drives": "a"}
+    async with library(**settings, mode="lexical") as things:
+        assert [await things.ids(query) for query in queries] == [[], [], []]
+    async with library(**settings, embedding={"model": model}) as things:
+        stats = await things.data("stats")
+        assert (stats["mode"], stats["embedding_model"], stats["dimensions"]) == ("hybrid", model, 384)
+        assert [(await things.ids(query))[0] for query in queries] == list(queries.values())
+        hits = await things.hits("automobile", top_k=1)
+        assert hits[0]["id"] == "a"
+
+
+@pytest.mark.promise("rag:local")
+async def test_a_model_that_is_missing_or_damaged_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source, damaged = write_lines(tmp_path / "things.jsonl", THINGS), tmp_path / "damaged"
+    shutil.copytree(real_model("minilm"), damaged)
+    (damaged / "model.safetensors").write_bytes(b"\0" * 100)
+    for settings, reason in (
+        ({"mode": "dense"}, r"minilm is no embedding model; run agentflow models fetch minilm$"),
+        ({"embedding": {"model": str(damaged)}}, r"damaged can't be loaded: "),
+        ({"embedding": {"model": str(real_model())}}, r"smollm2 can't be loaded: .*1_Pooling"),
+    ):
+        with pytest.raises(ConfigurationError, match=reason) as refused:
+            async with library(index_path=source, **settings):
+                pass
+        assert "\n" not in str(refused.value)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigurationError, match=r"needs the extra train: .*agentflow extras add train"):
+        async with library(index_path=source, mode="dense"):
+            pass

@@ -1,4 +1,16 @@
-"""Services on this machine that speak as the real ones are documented to: search engines, Jina, a model, MediaWiki."""
+"""Services on this machine that speak as the real ones are documented to: search engines, Jina, a model, MediaWiki.
+
+Compared on 2026-11-29 with copies of these pages; no service was called:
+
+- Serper publishes no reference outside its playground. https://github.com/api-evangelist/serper describes it: `examples/`
+  for the answers, `errors/serper-problem-types.yml` for a wrong key (403, observed on 2026-08-13). `lens` is in neither.
+- Google: https://developers.google.com/custom-search/v1/reference/rest/v1/Search and `using_rest`. A wrong key is 400 with
+  the reason API_KEY_INVALID, as users quote it (https://github.com/vivet/GoogleApi/issues/375).
+- Gemini: https://firebase.google.com/docs/reference/js/ai.groundingmetadata
+- SearXNG: https://docs.searxng.org/dev/search_api
+- Jina Reader: https://github.com/jina-ai/reader, README.md. It names `url`, `title` and `content`, not what surrounds them.
+- MediaWiki: https://m.mediawiki.org/wiki/API:Search
+"""
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -57,12 +69,27 @@ class Services:
         return handle
 
 
-def refused(request: web.Request, header: str) -> web.Response | None:
+def refused(request: web.Request, header: str, status: int = 401) -> web.Response | None:
     """Responses of services to a wrong key; some repeat it."""
     key = request.headers.get(header, "").removeprefix("Bearer ")
     if key == KEY:
         return None
-    return web.json_response({"message": f"Unauthorized: {key} is no key"}, status=401)
+    said = {"message": f"Unauthorized: {key} is no key", "statusCode": status}
+    return web.json_response(said, status=status)
+
+
+def refused_by_google(request: web.Request) -> web.Response | None:
+    """Responses of Google's services to a wrong key."""
+    if request.headers.get("X-Goog-Api-Key") == KEY:
+        return None
+    said = "API key not valid. Please pass a valid API key."
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "API_KEY_INVALID",
+        "domain": "googleapis.com",
+    }
+    error = {"code": 400, "message": said, "status": "INVALID_ARGUMENT", "details": [info]}
+    return web.json_response({"error": error}, status=400)
 
 
 def serper_search(request: web.Request, asked: dict[str, object]) -> object:
@@ -76,7 +103,7 @@ def serper_search(request: web.Request, asked: dict[str, object]) -> object:
         for n in (1, 2, 3)
     ]
     hits[0]["date"] = "3 days ago"
-    return refused(request, "X-API-KEY") or {
+    return refused(request, "X-API-KEY", 403) or {
         "searchParameters": {"q": asked["q"], "type": "search", "engine": "google"},
         "answerBox": {"title": "x", "answer": "42"},
         "organic": hits,
@@ -97,7 +124,7 @@ def serper_images(request: web.Request, asked: dict[str, object]) -> object:
         "link": "https://pics.example/bridge",
         "position": 1,
     }
-    return refused(request, "X-API-KEY") or {"images": [image]}
+    return refused(request, "X-API-KEY", 403) or {"images": [image]}
 
 
 def serper_lens(request: web.Request, asked: dict[str, object]) -> object:
@@ -108,12 +135,12 @@ def serper_lens(request: web.Request, asked: dict[str, object]) -> object:
         "imageUrl": "https://isles.example/kelder.jpg",
         "thumbnailUrl": "https://thumbs.example/2",
     }
-    return refused(request, "X-API-KEY") or {"searchParameters": {"type": "lens"}, "organic": [hit]}
+    return refused(request, "X-API-KEY", 403) or {"searchParameters": {"type": "lens"}, "organic": [hit]}
 
 
 def google(request: web.Request, asked: dict[str, object]) -> object:
-    if request.headers.get("X-Goog-Api-Key") != KEY:
-        return web.json_response({"error": {"code": 400, "message": "API key not valid."}}, status=400)
+    if (refusal := refused_by_google(request)) is not None:
+        return refusal
     if asked["cx"] != "engine-1":
         return web.json_response({"error": {"code": 404, "message": "not found"}}, status=404)
     if asked["q"] == "nothing":
@@ -128,6 +155,8 @@ def google(request: web.Request, asked: dict[str, object]) -> object:
 
 
 def gemini(request: web.Request, asked: dict[str, object]) -> object:
+    if (refusal := refused_by_google(request)) is not None:
+        return refusal
     if asked["tools"] != [{"google_search": {}}]:
         return web.json_response({"error": {"code": 400, "message": "unknown tool"}}, status=400)
     chunks = [
@@ -148,7 +177,7 @@ def gemini(request: web.Request, asked: dict[str, object]) -> object:
 
 def searxng(request: web.Request, asked: dict[str, object]) -> object:
     if asked.get("format") != "json":
-        return web.Response(text="<html></html>", content_type="text/html")
+        return web.Response(status=403, text="<h1>Forbidden</h1>", content_type="text/html")
     hit: dict[str, object] = {
         "url": "https://s.example/",
         "title": "S",

@@ -97,7 +97,13 @@ async def test_any_response_of_an_engine_is_handled_in_one_typed_line(
     async with web_tools(site, **settings_of(engine, services, retry_times=2)) as web:
         for status, body, kind, said in (
             (401, f"key {KEY}\nis wrong", ErrorKind.DENIED, "check its key: key *** is wrong"),
-            (403, "no", ErrorKind.DENIED, "status 403"),
+            (
+                403,
+                "no",
+                ErrorKind.DENIED,
+                "formats must have json" if engine == "searxng" else "check its key",
+            ),
+            (400, '{"reason": "API_KEY_INVALID"}', ErrorKind.DENIED, "status 400; check its key"),
             (200, "<html>", ErrorKind.UNAVAILABLE, "invalid response"),
             (200, "[1]", ErrorKind.UNAVAILABLE, "invalid response"),
             (200, "", ErrorKind.UNAVAILABLE, "invalid response"),

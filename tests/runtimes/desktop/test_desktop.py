@@ -142,7 +142,8 @@ async def test_its_files_are_those_of_its_instance_and_other_commands_there_reac
 
 
 @pytest.mark.promise("desktop:fork")
-async def test_a_desktop_refuses_to_be_copied_and_continues(desktop: Desktop) -> None:
-    with pytest.raises(CannotFork, match="a running desktop cannot be copied"):
+async def test_a_desktop_refuses_to_be_copied_names_its_windows_and_continues(desktop: Desktop) -> None:
+    await terminal(desktop, "unsaved", "unsaved.txt")
+    with pytest.raises(CannotFork, match="a running desktop cannot be copied, with its windows 'unsaved'"):
         await desktop.fork()
     assert (await desktop.screenshot()).width == 800

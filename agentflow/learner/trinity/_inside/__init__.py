@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from trinity.algorithm import KL_FN
 from trinity.algorithm.policy_loss_fn.ppo_policy_loss import PPOPolicyLossFn
+from trinity.algorithm.utils import masked_mean
 from trinity.common.experience import EID, Experience
 from trinity.utils.monitor import Monitor
 
@@ -34,9 +36,34 @@ class WeightedSumLoss(PPOPolicyLossFn):
         mean, figures = super().__call__(
             logprob=logprob, old_logprob=old_logprob, action_mask=action_mask, advantages=advantages
         )
-        # Processes average their gradients.
-        processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        return mean * (action_mask.sum() + 1e-8) * processes, figures
+        return mean * (action_mask.sum() + 1e-8) * _processes(), figures
+
+
+class WeightedSumLossWithKL(PPOPolicyLossFn):
+    """The same loss with the KL divergence from Trinity's reference policy, weighted as the advantages are.
+
+    Trinity's own KL loss has no weights, and its means differ by micro-batch.
+    """
+
+    def __init__(self, kl_fn, kl_coef, **arguments) -> None:  # noqa: ANN001, ANN003
+        """:param kl_fn: name of one of Trinity's KL functions."""
+        super().__init__(**arguments)
+        self._clipped = WeightedSumLoss(**arguments)
+        self._kl = KL_FN.get(kl_fn)(kl_coef=kl_coef)
+
+    def __call__(self, logprob, old_logprob, action_mask, advantages, ref_logprob, returns, **kwargs):  # noqa: ANN001, ANN003, ANN204
+        """Return the loss and its figures; `returns` has the weight of each token."""
+        loss, figures = self._clipped(
+            logprob=logprob, old_logprob=old_logprob, action_mask=action_mask, advantages=advantages
+        )
+        distance = self._kl.calculate_kl(logprob, ref_logprob)
+        kl = (distance * returns).where(action_mask.bool(), 0.0).sum() * _processes()
+        return loss + self._kl.kl_coef * kl, figures | {"kl": masked_mean(distance, action_mask).item()}
+
+
+def _processes() -> int:
+    """Return their number: they average their gradients."""
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
 class FigureMonitor(Monitor):
@@ -64,7 +91,7 @@ class FigureMonitor(Monitor):
 
 
 def experience_of(row: Row, step: int, number: int) -> Experience:
-    """Return a row as an experience: tokens, old log-probabilities, action mask, and advantages times weights."""
+    """Return a row as an experience: tokens, old log-probabilities, action mask, advantages times weights, and weights."""
     start = int(np.argmax(row.trained))
     mask = row.trained[start:]
 
@@ -80,6 +107,8 @@ def experience_of(row: Row, step: int, number: int) -> Experience:
         logprobs=spread(row.behaviour),
         action_mask=torch.from_numpy(mask.copy()),
         advantages=spread((row.advantages.astype(np.float64) * row.weights).astype(np.float32)),
+        # Trinity's field for a critic, of which there is none.
+        returns=spread(row.weights.astype(np.float32)),
         # Without a reward Trinity ignores the log-probabilities; nothing else reads it.
         reward=0.0,
         info={"model_version": step - 1},
@@ -96,6 +125,7 @@ def empty_experience(step: int, number: int) -> Experience:
         logprobs=nothing,
         action_mask=torch.zeros(1, dtype=torch.bool),
         advantages=nothing.clone(),
+        returns=nothing.clone(),
         reward=0.0,
         info={"model_version": step - 1},
     )

@@ -1,18 +1,22 @@
 # pyright: basic, reportMissingImports=false
-"""`python -m agentflow.learner.trinity._inside CONFIGURATION`, in the folder of requests: run Trinity's trainer.
+"""`python -m agentflow.learner.trinity._inside TRAINER [EXPLORER]`, in the folder of requests: run Trinity's trainer.
 
-Each request is the rows of a step; they are written to the trainer's SQL buffer. The trainer never ends on its own.
+Each request is the rows of a step; they are written to the trainer's SQL buffer. The trainer never ends on its own. The arguments are configurations; the explorer shares Ray with the trainer.
 """
 
 import asyncio
 import os
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import ray
 from trinity.buffer.buffer import get_buffer_writer
-from trinity.cli.launcher import run_stage
+from trinity.cli.launcher import StageStatus, run_stage, serve
 from trinity.common.config import Config, load_config
 
 from agentflow.learner._exchange import (
@@ -55,22 +59,38 @@ def _orders(folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    """Run until the trainer ends, which is a failure."""
-    config = load_config(sys.argv[1])
-    config.check_and_update()
+    """Run until the trainer or the explorer ends, which is a failure."""
+    config, *explorers = [load_config(path).check_and_update() for path in sys.argv[1:]]
+    _in_thread(lambda: asyncio.run(write_steps(config, Path.cwd())))
+    for explorer in explorers:
+        _in_thread(partial(_explore, explorer))
+    _print_error(run_stage(config))
+    return 1
 
-    def write() -> None:
+
+def _explore(config: Config) -> None:
+    """Run the explorer in the trainer's Ray."""
+    while not ray.is_initialized():  # `run_stage` starts it
+        time.sleep(_POLL_SECONDS)
+    _print_error(serve(config))
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    def run() -> None:
         try:
-            asyncio.run(write_steps(config, Path.cwd()))
+            work()
         except BaseException:  # The process ends with it; its log is shown.
             traceback.print_exc()
             os._exit(1)
 
-    threading.Thread(target=write, daemon=True).start()
-    status = run_stage(config)
+    threading.Thread(target=run, daemon=True).start()
+
+
+def _print_error(status: StageStatus) -> None:
     if status.error is not None:
         print(f"{status.error.type_name}: {' '.join(status.error.message.split())}", file=sys.stderr)  # noqa: T201
-    return 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The Trinity backbone and a trainer exchange folders; here the trainer is a stand-in that answers from a script."""
 
-# pyright: reportUnknownVariableType=false
-# safetensors is typed in part.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# peft, safetensors and transformers are typed in part.
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,10 +11,11 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from agentflow.errors import ConfigurationError, RunStopped
-from agentflow.learner import Row, TrainConfig
+from agentflow.learner import Row, TrainConfig, load_train_config
+from agentflow.learner._backbone import with_reference
 from agentflow.learner._checkpoints import CheckpointError
 from agentflow.learner._exchange import (
     TrainerRequest,
@@ -27,7 +28,9 @@ from agentflow.learner._policy import LoraSettings, OptimizerSettings, PolicySet
 from agentflow.learner._run import make_backbone
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.trinity import TrinityBackbone, TrinityFailure, TrinitySettings
-from agentflow.learner.trinity._settings import trinity_configuration
+from agentflow.learner.trinity._settings import explorer_configuration, trinity_configuration
+from tests.agentflow.learner._models import save_tiny_model
+from tests.behaviour._tree import ROOT
 
 LOSS = LossSettings(name="dapo")
 
@@ -68,7 +71,9 @@ def row(*, start: int = 2, weight: float = 0.5, temperature: float = 1.0) -> Row
 
 
 @contextmanager
-def trained_by(folder: Path, script: str, **settings: object) -> Generator[TrinityBackbone]:
+def trained_by(
+    folder: Path, script: str, policy: PolicySettings | None = None, **settings: object
+) -> Generator[TrinityBackbone]:
     """Yield a backbone whose trainer is a shell script."""
     model = write_model(folder / "model")
     write_message(folder / "answer", TrainerResponse(), {})
@@ -77,7 +82,7 @@ def trained_by(folder: Path, script: str, **settings: object) -> Generator[Trini
     stand_in.chmod(0o755)
     given = {"python": stand_in, "max_rows": 8, **settings}
     backbone = TrinityBackbone(
-        PolicySettings(model=str(model)),
+        policy or PolicySettings(model=str(model)),
         OptimizerSettings(max_skipped_steps=0),
         TrinitySettings.model_validate(given),
     )
@@ -221,9 +226,6 @@ def test_what_trinity_cannot_do_is_refused_in_one_line(tmp_path: Path) -> None:
             r"trinity\.max_rows: the step has 9 rows, more than 8": lambda: backbone.step(
                 [replace(row(), ids=np.full(5, number, np.int32)) for number in range(9)], LOSS
             ),
-            r"loss\.kl_coef: backbone=trinity has no reference policy; set it to 0": lambda: backbone.step(
-                [row()], LossSettings()
-            ),
             r"loss\.name: backbone=trinity computes dapo, dr_grpo, flow_grpo, grpo, not gspo": lambda: (
                 backbone.step([row()], LossSettings(name="gspo"))
             ),
@@ -244,8 +246,10 @@ def test_unsupported_settings_are_refused_before_anything_starts(tmp_path: Path)
     settings = TrinitySettings(python=tmp_path / "nowhere", max_rows=9, gpus=2)
     with pytest.raises(ConfigurationError, match=r"policy\.model: Trinity starts from a folder"):
         TrinityBackbone(PolicySettings(model="some/name"), None, settings)
-    with pytest.raises(ConfigurationError, match=r"policy\.lora: backbone=trinity trains all weights"):
-        TrinityBackbone(PolicySettings(model=model, lora=LoraSettings()), None, settings)
+    with pytest.raises(ConfigurationError, match=r"policy\.lora\.target_modules: Trinity takes one name"):
+        TrinityBackbone(
+            PolicySettings(model=model, lora=LoraSettings(target_modules=("q_proj",))), None, settings
+        )
     linear = OptimizerSettings(lr_scheduler_type="linear", decay_steps=9)
     with pytest.raises(ConfigurationError, match="Trinity does not support linear"):
         TrinityBackbone(PolicySettings(model=model), linear, settings)
@@ -254,7 +258,7 @@ def test_unsupported_settings_are_refused_before_anything_starts(tmp_path: Path)
     run = {"backbone": "trinity", "policy": {"model": model}, "loss": {"name": "dapo"}}
     for changed, message in (
         ({"schedule": {"steps_per_batch": 2}}, "backbone=trinity makes one step per batch"),
-        ({"loss": {"name": "flow_grpo"}}, "backbone=trinity has no reference policy"),
+        ({"schedule": {"mode": "async", "max_staleness": 2}}, "has no probabilities of older weights"),
     ):
         with pytest.raises(ValueError, match=message):
             TrainConfig.model_validate(run | changed)
@@ -263,6 +267,89 @@ def test_unsupported_settings_are_refused_before_anything_starts(tmp_path: Path)
         ConfigurationError, match=r"nowhere does not exist; make it with `make \.venv-trinity"
     ):
         make_backbone(config)
+
+
+@pytest.mark.promise("trinity:kl")
+def test_the_math_example_passes_its_kl_and_adapters_to_trinity(tmp_path: Path) -> None:
+    config = load_train_config(
+        str(ROOT / "tutorial/example_math_agent/math_agent.yaml"),
+        ["backbone=trinity", "trinity.explorer={engines: 2}"],
+    )
+    assert config.policy is not None
+    trainer = trinity_configuration(config.policy, config.optimizer, config.loss, config.trinity, tmp_path)
+    arguments = trainer["algorithm"]["policy_loss_fn_args"]
+    assert (arguments["kl_fn"], arguments["kl_coef"]) == ("low_var_kl", 0.001)
+    [lora] = trainer["model"]["lora_configs"]
+    assert (lora["lora_rank"], lora["lora_alpha"], lora["target_modules"]) == (32, 64, "all-linear")
+    assert config.trinity.explorer is not None
+    explorer = explorer_configuration(trainer, config.trinity.explorer)
+    assert (explorer["mode"], explorer["synchronizer"]["sync_style"]) == ("serve", "fully_async")
+    assert (explorer["cluster"]["gpu_per_node"], trainer["cluster"]["gpu_per_node"]) == (2, 1)
+    assert explorer["name"] == trainer["name"]
+
+
+@pytest.mark.promise("trinity:refused")
+@pytest.mark.parametrize("backbone", ["trinity", "verl", "local"])
+def test_a_name_that_the_hub_does_not_know_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    config = TrainConfig.model_validate(
+        {"backbone": backbone, "policy": {"model": "nobody/nothing"}, "output_dir": str(tmp_path)}
+    )
+    with pytest.raises(ConfigurationError, match=r"policy\.model: nobody/nothing is not a folder") as raised:
+        make_backbone(config)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.promise("trinity:kl")
+def test_a_kl_term_needs_no_log_probabilities_of_the_backbone(tmp_path: Path) -> None:
+    script = "touch ready; take 00000001; figures 1 0.5; checkpoint 1; exec sleep 1000"
+    with trained_by(tmp_path, script) as backbone:
+        rows = with_reference(backbone, [row()])
+        assert backbone.step(rows, LossSettings())["step/rows"] == 1.0
+        assert not (backbone.temporary / "explorer.yaml").exists()
+
+
+@pytest.mark.promise("trinity:adapters")
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_adapters_of_a_checkpoint_are_exported_merged(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model  # imports torch
+    from transformers import AutoModelForCausalLM
+
+    model = save_tiny_model(tmp_path / "tiny")
+    adapters = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(model),
+        LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"], init_lora_weights=False),
+    )
+    adapters.save_pretrained(str(tmp_path / "lora"))
+    script = """
+        touch ready; take 00000001; figures 1 0.5; checkpoint 1; cp -r "$HERE/lora" ../job/global_step_1/actor/lora_adapter
+        take 00000002; figures 2 0.5; checkpoint 2; exec sleep 1000
+    """
+    policy = PolicySettings(model=str(model), dtype="float32", lora=LoraSettings(rank=2, alpha=4))
+    with trained_by(tmp_path, script, policy=policy) as backbone:
+        backbone.step([row()], LOSS)
+        exported = load_file(backbone.export(tmp_path / "exported") / "model.safetensors")
+        before, change = (
+            load_file(model / "model.safetensors"),
+            load_file(tmp_path / "lora/adapter_model.safetensors"),
+        )
+        name = "model.layers.1.self_attn.q_proj"
+        product = (
+            change[f"base_model.model.{name}.lora_B.weight"]
+            @ change[f"base_model.model.{name}.lora_A.weight"]
+        )
+        assert np.abs(product).max() > 1e-4
+        for known in before:
+            added = 2 * product if known == f"{name}.weight" else 0.0
+            if "q_proj" not in known or known == f"{name}.weight":
+                assert np.allclose(exported[known], before[known] + added, atol=1e-6)
+        backbone.step([row()], LOSS)
+        with pytest.raises(TrinityFailure, match="Trinity's checkpoint of step 2 is incomplete") as raised:
+            backbone.export(tmp_path / "again")
+        assert "\n" not in str(raised.value)
+        assert not (tmp_path / "again").exists()
 
 
 def test_settings_reach_trinity_by_its_names(tmp_path: Path) -> None:

@@ -12,16 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.numpy import load_file
 
 from agentflow.learner import Row
 from agentflow.learner._exchange import TrainerRequest, pack_rows, write_message
-from agentflow.learner._policy import OptimizerSettings, PolicySettings
+from agentflow.learner._policy import LoraSettings, OptimizerSettings, PolicySettings
 from agentflow.learner._trainer_process import trainer_environment, trainer_folder
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings, loss_of
 from agentflow.learner.trinity import TrinityBackbone, TrinityFailure, TrinitySettings
-from agentflow.learner.trinity._settings import loss_arguments
+from agentflow.learner.trinity._settings import (
+    ExplorerSettings,
+    algorithm_options,
+    explorer_configuration,
+    trinity_configuration,
+)
 from tests._trinity import trinity_python
 from tests.agentflow.learner._models import save_tiny_model
 
@@ -34,6 +40,7 @@ LOSSES = {
     "flow_grpo": LossSettings(name="flow_grpo", kl_coef=0.0),
     "dapo": LossSettings(name="dapo", clip_ratio_c=3.0),
     "token mean": LossSettings(name="grpo", kl_coef=0.0, loss_agg_mode="token-mean"),
+    **{f"kl {name}": LossSettings(kl_coef=0.5, kl_estimator=name) for name in ("k1", "k2", "k3")},
 }
 
 
@@ -63,7 +70,7 @@ def test_rows_pass_the_storage_bit_by_bit_and_have_the_same_loss(tmp_path: Path,
         count = sum(int(row.trained.sum()) for row in rows)
         rows = [replace(row, weights=np.full(len(row.weights), 1 / count)) for row in rows]
     write_message(tmp_path / "rows", TrainerRequest(kind="step"), pack_rows(rows))
-    (tmp_path / "loss.json").write_text(json.dumps(loss_arguments(settings)))
+    (tmp_path / "loss.json").write_text(json.dumps(algorithm_options(settings)))
     with trainer_folder() as base:
         subprocess.run(
             [
@@ -94,11 +101,44 @@ def test_rows_pass_the_storage_bit_by_bit_and_have_the_same_loss(tmp_path: Path,
     for line, row in zip(current, rows, strict=True):
         assert row.reference is not None
         line[: len(row.reference)] = torch.from_numpy(row.reference)
-    ours, _ = loss_of(current, [replace(row, reference=None) for row in rows], settings)
-    assert float(found["WeightedSumLoss"]) == pytest.approx(float(ours), abs=1e-6)
+    referred = [replace(row, reference=row.behaviour - np.float32(0.3)) for row in rows]
+    ours, _ = loss_of(current, referred, settings)
+    assert float(found["ours"]) == pytest.approx(float(ours), abs=1e-6)
     # Trinity's own mean over tokens: the weights are in the advantages already.
+    without_kl, _ = loss_of(current, rows, settings.model_copy(update={"kl_coef": 0.0}))
     count = sum(int(row.trained.sum()) for row in rows)
-    assert float(found["ppo"]) * count == pytest.approx(float(ours), abs=1e-6)
+    assert float(found["ppo"]) * count == pytest.approx(float(without_kl), abs=1e-6)
+    assert bool(settings.kl_coef) == (abs(float(found["ours"]) - float(without_kl)) > 1e-3)
+
+
+@pytest.mark.promise("trinity:kl")
+def test_trinitys_own_classes_accept_kl_adapters_and_the_asynchronous_explorer(tmp_path: Path) -> None:
+    policy = PolicySettings(
+        model=str(save_tiny_model(tmp_path / "model")), lora=LoraSettings(rank=8, alpha=16)
+    )
+    settings = TrinitySettings(max_rows=12, explorer=ExplorerSettings(engines=2))
+    trainer = trinity_configuration(policy, OPTIMIZER, LossSettings(), settings, tmp_path)
+    assert settings.explorer is not None
+    explorer = explorer_configuration(trainer, settings.explorer)
+    for name, content in (("trainer", trainer), ("explorer", explorer)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    with trainer_folder() as base:
+        run = subprocess.run(
+            [trinity_python(), ON_CPU / "configurations.py", "trainer.yaml", "explorer.yaml"],
+            cwd=tmp_path,
+            env=trainer_environment(base / "code"),
+            check=True,
+            stdout=subprocess.PIPE,
+        )
+    train, serve = json.loads(run.stdout.splitlines()[-1])
+    assert (train["mode"], train["lora"], train["gpus"]) == ("train", [8, 16], [1, 0])
+    assert (serve["mode"], serve["lora_in_engine"], serve["gpus"][1]) == ("serve", True, 2)
+    assert train["namespace"] == serve["namespace"]
+    assert {train["sync_style"], serve["sync_style"]} == {"fully_async"}
+    assert (
+        train["loss"].startswith("TrinityPolicyLoss(policy=WeightedSumLossWithKL")
+        and train["kl_coef"] == 0.001
+    )
 
 
 @pytest.fixture(scope="module")
@@ -151,13 +191,23 @@ def test_trinitys_loop_makes_the_steps_that_torch_makes_and_resumes(
     local.close()
 
 
-def test_without_a_gpu_the_real_trainer_says_so_in_one_line(policy: PolicySettings) -> None:
+NO_GPU = "Total available GPUs 0 is less"
+
+
+@pytest.mark.parametrize(
+    ("explorer", "reason"),
+    # The first of the two to fail ends both; vLLM needs a GPU, too, and is not in the environment of the tests.
+    [(None, NO_GPU), (ExplorerSettings(), f"({NO_GPU}|No module named 'vllm')")],
+    ids=["trainer", "trainer and explorer"],
+)
+def test_without_a_gpu_the_real_trainer_says_so_in_one_line(
+    policy: PolicySettings, explorer: ExplorerSettings | None, reason: str
+) -> None:
     if torch.cuda.is_available():
         return
-    backbone = TrinityBackbone(policy, OPTIMIZER, TrinitySettings(python=trinity_python(), max_rows=12))
+    settings = TrinitySettings(python=trinity_python(), max_rows=12, explorer=explorer)
+    backbone = TrinityBackbone(policy, OPTIMIZER, settings)
     row = replace(random_row(np.random.default_rng(1), 0), reference=None)
-    with pytest.raises(
-        TrinityFailure, match=r"Trinity died during the step 1: .*Total available GPUs 0 is less"
-    ):
+    with pytest.raises(TrinityFailure, match=f"Trinity died during the step 1: .*{reason}"):
         backbone.step([row], LOSSES["grpo"])
     backbone.close()

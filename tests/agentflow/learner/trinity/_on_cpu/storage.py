@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false, reportOptionalMemberAccess=false
-"""`storage.py ROWS LOSS DATABASE RESULT`: pass rows through Trinity's storage and compute its losses of them."""
+"""`storage.py ROWS ALGORITHM DATABASE RESULT`: pass rows through Trinity's storage and compute its losses of them."""
 
 import asyncio
 import json
@@ -39,7 +39,9 @@ async def pass_through_storage(experiences: list, database: str) -> list:
 
 def main() -> None:
     _, arrays = read_message(Path(sys.argv[1]), TrainerRequest)
-    arguments = json.loads(Path(sys.argv[2]).read_text())
+    algorithm = json.loads(Path(sys.argv[2]).read_text())
+    name, arguments = algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]
+    plain = {key: value for key, value in arguments.items() if not key.startswith("kl_")}
     rows = unpack_rows(arrays)
     experiences = asyncio.run(pass_through_storage(inside.experiences_of(rows, 1, SIZE), sys.argv[3]))
     result = {
@@ -56,19 +58,23 @@ def main() -> None:
     mask = gather_action_masks(experiences, width)
     advantages = gather_response_attrs(experiences, "advantages", width).double()
     old = gather_response_attrs(experiences, "logprobs", width).double()
-    for name in ("agentflow.learner.trinity._inside.WeightedSumLoss", "ppo"):
-        loss = POLICY_LOSS_FN.get(name)(backend="verl", **arguments)
-        parts = [slice(0, 5), slice(5, SIZE)] if "." in name else [slice(0, SIZE)]
+    weights = gather_response_attrs(experiences, "returns", width).double()
+    for key, loss_name, given in (("ours", name, arguments), ("ppo", "ppo", plain)):
+        loss = POLICY_LOSS_FN.get(loss_name)(backend="verl", **given)
+        parts = [slice(0, 5), slice(5, SIZE)] if key == "ours" else [slice(0, SIZE)]
         values = [
             loss(
                 log_prob=current[part],
                 old_log_probs=old[part],
                 response_mask=mask[part],
                 advantages=advantages[part],
+                # A reference that is known to the test, too.
+                ref_log_prob=old[part] - 0.3,
+                returns=weights[part],
             )[0]
             for part in parts
         ]
-        result[name.rpartition(".")[2]] = np.array(float(sum(values)))
+        result[key] = np.array(float(sum(values)))
     np.savez(sys.argv[4], **result)
 
 
