@@ -7,6 +7,8 @@ memory grows by more than 200 MB.
 """
 
 import argparse
+import base64
+import struct
 import subprocess
 import sys
 import tempfile
@@ -108,6 +110,44 @@ def responses() -> tuple[str, bytes]:
     return "/v1/responses", body.encode()
 
 
+def _png(more: bytes) -> str:
+    """Return a message with an image of a pixel whose header has further parts."""
+    head = b"\x89PNG\r\n\x1a\n" + _part(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
+    data = base64.b64encode(head + more + _part(b"IDAT", b"")).decode()
+    return f'{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}'
+
+
+def _part(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + bytes(4)
+
+
+def _seen(images: str) -> str:
+    return f'{{"role":"user","content":[{images}]}}'
+
+
+def images() -> tuple[str, bytes]:
+    """Images that fill a body."""
+    return "/v1/chat/completions", _chat(
+        _seen(",".join(_png(_part(b"teXt", bytes(2_900_000))) for _ in range(2)))
+    )
+
+
+def answers_to_images() -> tuple[str, bytes]:
+    """As many answers to them as a request may ask for."""
+    path, body = images()
+    return path, body.replace(b'"max_tokens":8', b'"max_tokens":8,"n":128')
+
+
+def many_images() -> tuple[str, bytes]:
+    """Far more images than a conversation may have."""
+    return "/v1/chat/completions", _chat(_seen(_filled(_png(b""), most=15_000)))
+
+
+def long_headers() -> tuple[str, bytes]:
+    """As many images as a conversation may have, with the longest headers."""
+    return "/v1/chat/completions", _chat(_seen(_filled(_png(_part(b"teXt", bytes(48)) * 990), most=99)))
+
+
 def small_calls() -> tuple[str, bytes]:
     """Small calls, as many as possible."""
     return "/v1/chat/completions", _chat(_user("hi"))
@@ -131,6 +171,10 @@ ATTACKS: dict[str, Callable[[], tuple[str, bytes]]] = {
         many_lines,
         counted,
         responses,
+        images,
+        answers_to_images,
+        many_images,
+        long_headers,
         small_calls,
         refused,
     )

@@ -6,12 +6,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from agentflow.errors import ConfigurationError
-from agentflow.exports._records import ExportAnswer, ExportCall, ExportTree
+from agentflow.exports._records import ExportAnswer, ExportCall, ExportImage, ExportTree
 from agentflow.exports._rows import DropReason
 from agentflow.gateway import RecordedCall, RecordedEpisode, rewards_of, trained_tokens
-from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, ToolSpec
+from agentflow.models import ImagePart, Message, Part, TextPart, ToolCall, ToolReply, ToolSpec
+from agentflow.runs import image_file
 from agentflow.text import escape_all_special_tokens, escape_special_tokens
-from agentflow.trajectory import ChatMessage
+from agentflow.trajectory import Blob, ChatMessage
 
 _SOLVED: Final = 1.0
 """Reward from which an episode is right, if its agent does not say so itself."""
@@ -75,6 +76,7 @@ def _answers(episode: RecordedEpisode, agent: str, id: str, reward: float | None
                     right=is_right,
                     references=task.references,
                     messages=tuple(messages),
+                    images=tuple(_images(path)),
                     tools=_tools(path),
                 )
             )
@@ -103,15 +105,13 @@ def _tools(path: Sequence[RecordedCall]) -> tuple[ToolSpec, ...]:
 
 
 def _conversation(path: Sequence[RecordedCall], trained: set[str]) -> list[ChatMessage] | None:
-    """Return the messages of a path; `None`: it has no prompt of messages, or images.
+    """Return the messages of a path; `None`: it has no prompt of messages.
 
     :param trained: ids of the answers that an earlier conversation trains; those of this one are added.
     """
     messages: list[ChatMessage] = []
     for call in path:
         for message in call.messages:
-            if any(isinstance(part, ImagePart) for part in message.parts):
-                return None
             # An answer that was not sampled here, such as an example in a prompt.
             messages += _chat_messages(message, is_context=True)
         if not messages:
@@ -125,12 +125,12 @@ def _conversation(path: Sequence[RecordedCall], trained: set[str]) -> list[ChatM
 
 def _chat_messages(message: Message, *, is_context: bool) -> list[ChatMessage]:
     """Return a message as those of chat templates; each result of a tool is one."""
-    text = escape_special_tokens("\n".join(part.text for part in message.parts if isinstance(part, TextPart)))
+    content = _content(message.parts)
     results = [_result(part) for part in message.parts if isinstance(part, ToolReply)]
     if message.role != "assistant":
-        return [*results, *([{"role": message.role, "content": text}] if text or not results else [])]
+        return [*results, *([{"role": message.role, "content": content}] if content or not results else [])]
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
-    answer: ChatMessage = {"role": "assistant", "content": text}
+    answer: ChatMessage = {"role": "assistant", "content": content}
     if message.reasoning:
         answer["reasoning_content"] = escape_special_tokens(message.reasoning)
     if calls:
@@ -143,10 +143,35 @@ def _chat_messages(message: Message, *, is_context: bool) -> list[ChatMessage]:
 
 
 def _result(reply: ToolReply) -> ChatMessage:
-    text = "\n".join(part.text for part in reply.parts if isinstance(part, TextPart))
-    shown = {"tool_call_id": reply.call, "name": escape_special_tokens(reply.name), "content": text}
+    shown = {"tool_call_id": reply.call, "name": escape_special_tokens(reply.name)}
     failed = {"failed": True} if reply.failed else {}
-    return {"role": "tool", **shown, "content": escape_special_tokens(text), **failed}
+    return {"role": "tool", **shown, "content": _content(reply.parts), **failed}
+
+
+def _content(parts: Sequence[Part]) -> str | list[dict[str, str]]:
+    """Return the texts of a message; with images, the list of its parts."""
+    if not any(isinstance(part, ImagePart) for part in parts):
+        return escape_special_tokens("\n".join(part.text for part in parts if isinstance(part, TextPart)))
+    return [
+        {"type": "image", "path": _export_image(part).file}
+        if isinstance(part, ImagePart)
+        else {"type": "text", "text": escape_special_tokens(part.text)}
+        for part in parts
+        if isinstance(part, TextPart | ImagePart)
+    ]
+
+
+def _images(path: Sequence[RecordedCall]) -> Iterator[ExportImage]:
+    for message in (message for call in path for message in call.messages):
+        for part in message.parts:
+            shown = part.parts if isinstance(part, ToolReply) else (part,)
+            yield from (_export_image(one) for one in shown if isinstance(one, ImagePart))
+
+
+def _export_image(image: ImagePart) -> ExportImage:
+    # The data of a recorded image is the hash of its bytes.
+    hash = image.data.decode("ascii", "replace")
+    return ExportImage(hash, image.mime, image_file(Blob(hash, image.mime)))
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

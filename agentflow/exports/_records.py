@@ -114,6 +114,8 @@ class ExportAnswer(Struct, frozen=True, kw_only=True):
     """Texts of observations that the reasoning of a pair cites."""
     messages: tuple[ChatMessage, ...] = ()
     """Conversation as an agent had it with a model; empty: it is retold from the nodes."""
+    images: tuple[ExportImage, ...] = ()
+    """Images in that conversation."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools that were offered in that conversation."""
 
@@ -254,7 +256,8 @@ def survey(source: ExportSource) -> ExportSurvey:
         if tree.left_out is not None:
             continue
         groups[tree.group] = None
-        images.update({image.file: image for node in tree.nodes for image in node.images})
+        for one in (*tree.nodes, *tree.answers):
+            images.update({image.file: image for image in one.images})
         tools.update({tool.name: tool for answer in tree.answers for tool in answer.tools})
         has_tasks = has_tasks or bool(tree.tasks)
     return ExportSurvey(list(groups), images, has_tasks, tuple(tools.values()))

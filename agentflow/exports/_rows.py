@@ -57,7 +57,7 @@ class DropReason(StrEnum):
     """Its order among its siblings is unknown: nothing was scored, rewards overlap, or rewards and verdicts contradict each other; as many
     of the paths through it are right as wrong."""
     NO_MESSAGES = "no_messages"
-    """The run kept its tokens and no messages, or it was no conversation of text."""
+    """The run kept its tokens and no messages, or it was no conversation."""
     VALIDATION = "validation"
     """It is an episode of a validation, whose tasks must not be trained."""
     SAME_TASK = "same_task"

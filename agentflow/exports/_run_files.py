@@ -17,7 +17,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.exports._recorded import agent_tree, episode_trees
 from agentflow.exports._records import ExportAnswer, ExportCall, ExportImage, ExportNode, ExportTree
 from agentflow.extras import missing_extra
-from agentflow.gateway import recorded_episode, recorded_ids
+from agentflow.gateway import recorded_episode, recorded_ids, recorded_image
 from agentflow.models import ToolSpec
 from agentflow.tasks import VerifiableTask
 from agentflow.trajectory import Tokens
@@ -190,6 +190,8 @@ class RunFiles:
         """Return the bytes of an image; `None`: it is missing."""
         with suppress(OSError, ValueError):
             return read_file(self.folder / image.file, self.folder)
+        with suppress(KeyError):
+            return recorded_image(self._gateway, image.hash)
         return None
 
     def _synthesis(self) -> Iterator[ExportTree]:

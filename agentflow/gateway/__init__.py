@@ -36,7 +36,13 @@ if TYPE_CHECKING:
         token_tree,
         trained_tokens,
     )
-    from agentflow.gateway._places import RecordedEpisode, recorded_calls, recorded_episode, recorded_ids
+    from agentflow.gateway._places import (
+        RecordedEpisode,
+        recorded_calls,
+        recorded_episode,
+        recorded_ids,
+        recorded_image,
+    )
     from agentflow.gateway._process import Gateway, run_gateway
     from agentflow.gateway._settings import AgentSettings, EpisodeLimits, GatewaySettings, UpstreamSettings
     from agentflow.gateway._store import EpisodeStore
@@ -78,6 +84,7 @@ __all__ = [
     "recorded_calls",
     "recorded_episode",
     "recorded_ids",
+    "recorded_image",
     "rewards_of",
     "run_gateway",
     "token_tree",
@@ -93,7 +100,13 @@ __getattr__ = lazy_exports(
         "._episodes": ["EpisodeRegistry"],
         "._live": ["LiveEpisode"],
         "._memory": ["PromptMemory", "PromptMatch", "full_tokens", "token_tree", "trained_tokens"],
-        "._places": ["RecordedEpisode", "recorded_calls", "recorded_episode", "recorded_ids"],
+        "._places": [
+            "RecordedEpisode",
+            "recorded_calls",
+            "recorded_episode",
+            "recorded_ids",
+            "recorded_image",
+        ],
         "._process": ["Gateway", "run_gateway"],
         "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
         "._store": ["EpisodeStore"],

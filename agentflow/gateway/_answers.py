@@ -6,14 +6,17 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Literal, Protocol
 
+import anyio
 import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import computed, together
+from agentflow.gateway._images import hash_of, image_size, images_of, with_bytes
 from agentflow.gateway._memory import PromptMatch, PromptMemory, message_digests
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError, PromptOrigin, RecordedCall
 from agentflow.models import (
     ApiAnswer,
+    ImagePart,
     Message,
     ModelConnection,
     ParsedAnswer,
@@ -39,6 +42,8 @@ _IDS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_SIZE = 9
 _MOST_KEPT = 64
 _MOST_IDS = 2**31
+_LARGE_AT_ONCE = 2
+"""Number of answers to a large call that are sampled at a time."""
 _ENCODER = msgspec.msgpack.Encoder()
 _THOUGHT = "<think>"
 
@@ -89,12 +94,14 @@ class Answerer(Protocol):
 class ExactAnswerer:
     """Answers of vLLM by exact tokens. See docs/gateway.md."""
 
-    def __init__(self, engine: TokenEngine) -> None:
+    def __init__(self, engine: TokenEngine, messages: "Answerer | None" = None) -> None:
         """Describe the model.
 
         :param engine: that of an open `ModelConnection` to vLLM.
+        :param messages: answers calls with images, which can't be sent as tokens; `None`: they are refused.
         """
         self._engine = engine
+        self._messages = messages
         self.models = (engine.model,)
         """Accepted names of models."""
         self._thinks: dict[str, bool] = {}
@@ -109,6 +116,8 @@ class ExactAnswerer:
 
         :raises ModelFailure: if the model fails for good.
         """
+        if call.images:
+            return await self._by_messages().count(call)
         with model_failures():
             return len(await self._rendered(call))
 
@@ -126,6 +135,10 @@ class ExactAnswerer:
 
         :raises ModelFailure: if the engine fails for good.
         """
+        if call.images:
+            return await self._by_messages().answer(
+                call, memory, ids, seed=seed, temperature=temperature, on_text=on_text
+            )
         call = await computed(call.large, _storable, call)
         with model_failures():
             match, prompt = await self._prompt(call, memory)
@@ -150,6 +163,11 @@ class ExactAnswerer:
         for id, answer, found in zip(ids, sampled, parsed, strict=True):
             done.append(_recorded(call, memory, match, id, _found(answer, found), seed, changed))
         return done
+
+    def _by_messages(self) -> Answerer:
+        if self._messages is None:
+            raise GatewayError(400, "this model reads no images; send text only", code="unsupported_content")
+        return self._messages
 
     async def _prompt(self, call: GatewayCall, memory: PromptMemory) -> tuple[PromptMatch, "array[int]"]:
         """Return the known part of the prompt, and all its tokens."""
@@ -205,14 +223,15 @@ class ExactAnswerer:
 class _ChatAnswerer:
     """Answers of an endpoint's own API, one request for each."""
 
-    def __init__(self, connection: ModelConnection, *, tokens: bool) -> None:
+    def __init__(self, connection: ModelConnection, *, tokens: bool, vision: bool = True) -> None:
         self._connection = connection
         self._tokens = tokens
+        self._vision = vision
         self.models = (connection.model,)
         """Accepted names of models."""
 
     async def count(self, call: GatewayCall) -> int:
-        """Return an estimate of the number of tokens of a call's prompt: four characters per token."""
+        """Return an estimate of the number of tokens of a call's prompt: four characters, or 750 pixels, per token."""
         return await computed(call.large, _estimated_tokens, call)
 
     async def answer(
@@ -229,23 +248,34 @@ class _ChatAnswerer:
 
         :raises ModelFailure: if the endpoint fails for good.
         """
+        if call.images and not self._vision:
+            raise GatewayError(
+                400, "this model reads no images; send text, or set its `vision`", code="unsupported_content"
+            )
         call = await computed(call.large, _storable, call)
         messages = call.messages
         if call.prompt is not None:
             messages = (Message("user", (TextPart(_as_text(call.prompt)),)),)
         match = memory.match(call, await computed(call.large, message_digests, call.messages))
         name = memory.draw(await computed(call.large, _ENCODER.encode, (messages, call.tools)))
+        tokens = self._tokens and not call.images
+        if call.images:
+            messages = with_bytes(messages, call.images)
+
+        # Each answer has a request of its own, with the whole prompt.
+        slots = anyio.Semaphore(_LARGE_AT_ONCE if call.large else len(ids))
 
         async def ask(place: int) -> ApiAnswer:
-            return await self._connection.ask(
-                messages if self._tokens else [replace(message, reasoning="") for message in messages],
-                tools=call.tools,
-                may_call=call.tool_choice != "none",
-                sampling=self._sampling(call, memory, temperature, f"{seed}/{name}/{place}"),
-                schema=call.schema,
-                tokens=self._tokens,
-                in_thread=call.large,
-            )
+            async with slots:
+                return await self._connection.ask(
+                    messages if self._tokens else [replace(message, reasoning="") for message in messages],
+                    tools=call.tools,
+                    may_call=call.tool_choice != "none",
+                    sampling=self._sampling(call, memory, temperature, f"{seed}/{name}/{place}"),
+                    schema=call.schema,
+                    tokens=tokens,
+                    in_thread=call.large,
+                )
 
         answers = await together([partial(ask, place) for place in range(len(ids))])
         done = [
@@ -283,7 +313,9 @@ class _ChatAnswerer:
         seed: str,
         temperature: float | None,
     ) -> Answered:
-        if answer.tokens is not None:
+        if self._tokens and call.images:
+            match = replace(match, origin=PromptOrigin.IMAGES)
+        elif answer.tokens is not None:
             proven = match.parent and answer.tokens.prompt[: len(match.ids)] == tuple(match.ids)
             recorded = PromptOrigin.RECORDED
             match = replace(match, origin=recorded) if proven else match.rendered(recorded)
@@ -314,12 +346,13 @@ class RecordingAnswerer(_ChatAnswerer):
 class PlainAnswerer(_ChatAnswerer):
     """Answers of any endpoint, without tokens, for agents that are not trained. See docs/gateway.md."""
 
-    def __init__(self, connection: ModelConnection) -> None:
+    def __init__(self, connection: ModelConnection, *, vision: bool = True) -> None:
         """Describe the model.
 
         :param connection: open connection to the endpoint.
+        :param vision: it reads images.
         """
-        super().__init__(connection, tokens=False)
+        super().__init__(connection, tokens=False, vision=vision)
 
 
 def replaced_by(sampling: Sampling, temperature: float | None) -> tuple[str, ...]:
@@ -413,9 +446,11 @@ def _escaped(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _estimated_tokens(call: GatewayCall) -> int:
-    """Return the length of messages and tools, four characters per token."""
+    """Return the length of messages and tools, four characters or 750 pixels per token."""
     parts = [part for message in call.messages for part in message.parts]
-    return (sum(map(_length, parts)) + sum(len(repr(tool)) for tool in call.tools)) // 4 + 1
+    characters = sum(map(_length, parts)) + sum(len(repr(tool)) for tool in call.tools)
+    sizes = (image_size(call.images[hash_of(image)]) for image in images_of(call.messages))
+    return characters // 4 + sum(width * height for width, height in sizes) // 750 + 1
 
 
 def _length(part: Part) -> int:
@@ -424,6 +459,8 @@ def _length(part: Part) -> int:
             return len(text)
         case ToolReply(parts=parts):
             return sum(map(_length, parts))
+        case ImagePart():
+            return 0
         case _:
             return len(repr(part))
 

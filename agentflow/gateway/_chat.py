@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from agentflow.gateway._chat_reply import ChatReply
-from agentflow.gateway._conversation import ConversationBuilder, tool_call, tool_spec
+from agentflow.gateway._conversation import ConversationBuilder, texts_of, tool_call, tool_spec
 from agentflow.gateway._dialect import (
     Arrival,
     ParsedRequest,
@@ -20,11 +20,14 @@ from agentflow.gateway._dialect import (
     invalid,
     openai_failure,
 )
+from agentflow.gateway._images import RequestImages
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import Sampling, ToolSpec
+from agentflow.models import ImagePart, Sampling, TextPart, ToolSpec
 
-NO_IMAGES = "the models of the gateway read text only; describe it in text"
-"""Remedy for images, audio and files in a conversation."""
+TEXT_AND_IMAGES = "the models of the gateway read text and images; describe it in text"
+"""Remedy for audio and files in a conversation."""
+TEXT_ONLY = "only the user's messages and results of tools have images"
+"""Remedy for images elsewhere."""
 
 
 class _ChatText(StrictBody, tag="text"):
@@ -37,8 +40,15 @@ class _ChatRefusal(StrictBody, tag="refusal"):
     refusal: str
 
 
-class _ChatImage(Struct, tag="image_url"):
-    pass
+class _ImageAddress(StrictBody):
+    url: str
+    detail: object = None
+
+
+class _ChatImage(StrictBody, tag="image_url"):
+    image_url: _ImageAddress | str
+    cache_control: object = None
+    prompt_cache_breakpoint: object = None
 
 
 class _ChatAudio(Struct, tag="input_audio"):
@@ -242,10 +252,11 @@ class ChatApi:
         ignored = (*given.ignored(), *(["messages.name"] if named else []))
         if given.modalities not in (None, [], ["text"]):
             raise invalid("modalities: the model writes text only; leave it out")
-        choice = given.tool_choice
+        choice, builder = given.tool_choice, _conversation(given.messages)
         call = GatewayCall(
             dialect="chat",
-            messages=_conversation(given.messages).messages,
+            messages=builder.messages,
+            images=builder.images.data,
             tools=tuple(_tools(given.tools or [])),
             tool_choice=choice.function.name if isinstance(choice, _ChatToolChoice) else choice or "auto",
             answers=given.n or 1,
@@ -269,36 +280,48 @@ class ChatApi:
 def _conversation(given: list[_AnyMessage]) -> ConversationBuilder:
     builder = ConversationBuilder()
     for number, message in enumerate(given):
-        texts = list(_texts(message.content, f"messages[{number}].content"))
+        place = f"messages[{number}].content"
         match message:
             case _AssistantMessage():
                 calls = [
                     tool_call(one.id, one.function.name, one.function.arguments)
                     for one in message.tool_calls or ()
                 ]
-                said = [*texts, *([message.refusal] if message.refusal else [])]
+                said = [
+                    *texts_of(_parts(message.content, place)),
+                    *([message.refusal] if message.refusal else []),
+                ]
                 builder.add_answer(said or [""], calls, message.reasoning_content or message.reasoning or "")
             case _ToolMessage():
-                builder.add_result(message.tool_call_id, texts)
+                builder.add_result(message.tool_call_id, list(_parts(message.content, place, builder.images)))
             case _UserMessage():
-                builder.add_text("user", texts)
+                builder.add_user(list(_parts(message.content, place, builder.images)))
             case _:
-                builder.add_text("system", texts)
+                builder.add_system(texts_of(_parts(message.content, place)))
     return builder
 
 
-def _texts(content: _ChatContent, place: str) -> Iterator[str]:
+def _parts(
+    content: _ChatContent, place: str, images: RequestImages | None = None
+) -> Iterator[TextPart | ImagePart]:
     for number, part in enumerate([_ChatText(text=content)] if isinstance(content, str) else content or ()):
         match part:
             case _ChatText():
-                yield part.text
+                yield TextPart(part.text)
             case _ChatRefusal():
-                yield part.refusal
+                yield TextPart(part.refusal)
+            case _ChatImage() if images is not None:
+                url = part.image_url if isinstance(part.image_url, str) else part.image_url.url
+                yield images.add_url(url, f"{place}[{number}].image_url")
             case _:
-                kind = type(part).__struct_config__.tag
-                raise invalid(
-                    f"{place}[{number}]: {kind} is not supported: {NO_IMAGES}", "unsupported_content"
-                )
+                raise unsupported(part, f"{place}[{number}]")
+
+
+def unsupported(part: Struct, place: str) -> GatewayError:
+    """Return the refusal of a part that can't be in its message."""
+    kind = str(type(part).__struct_config__.tag)
+    remedy = TEXT_ONLY if "image" in kind else TEXT_AND_IMAGES
+    return invalid(f"{place}: {kind} is not supported: {remedy}", "unsupported_content")
 
 
 def _tools(given: list[_ChatTool]) -> Iterator[ToolSpec]:

@@ -1,14 +1,15 @@
 """Conversations and tools in canonical form, whatever API they arrived in."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agentflow._decoding import JsonError, decode_json
 from agentflow._typeguards import is_object
 from agentflow.gateway._dialect import encode, invalid
+from agentflow.gateway._images import RequestImages
 from agentflow.gateway._types import GatewayError
-from agentflow.models import Message, TextPart, ToolCall, ToolReply, ToolSpec
+from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, ToolSpec
 
 MOST_MESSAGES = 10_000
 """Messages and results of tools of a conversation. Reading them holds the event loop: this many take about 0.1 s."""
@@ -19,6 +20,8 @@ class ConversationBuilder:
     """Builds a conversation in canonical form: equal conversations in different APIs give equal messages."""
 
     def __init__(self) -> None:
+        self.images = RequestImages()
+        """Images of the messages."""
         self._messages: list[Message] = []
         self._names: dict[str, str] = {}
         self._added = 0
@@ -28,11 +31,15 @@ class ConversationBuilder:
         """Messages so far."""
         return tuple(self._messages)
 
-    def add_text(self, role: str, texts: Sequence[str]) -> None:
-        """Add a message of the user or of the system."""
+    def add_system(self, texts: Sequence[str]) -> None:
+        """Add a message of the system."""
         self._count()
-        parts = tuple(TextPart(text) for text in texts)
-        self._messages.append(Message("user" if role == "user" else "system", parts))
+        self._messages.append(Message("system", tuple(map(TextPart, texts))))
+
+    def add_user(self, parts: Sequence[TextPart | ImagePart]) -> None:
+        """Add a message of the user."""
+        self._count()
+        self._messages.append(Message("user", tuple(parts)))
 
     def add_answer(
         self,
@@ -54,10 +61,10 @@ class ConversationBuilder:
             parts, reasoning = (*before.parts, *parts), before.reasoning or reasoning
         self._messages.append(Message("assistant", parts, reasoning=reasoning))
 
-    def add_result(self, call: str, texts: Sequence[str], *, failed: bool = False) -> None:
+    def add_result(self, call: str, parts: Sequence[TextPart | ImagePart], *, failed: bool = False) -> None:
         """Add the result of a tool call; consecutive ones share a message."""
         self._count()
-        reply = ToolReply(call, self._names.get(call, ""), tuple(map(TextPart, texts)), failed)
+        reply = ToolReply(call, self._names.get(call, ""), tuple(parts), failed)
         last = self._messages[-1] if self._messages else None
         if last is not None and last.parts and isinstance(last.parts[0], ToolReply):
             self._messages[-1] = Message("user", (*last.parts, reply))
@@ -72,6 +79,11 @@ class ConversationBuilder:
                 f"a conversation may have at most {MOST_MESSAGES:,} messages; send less",
                 code="too_large",
             )
+
+
+def texts_of(parts: Iterable[TextPart | ImagePart]) -> list[str]:
+    """Return the texts of parts without images."""
+    return [part.text for part in parts if isinstance(part, TextPart)]
 
 
 def tool_call(call: str, name: str, arguments: str | dict[str, Any]) -> ToolCall:

@@ -347,6 +347,7 @@ class EpisodeRegistry:
             opened=self._opened,
             record=self._store.add_call,
             records=self._store.calls,
+            images=self._store.images,
         )
         begin = _encode(PageBegin(digests, place.client, self._version))
         with anyio.CancelScope(shield=True):

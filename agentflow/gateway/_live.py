@@ -92,8 +92,9 @@ class LiveEpisode:
         clock: Clock,
         tasks: anyio.abc.TaskGroup,
         opened: Callable[[], Awaitable[None]],
-        record: Callable[[int, int, bytes], Awaitable[None]],
+        record: Callable[[int, int, bytes, Mapping[str, bytes]], Awaitable[None]],
         records: Callable[[int], Awaitable[Sequence[bytes]]],
+        images: Callable[[Collection[str]], Awaitable[dict[str, bytes]]],
     ) -> None:
         self.offer = offer
         """Its place."""
@@ -120,6 +121,9 @@ class LiveEpisode:
         self._opened = opened
         self._record = record
         self._records = records
+        self._read_images = images
+        self._image_bytes: dict[str, int] = {}
+        """Sizes of the images that were recorded, by hash."""
         self._bytes = 0
         self._calls = 0
         self._running: set[_RunningCall] = set()
@@ -161,6 +165,14 @@ class LiveEpisode:
         if not chain:
             return None
         return await to_thread.run_sync(_conversation, chain, await self._records(self.page))
+
+    def image_bytes(self, hash: str) -> int:
+        """Return the size of an image of a recorded call."""
+        return self._image_bytes[hash]
+
+    async def images(self, hashes: Collection[str]) -> dict[str, bytes]:
+        """Return images of recorded calls by hash."""
+        return await self._read_images(hashes)
 
     async def count(self, agent: str, call: GatewayCall) -> int:
         """Return the number of tokens of a prompt.
@@ -329,7 +341,7 @@ class LiveEpisode:
                         on_text=on_text,
                     )
                     _describe(operation, [answer for answer, _ in found])
-                await self._keep(running, found)
+                await self._keep(running, found, call.images)
         except GatewayError as error:
             running.error = error
         except ModelFailure as failure:
@@ -357,13 +369,23 @@ class LiveEpisode:
             key=b"".join(self.digests.values()).hex(),
         )
 
-    async def _keep(self, running: _RunningCall, found: Sequence[tuple[GatewayAnswer, RecordedCall]]) -> None:
+    async def _keep(
+        self,
+        running: _RunningCall,
+        found: Sequence[tuple[GatewayAnswer, RecordedCall]],
+        images: Mapping[str, bytes],
+    ) -> None:
         with anyio.CancelScope(shield=True):
+            # Each request of a growing conversation has all its images.
+            new = {hash: data for hash, data in images.items() if hash not in self._image_bytes}
+            self._image_bytes |= {hash: len(data) for hash, data in new.items()}
+            self._bytes += sum(map(len, new.values()))
             for _, record in found:
                 body = _encode(record)
                 self.recorded += 1
                 self._bytes += len(body)
-                await self._record(self.page, self.recorded, body)
+                await self._record(self.page, self.recorded, body, new)
+                new = {}
                 if record.tokens is not None:
                     self.tokens += len(record.tokens.prompt) + len(record.tokens.sampled)
                     running.trainable += len(record.tokens.sampled) if record.trained else 0

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import Struct
 
-from agentflow.gateway._chat import NO_IMAGES
-from agentflow.gateway._conversation import ConversationBuilder, tool_call, tool_spec
+from agentflow.gateway._chat import unsupported
+from agentflow.gateway._conversation import ConversationBuilder, texts_of, tool_call, tool_spec
 from agentflow.gateway._dialect import (
     Arrival,
     ParsedRequest,
@@ -21,9 +21,10 @@ from agentflow.gateway._dialect import (
     extra_sampling,
     invalid,
 )
+from agentflow.gateway._images import RequestImages
 from agentflow.gateway._messages_reply import MessagesReply
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import Sampling, ToolCall, ToolSpec
+from agentflow.models import ImagePart, Sampling, TextPart, ToolCall, ToolSpec
 
 _BILLING = "x-anthropic-billing-header:", re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
 _TOTAL_TOKENS = (
@@ -64,8 +65,22 @@ class _ToolReference(StrictBody, tag="tool_reference"):
     cache_control: object = None
 
 
-class _ImageBlock(Struct, tag="image"):
-    pass
+class _Base64Source(StrictBody, tag="base64"):
+    media_type: str
+    data: str
+
+
+class _UrlSource(StrictBody, tag="url"):
+    url: str
+
+
+class _FileSource(StrictBody, tag="file"):
+    file_id: str
+
+
+class _ImageBlock(StrictBody, tag="image"):
+    source: _Base64Source | _UrlSource | _FileSource
+    cache_control: object = None
 
 
 class _DocumentBlock(Struct, tag="document"):
@@ -180,7 +195,7 @@ class MessagesBody(StrictBody):
 
 _DECODER = msgspec.json.Decoder(MessagesBody)
 _BODY = (
-    MessagesBody, _AnthropicMessage, _TextBlock, _ToolUse, _ToolResult, _ThinkingBlock, _RedactedThinking, _ToolReference, _ToolChoice,
+    MessagesBody, _AnthropicMessage, _TextBlock, _ToolUse, _ToolResult, _ThinkingBlock, _RedactedThinking, _ToolReference, _ToolChoice, _ImageBlock, _Base64Source,
     _OutputConfig, _OutputFormat,
 )  # fmt: skip
 
@@ -213,6 +228,7 @@ class MessagesApi:
         call = GatewayCall(
             dialect="messages",
             messages=builder.messages,
+            images=builder.images.data,
             tools=tuple(tools),
             tool_choice=_choice(choice) if choice else "auto",
             sampling=Sampling(
@@ -286,7 +302,7 @@ def _add_system(
     texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
     # Joined without a separator, as vLLM does.
     if text := "".join(lines.strip(texts, _BILLING, _TOTAL_TOKENS)):
-        builder.add_text("system", [text])
+        builder.add_system([text])
 
 
 def _add_message(
@@ -296,7 +312,9 @@ def _add_message(
         [_TextBlock(text=message.content)] if isinstance(message.content, str) else message.content
     )
     if message.role == "system":
-        _add_system(builder, [_TextBlock(text=text) for text in _texts(blocks, f"{place}.content")], lines)
+        _add_system(
+            builder, [_TextBlock(text=text) for text in texts_of(_parts(blocks, f"{place}.content"))], lines
+        )
     elif message.role == "assistant":
         calls: list[ToolCall] = []
         texts: list[str] = []
@@ -311,7 +329,7 @@ def _add_message(
                     # Opaque: no model but the one that wrote it can read it.
                     pass
                 case _:
-                    texts += _texts([block], f"{place}.content", number)
+                    texts += texts_of(_parts([block], f"{place}.content", start=number))
         builder.add_answer(texts or [""], calls, "".join(thoughts))
     else:
         _add_user(builder, blocks, f"{place}.content", lines)
@@ -320,7 +338,8 @@ def _add_message(
 def _add_user(
     builder: ConversationBuilder, blocks: Sequence[_Block], place: str, lines: _VolatileLines
 ) -> None:
-    texts: list[str] = []
+    images = builder.images
+    parts: list[TextPart | ImagePart] = []
     results = False
     for number, block in enumerate(blocks):
         if isinstance(block, _ToolResult):
@@ -328,27 +347,36 @@ def _add_user(
             shown = (
                 [_TextBlock(text=block.content)] if isinstance(block.content, str) else block.content or []
             )
-            said = list(_texts(shown, f"{place}[{number}].content"))
-            builder.add_result(block.tool_use_id, said, failed=bool(block.is_error))
-        else:
-            texts += _texts([block], place, number)
-    texts = lines.strip(texts, _TOTAL_TOKENS)
-    if texts or not results:
-        builder.add_text("user", texts or [""])
+            said = _parts(shown, f"{place}[{number}].content", images)
+            builder.add_result(block.tool_use_id, list(said), failed=bool(block.is_error))
+            continue
+        for part in _parts([block], place, images, start=number):
+            if isinstance(part, TextPart):
+                parts += map(TextPart, lines.strip([part.text], _TOTAL_TOKENS))
+            else:
+                parts.append(part)
+    if parts or not results:
+        builder.add_user(parts or [TextPart("")])
 
 
-def _texts(blocks: Sequence[object], place: str, start: int = 0) -> Iterator[str]:
+def _parts(
+    blocks: Sequence[object], place: str, images: RequestImages | None = None, *, start: int = 0
+) -> Iterator[TextPart | ImagePart]:
     for number, block in enumerate(blocks, start):
         match block:
             case _TextBlock():
-                yield block.text
+                yield TextPart(block.text)
             case _ToolReference():
-                yield f"Tool: {block.tool_name}"
-            case _ImageBlock() | _DocumentBlock() | _SearchResultBlock():
-                kind = type(block).__struct_config__.tag
+                yield TextPart(f"Tool: {block.tool_name}")
+            case _ImageBlock(source=_Base64Source() as source) if images is not None:
+                yield images.add_base64(source.media_type, source.data, f"{place}[{number}].source")
+            case _ImageBlock() if images is not None:
                 raise invalid(
-                    f"{place}[{number}]: {kind} is not supported: {NO_IMAGES}", "unsupported_content"
+                    f"{place}[{number}].source: the gateway fetches no address and has no files; send the image in base64",
+                    "image_address",
                 )
+            case _ImageBlock() | _DocumentBlock() | _SearchResultBlock():
+                raise unsupported(block, f"{place}[{number}]")
             case _:
                 raise invalid(
                     f"{place}[{number}]: such a block can't be in this message", "unsupported_content"

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import connect_read_only, find_file, sqlite_reason
 from agentflow.errors import ConfigurationError
+from agentflow.gateway._images import MAX_IMAGE_BYTES
 from agentflow.gateway._store import FILE, Change, EpisodeStore, PageRow, PlaceRow, put_place
 from agentflow.gateway._types import (
     EndedEpisode,
@@ -158,6 +159,24 @@ def _journal(folder: Path) -> Generator[sqlite3.Connection | None]:
         raise ConfigurationError(f"{path}: can't be read: {sqlite_reason(error)}") from None
     except DECODE_ERRORS as error:
         raise ConfigurationError(f"{path}: a record is damaged: {decode_reason(error)}") from None
+
+
+def recorded_image(folder: Path, hash: str) -> bytes:
+    """Return an image of a recorded call from the journal of a gateway, which may be running. See docs/gateway.md.
+
+    :param folder: folder of the gateway.
+    :param hash: SHA-256 of the image: the data of an image part in `RecordedCall.messages`.
+    :raises KeyError: if the journal has no such image.
+    """
+    path = folder / FILE
+    try:
+        with closing(connect_read_only(find_file(path, folder.parent))) as reader:
+            # The journal may be a stranger's.
+            query = "SELECT data FROM images WHERE hash = ? AND typeof(data) = 'blob' AND length(data) <= ?"
+            [data] = reader.execute(query, (hash, MAX_IMAGE_BYTES)).fetchone()
+            return data
+    except (OSError, sqlite3.Error, TypeError):
+        raise KeyError(hash) from None
 
 
 class Place:

@@ -39,6 +39,8 @@ RESTARTS = 100
 """Number of restarts within `RESTART_SECONDS` after which the gateway gives up."""
 RESTART_SECONDS = 600.0
 _CHILD = "gateway"
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
+"""Memory of large bodies and images returns to the system at once; glibc keeps blocks of up to 32 MiB for each thread."""
 _TAIL_BYTES = 65_536
 
 
@@ -140,6 +142,7 @@ class Gateway:
         self._given.seek(0)
         self._running = Process(
             module_command("agentflow.gateway"),
+            env={**os.environ, **_ALLOCATOR},
             stdin=self._given,
             stdout=self._log,
             stderr=self._log,
@@ -224,7 +227,8 @@ async def _open_models(settings: GatewaySettings, stack: AsyncExitStack) -> Mapp
 
 async def _open_plain(agent: AgentSettings, stack: AsyncExitStack) -> Answerer:
     assert agent.model is not None
-    return PlainAnswerer(await stack.enter_async_context(ModelConnection(agent.model)))
+    connection = await stack.enter_async_context(ModelConnection(agent.model))
+    return PlainAnswerer(connection, vision=agent.model.vision)
 
 
 async def _open_trained(upstream: UpstreamSettings, stack: AsyncExitStack) -> Answerer:
@@ -239,4 +243,5 @@ async def _open_trained(upstream: UpstreamSettings, stack: AsyncExitStack) -> An
         response_bytes=upstream.response_bytes,
     )
     connection = await stack.enter_async_context(ModelConnection(settings))
-    return ExactAnswerer(connection.engine) if upstream.tokens == "exact" else RecordingAnswerer(connection)
+    by_messages = RecordingAnswerer(connection)
+    return ExactAnswerer(connection.engine, by_messages) if upstream.tokens == "exact" else by_messages

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct, field
 
 from agentflow._typeguards import is_object
-from agentflow.gateway._chat import NO_IMAGES
-from agentflow.gateway._conversation import ConversationBuilder, tool_call, tool_spec
+from agentflow.gateway._chat import unsupported
+from agentflow.gateway._conversation import ConversationBuilder, texts_of, tool_call, tool_spec
 from agentflow.gateway._dialect import (
     Arrival,
     ParsedRequest,
@@ -22,9 +22,10 @@ from agentflow.gateway._dialect import (
     invalid,
     openai_failure,
 )
+from agentflow.gateway._images import RequestImages
 from agentflow.gateway._responses_reply import ResponseFields, ResponsesReply, ResponseTool
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import Sampling, ToolSpec
+from agentflow.models import ImagePart, Sampling, TextPart, ToolSpec
 
 _NAMESPACE = "__"
 """Separator of a namespace and the name of a tool in it."""
@@ -47,8 +48,11 @@ class _OutputRefusal(StrictBody, tag="refusal"):
     refusal: str
 
 
-class _InputImage(Struct, tag="input_image"):
-    pass
+class _InputImage(StrictBody, tag="input_image"):
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: object = None
+    prompt_cache_breakpoint: object = None
 
 
 class _InputFile(Struct, tag="input_file"):
@@ -220,7 +224,7 @@ class ResponsesBody(StrictBody):
         "background": "wait for the answer",
         "background_options": "wait for the answer",
         "conversation": "use previous_response_id, or send the whole conversation",
-        "image": "the model reads text only",
+        "image": "put images into input",
         "prompt": "send instructions and input",
         "top_logprobs": "read them from the tokens of the episode",
     }
@@ -237,6 +241,7 @@ _ITEMS = (
     _Reasoning,
     _InputText,
     _OutputText,
+    _InputImage,
 )
 
 
@@ -251,7 +256,7 @@ class ResponsesApi:
             ignored.append("text.verbosity")
         builder = ConversationBuilder()
         if given.instructions:
-            builder.add_text("system", [given.instructions])
+            builder.add_system([given.instructions])
         leading = len(builder.messages)
         _add_input(builder, given.input, ignored)
         known: dict[str, ResponseTool] = {}
@@ -261,6 +266,7 @@ class ResponsesApi:
         call = GatewayCall(
             dialect="responses",
             messages=builder.messages,
+            images=builder.images.data,
             tools=tools,
             tool_choice=choice.name if isinstance(choice, _ChosenTool) else choice or "auto",
             sampling=Sampling(
@@ -315,7 +321,7 @@ def _add_input(
     builder: ConversationBuilder, given: str | list[dict[str, Any]] | None, ignored: list[str]
 ) -> None:
     if isinstance(given, str):
-        return builder.add_text("user", [given])
+        return builder.add_user([TextPart(given)])
     reasoning = ""
     for number, raw in enumerate(given or ()):
         place = f"input[{number}]"
@@ -327,9 +333,12 @@ def _add_input(
                     ignored.append("input.encrypted_content")
                 continue
             case _MessageItem(role="assistant"):
-                builder.add_answer(list(_texts(item.content, f"{place}.content")) or [""], (), reasoning)
+                said = texts_of(_parts(item.content, f"{place}.content"))
+                builder.add_answer(said or [""], (), reasoning)
+            case _MessageItem(role="user"):
+                builder.add_user(list(_parts(item.content, f"{place}.content", builder.images)))
             case _MessageItem():
-                builder.add_text(item.role, list(_texts(item.content, f"{place}.content")))
+                builder.add_system(texts_of(_parts(item.content, f"{place}.content")))
             case _FunctionCall():
                 call = tool_call(item.call_id, _flat(item.namespace, item.name), item.arguments)
                 builder.add_answer([], [call], reasoning, extend=True)
@@ -337,22 +346,27 @@ def _add_input(
                 call = tool_call(item.call_id, _flat(item.namespace, item.name), {"input": item.input})
                 builder.add_answer([], [call], reasoning, extend=True)
             case _FunctionOutput() | _CustomOutput():
-                builder.add_result(item.call_id, list(_texts(item.output, f"{place}.output")))
+                parts = _parts(item.output, f"{place}.output", builder.images)
+                builder.add_result(item.call_id, list(parts))
         reasoning = ""
 
 
-def _texts(content: _Content, place: str) -> Iterator[str]:
+def _parts(
+    content: _Content, place: str, images: RequestImages | None = None
+) -> Iterator[TextPart | ImagePart]:
     for number, part in enumerate([_InputText(text=content)] if isinstance(content, str) else content):
         match part:
             case _InputText() | _OutputText():
-                yield part.text
+                yield TextPart(part.text)
             case _OutputRefusal():
-                yield part.refusal
+                yield TextPart(part.refusal)
+            case _InputImage(image_url=str(url), file_id=None) if images is not None:
+                yield images.add_url(url, f"{place}[{number}].image_url")
+            case _InputImage() if images is not None:
+                remedy = "the gateway has no files; send the image as data:image/png;base64,…"
+                raise invalid(f"{place}[{number}].image_url: {remedy}", "image_address")
             case _:
-                kind = type(part).__struct_config__.tag
-                raise invalid(
-                    f"{place}[{number}]: {kind} is not supported: {NO_IMAGES}", "unsupported_content"
-                )
+                raise unsupported(part, f"{place}[{number}]")
 
 
 def _flat(namespace: str | None, name: str) -> str:

@@ -26,6 +26,7 @@ from agentflow.actors import computed
 from agentflow.gateway._chat import ChatApi
 from agentflow.gateway._completions import CompletionsApi
 from agentflow.gateway._dialect import Arrival, ModelApi, ParsedRequest, encode
+from agentflow.gateway._images import check_images, check_most, hash_of, images_of
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi, no_response
 from agentflow.gateway._streams import OnText, StreamedAnswer, unexpected
@@ -71,6 +72,14 @@ class EpisodeCalls(Protocol):
 
     async def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
         """Return the messages of a recorded call with its answer; `None` if there is no such call."""
+        ...
+
+    def image_bytes(self, hash: str) -> int:
+        """Return the size of an image of a recorded call."""
+        ...
+
+    async def images(self, hashes: Collection[str]) -> dict[str, bytes]:
+        """Return images of recorded calls by hash."""
         ...
 
     async def complete(
@@ -130,6 +139,7 @@ class ModelRoutes:
         self._models = models
         limits = JsonLimits(max_bytes=max_body, max_values=MAX_VALUES)
         self._bodies = RequestBodies(limits, held_bytes=HELD_BYTES)
+        self._max_body = max_body
         self._requests: Counter[str] = Counter()
         self._most_requests = most_requests
         self._ping_seconds = ping_seconds
@@ -154,18 +164,29 @@ class ModelRoutes:
 
     async def _call(self, api: ModelApi, request: web.Request) -> web.StreamResponse:
         async with self._admitted(request) as (key, episode, agent), self._body(key, request) as body:
-            return await self._answer(api, request, key, episode, agent, body)
+            large = len(body) > LARGE_BYTES
+            parsed = await computed(large, api.parse, body, self._arrival(key))
+            if not self._any_model:
+                _check_model(parsed.model, episode.models(agent))
+            digest = await computed(large, _digest, 16, request.path.encode(), b" ", body)
+            # Its images and texts are kept; the whole is as large again.
+            del body
+            async with self._continued(key, parsed, episode, agent) as call:
+                call = structs.replace(call, large=large or call.large)
+                return await self._answer(api, request, parsed, call, digest, episode, agent)
 
     async def _answer(
-        self, api: ModelApi, request: web.Request, key: str, episode: EpisodeCalls, agent: str, body: bytes
+        self,
+        api: ModelApi,
+        request: web.Request,
+        parsed: ParsedRequest,
+        call: GatewayCall,
+        digest: str,
+        episode: EpisodeCalls,
+        agent: str,
     ) -> web.StreamResponse:
-        large = len(body) > LARGE_BYTES
-        parsed = await computed(large, api.parse, body, self._arrival(key))
-        if not self._any_model:
-            _check_model(parsed.model, episode.models(agent))
-        call = structs.replace(await _continue(parsed, episode, agent), large=large)
         headers = _headers(parsed, episode.overrides(agent, call))
-        retry = f"{_digest(16, request.path.encode(), b' ', body)}:{_attempts(request.headers)}"
+        retry = f"{digest}:{_attempts(request.headers)}"
         answers: list[GatewayAnswer] = []
 
         async def complete(on_text: OnText | None) -> list[GatewayAnswer]:
@@ -244,6 +265,37 @@ class ModelRoutes:
                 del self._requests[key]
 
     @asynccontextmanager
+    async def _continued(
+        self, key: str, parsed: ParsedRequest, episode: EpisodeCalls, agent: str
+    ) -> AsyncGenerator[GatewayCall]:
+        """Enter with the call and the conversation that it continues, whose images count as held, like a body.
+
+        :raises GatewayError: if there is no such conversation, or the whole is over a limit.
+        """
+        call = parsed.call
+        if not call.continues:
+            yield call
+            return
+        history = await episode.conversation(agent, call.continues)
+        if history is None:
+            raise no_response(call.continues)
+        call = parsed.after(history)
+        earlier = [hash_of(image) for image in images_of(history)]
+        if not earlier:
+            yield call
+            return
+        # An image that is repeated is sent to the model each time.
+        size = sum(map(episode.image_bytes, earlier))
+        check_most("bytes of earlier images", size, self._max_body, "begin a new conversation")
+        try:
+            async with self._bodies.holding(key, size):
+                images = {**await episode.images(set(earlier)), **call.images}
+                await computed(True, check_images, call.messages, images)
+                yield structs.replace(call, images=images, large=size > LARGE_BYTES)
+        except BodyRefusedError as refused:
+            raise body_refused(refused) from None
+
+    @asynccontextmanager
     async def _body(self, key: str, request: web.Request) -> AsyncGenerator[bytes]:
         """Enter with the body of a request, which counts as held until it is answered.
 
@@ -251,7 +303,9 @@ class ModelRoutes:
         """
         try:
             async with self._bodies.read_request(key, request) as body:
-                yield body
+                kept = [body]
+                del body
+                yield kept.pop()
         except BodyRefusedError as refused:
             raise body_refused(refused) from None
 
@@ -325,15 +379,6 @@ def _check_model(name: str, known: Sequence[str]) -> None:
         raise GatewayError(
             404, f"model: no model {name[:100]}; the model of this key is {known[0]}", code="model_not_found"
         )
-
-
-async def _continue(parsed: ParsedRequest, episode: EpisodeCalls, agent: str) -> GatewayCall:
-    if not parsed.call.continues:
-        return parsed.call
-    history = await episode.conversation(agent, parsed.call.continues)
-    if history is None:
-        raise no_response(parsed.call.continues)
-    return parsed.after(history)
 
 
 def _can_stream(call: GatewayCall) -> bool:

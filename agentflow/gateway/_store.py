@@ -1,4 +1,4 @@
-"""Journal of episodes: one SQLite file with the places, a page for each attempt, and the calls of each page.
+"""Journal of episodes: one SQLite file with the places, a page for each attempt, the calls of each page, and their images.
 
 `agentflow.journal` records work that is repeated from its inputs: one owner per seed, results by key, kept in memory until the
 seed ends. Episodes can't be repeated: clients play them, and a state follows another. They share only the idea of a page.
@@ -7,12 +7,13 @@ seed ends. Episodes can't be repeated: clients play them, and a state follows an
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar
 
 import anyio
@@ -28,8 +29,7 @@ _FLUSH_BYTES = 1 << 20
 _PENDING_BYTES = 64 << 20
 _BATCH = 500
 _ROWS = 100
-_SCHEMA = 1
-_TABLES = """
+_FIRST_TABLES = """
     CREATE TABLE meta (name TEXT PRIMARY KEY, body BLOB NOT NULL);
     CREATE TABLE places (
         id TEXT PRIMARY KEY, offer BLOB NOT NULL, state TEXT NOT NULL, attempt INTEGER NOT NULL, failures INTEGER NOT NULL,
@@ -42,6 +42,8 @@ _TABLES = """
     CREATE TABLE calls (page INTEGER NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (page, number));
     CREATE INDEX live_places ON places (state) WHERE state NOT IN ('used', 'dropped')
 """
+_SCHEMAS = (_FIRST_TABLES, "CREATE TABLE images (hash TEXT PRIMARY KEY, data BLOB NOT NULL)")
+"""Statements that lead to each version of the schema from the one before."""
 _PUT_PLACE = """
     INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET offer = excluded.offer,
     state = excluded.state, attempt = excluded.attempt, failures = excluded.failures, page = excluded.page,
@@ -109,6 +111,7 @@ class _WriteJob(NamedTuple):
     """Changes that are written together, after all earlier calls."""
 
     calls: Sequence[tuple[int, int, bytes]]
+    images: Mapping[str, bytes]
     changes: Sequence[Change]
     durable: bool
     written: Callable[[Exception | None], None]
@@ -129,6 +132,7 @@ class EpisodeStore:
         """Reason that nothing more can be written."""
         self._queue: SimpleQueue[_WriteJob | None] = SimpleQueue()
         self._calls: list[tuple[int, int, bytes]] = []
+        self._images: dict[str, bytes] = {}
         self._call_bytes = 0
         self._pending_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -171,15 +175,20 @@ class EpisodeStore:
         await self._failed.wait()
         self._check()
 
-    async def add_call(self, page: int, number: int, body: bytes) -> None:
+    async def add_call(
+        self, page: int, number: int, body: bytes, images: Mapping[str, bytes] = MappingProxyType({})
+    ) -> None:
         """Add a call to a page. It is on disk before everything that is committed later.
 
+        :param images: images that no earlier call of the page has, by hash; each is stored once in the journal.
         :raises RunStopped: if the journal can't be written.
         """
         self._check()
         self._calls.append((page, number, body))
-        self._call_bytes += len(body)
-        self._pending_bytes += len(body)
+        self._images |= images
+        size = len(body) + sum(map(len, images.values()))
+        self._call_bytes += size
+        self._pending_bytes += size
         if self._call_bytes > _FLUSH_BYTES:
             self._flush()
         elif self._timer is None:
@@ -227,6 +236,12 @@ class EpisodeStore:
             ).fetchall()
         )
         return [body for (body,) in rows]
+
+    async def images(self, hashes: Collection[str]) -> dict[str, bytes]:
+        """Return images by hash; those that are not stored are missing."""
+        await self.commit()
+        query = f"SELECT hash, data FROM images WHERE hash IN ({', '.join('?' * len(hashes))})"
+        return dict(await self.read(lambda reader: reader.execute(query, (*hashes,)).fetchall()))
 
     async def page_of(self, place: str, attempt: int) -> PageRow | None:
         """Return the page of an attempt."""
@@ -293,8 +308,9 @@ class EpisodeStore:
             self._timer.cancel()
             self._timer = None
         calls, self._calls, size, self._call_bytes = self._calls, [], self._call_bytes, 0
+        images, self._images = self._images, {}
         if calls or done is not None:
-            self._queue.put(_WriteJob(calls, changes, durable, partial(self._written, size, done)))
+            self._queue.put(_WriteJob(calls, images, changes, durable, partial(self._written, size, done)))
 
     def _written(self, size: int, done: "asyncio.Future[None] | None", error: Exception | None) -> None:
         """Take the outcome of a job, in the loop."""
@@ -349,6 +365,7 @@ def _transact(writer: sqlite3.Connection, jobs: Sequence[_WriteJob]) -> None:
     calls: list[tuple[int, int, bytes]] = []
     for job in jobs:
         calls.extend(job.calls)
+        writer.executemany("INSERT OR IGNORE INTO images VALUES (?, ?)", job.images.items())
         for change in job.changes:
             writer.execute(*change)
     for start in range(0, len(calls), _ROWS):
@@ -376,12 +393,12 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _prepare(writer: sqlite3.Connection, path: Path) -> None:
     (version,) = writer.execute("PRAGMA user_version").fetchone()
-    if version == 0:
+    if version < len(_SCHEMAS):
         writer.execute("BEGIN IMMEDIATE")
-        for statement in _TABLES.split(";"):
+        for statement in ";".join(_SCHEMAS[version:]).split(";"):
             writer.execute(statement)
-        writer.execute(f"PRAGMA user_version = {_SCHEMA}")
+        writer.execute(f"PRAGMA user_version = {len(_SCHEMAS)}")
         writer.execute("COMMIT")
-    elif version != _SCHEMA:
+    elif version > len(_SCHEMAS):
         raise ConfigurationError(f"folder: {path} belongs to a newer version; update AgentFlow")
     os.chmod(path, 0o600)

@@ -43,7 +43,9 @@ class GatewayCall(Struct, frozen=True, kw_only=True):
     dialect: Dialect
     """API in which it arrived."""
     messages: tuple[Message, ...] = ()
-    """Conversation."""
+    """Conversation; the data of an image is its hash."""
+    images: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Bytes of the images in the messages, by hash."""
     prompt: str | tuple[int, ...] | None = None
     """Prompt of `/completions`; `None`: the conversation is the prompt."""
     tools: tuple[ToolSpec, ...] = ()
@@ -108,6 +110,8 @@ class PromptOrigin(StrEnum):
     """Rendered: the chat template alters earlier messages, so a prefix can't be proven."""
     RECORDED = "recorded"
     """Rendered by the engine: it has no interface for tokens."""
+    IMAGES = "images"
+    """Sent as messages and recorded without tokens: they do not determine a prompt with images."""
 
 
 class RecordedCall(Struct, frozen=True, kw_only=True):
@@ -132,7 +136,7 @@ class RecordedCall(Struct, frozen=True, kw_only=True):
     before: int = 0
     """Number of messages that it shares with its parent, including the parent's answer."""
     messages: tuple[Message, ...] = ()
-    """Messages after those."""
+    """Messages after those; the data of an image is its hash, see `recorded_image`."""
     answer: Message
     """The answer."""
     reasoning: str = ""

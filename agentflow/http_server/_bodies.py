@@ -208,10 +208,25 @@ class RequestBodies:
             return
         with self._until_stopped():
             body, held = await self._read_large(client, size, receive)
+        # The block may release the body before its end.
+        kept = [body]
+        del body
         try:
-            yield body
+            yield kept.pop()
         finally:
             self._answered_memory.release(client, held)
+
+    @asynccontextmanager
+    async def holding(self, client: str, size: int) -> AsyncGenerator[None]:
+        """Count memory of an answer beside its request, inside the block.
+
+        :raises BodyRefusedError: if there is none for too long.
+        """
+        await self._answered_memory.hold(client, size)
+        try:
+            yield
+        finally:
+            self._answered_memory.release(client, size)
 
     def read_request(self, client: str, request: web.Request) -> AbstractAsyncContextManager[bytes]:
         """Read the body of a request to an application of aiohttp, as `read` does."""

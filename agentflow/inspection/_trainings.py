@@ -8,13 +8,12 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from agentflow._folder_files import read_lines
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
-from agentflow.inspection._reader import MAX_TEXT, RunReader, excerpt, short
+from agentflow.gateway import RecordedCall, recorded_image
+from agentflow.inspection._reader import MAX_TEXT, RunReader, excerpt, mime_of, short, shown_message
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -37,7 +36,6 @@ from agentflow.inspection._types import (
     WorkState,
 )
 from agentflow.learner.trackers import METRICS, read_figures
-from agentflow.models import ImagePart, Message, TextPart
 from agentflow.runs import is_output_active
 from agentflow.settings import read_run_settings
 from agentflow.tokens import Decode, token_texts
@@ -203,20 +201,28 @@ class TrainingFolder(RunReader):
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a call with its messages as the gateway recorded them, or with the text of its prompt."""
         episode = self._episode(seed)
+        for each in _other_calls(episode):
+            if each.id == key:
+                return CallDetail(call=_summary(each), prompt=tuple(map(shown_message, each.messages)))
         spot = next((spot for number, spot in self._spots(episode).items() if str(number + 1) == key), None)
         if spot is None:
             raise KeyError(key)
         call = self.node(seed, spot).calls[0]
-        own = [
-            each
-            for each in episode.recorded
-            if each.trained and each.delivered and each.agent == episode.agent
-        ]
+        own = [each for each in episode.recorded if _is_of_sample(each, episode)]
         number = int(key) - 1
         if number < len(own):
-            return CallDetail(call=call, prompt=tuple(map(_message, own[number].messages)))
+            return CallDetail(call=call, prompt=tuple(map(shown_message, own[number].messages)))
         text = self._decode(episode.sample.calls[number].prompt)
         return CallDetail(call=call, prompt=(ShownMessage(role="prompt", text=text[:MAX_TEXT]),))
+
+    def calls(self, seed: str) -> list[CallSummary]:
+        """Return the other calls of an episode: those of other agents, and answers that no client received."""
+        return [_summary(each) for each in _other_calls(self._episode(seed))]
+
+    def blob(self, digest: str) -> tuple[bytes, str]:
+        """Return an image of a conversation that the gateway recorded, and its MIME type."""
+        data = recorded_image(self.folder / "gateway", digest)
+        return data, mime_of(data)
 
     def results(self, seed: str) -> SeedResults:
         """Return the reward of an episode."""
@@ -416,11 +422,22 @@ def _part(text: str) -> NodePart:
     return NodePart(text=text[:MAX_TEXT], chars=len(text))
 
 
-def _message(message: Message) -> ShownMessage:
-    texts: list[str] = []
-    for part in message.parts:
-        if isinstance(part, TextPart):
-            texts.append(part.text)
-        elif not isinstance(part, ImagePart):
-            texts.append(msgspec.json.encode(part).decode())
-    return ShownMessage(role=message.role, text="\n\n".join(texts)[:MAX_TEXT])
+def _is_of_sample(call: RecordedCall, episode: "EpisodeTokens") -> bool:
+    return call.trained and call.delivered and call.agent == episode.agent
+
+
+def _other_calls(episode: "EpisodeTokens") -> list[RecordedCall]:
+    return [call for call in episode.recorded if not _is_of_sample(call, episode)]
+
+
+def _summary(call: RecordedCall) -> CallSummary:
+    """Describe a recorded call that is not trained."""
+    tokens = call.tokens
+    used = Usage(1) if tokens is None else Usage(1, len(tokens.prompt), len(tokens.sampled))
+    return CallSummary(
+        key=call.id,
+        role=call.agent or "policy",
+        text=shown_message(call.answer).text,
+        reasoning=call.reasoning[:MAX_TEXT],
+        usage=used,
+    )

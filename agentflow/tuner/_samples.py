@@ -39,6 +39,11 @@ def episode_samples(
     agents = sorted({call.agent for call in trained}) or [ONLY_AGENT]
     rewards = checked_rewards(outcome, agents)
     _check_turns(outcome.turn_rewards, {call.id for call in calls})
+    if any(call.origin is PromptOrigin.IMAGES for call in trained):
+        raise UnusableOutcome(
+            "a trained agent was sent images, and their exact tokens are not known; give images to an agent that is not "
+            "trained, or write them as text"
+        )
     if trained and not exact:
         raise UnusableOutcome(
             "the engine reported no tokens; name a vLLM that was started for training, or let the run start one"

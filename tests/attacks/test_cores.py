@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks import answers, connections, folders
+from tests.attacks import answers, connections, folders, images
 from tests.attacks._table import Attack, not_contained
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.promise("attacks:cores")]
@@ -26,6 +26,12 @@ async def test_no_connection_takes_a_server_from_others(tmp_path: Path, soak: bo
 async def test_no_answer_takes_a_client_from_its_program(soak: bool) -> None:
     table = table_of(answers.ATTACKS, soak=soak)
     assert not_contained(table, await answers.observe(table)) == {}
+
+
+@pytest.mark.parametrize("soak", FORMS)
+async def test_no_image_in_a_request_takes_a_gateway_from_others(tmp_path: Path, soak: bool) -> None:
+    table = table_of(images.ATTACKS, soak=soak)
+    assert not_contained(table, await images.observe(tmp_path, table)) == {}
 
 
 @pytest.mark.parametrize("soak", FORMS)

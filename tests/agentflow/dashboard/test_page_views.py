@@ -12,10 +12,15 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from agentflow import rollout
-from agentflow.dashboard import open_view
+from agentflow.dashboard import PageData, open_view, write_bundle
+from agentflow.gateway import EpisodeOutcome, GatewayCall, GatewaySettings, recorded_calls
 from agentflow.inspection import RunCollection, open_runs
+from agentflow.learner import Batch, Group
+from agentflow.learner._rollout_store import RolloutStore
+from agentflow.models import ImagePart, Message, TextPart
 from agentflow.runs import CONTROL_FILE
-from agentflow.trajectory import Task, Verdict
+from agentflow.trajectory import Blob, Task, Verdict
+from agentflow.tuner._samples import episode_samples
 from tests.agentflow.cli._programs import running
 from tests.agentflow.dashboard._chromium import (
     grown_tree,
@@ -24,6 +29,8 @@ from tests.agentflow.dashboard._chromium import (
     path_of_seed,
     serious_findings,
 )
+from tests.agentflow.gateway._images import image
+from tests.agentflow.gateway._registry import OWNER, ask, offers, registry_at
 from tests.agentflow.learner.test_token_page import write_run
 from tests.system._supervised import endpoint, wait_for
 
@@ -274,6 +281,61 @@ async def test_model_calls_of_nodes_and_of_results_show_their_prompts(
                     messages = page.locator(f"details[data-name='call {key}'] .message")
                     await expect(messages).to_have_count(len(asked))
                     await expect(messages.last).to_contain_text(asked[-1].text.split("\n")[0])
+
+
+async def tuning_with_images(folder: Path) -> bytes:
+    """Store an episode of a tuning in which an agent that is not trained was sent an image; return the image."""
+    settings = GatewaySettings.model_validate(
+        {
+            "agents": {
+                "writer": {"trained": True},
+                "eyes": {"model": {"name": "frozen", "base_url": "http://x/v1"}},
+            }
+        }
+    )
+    shown, outcome = image(size=(20, 10)), EpisodeOutcome(reward=1.0)
+    part = ImagePart((hash := Blob.of(shown, "image/png").hash).encode(), "image/png")
+    seen = GatewayCall(
+        dialect="chat", messages=(Message("user", (TextPart("What is this?"), part)),), images={hash: shown}
+    )
+    async with registry_at(folder / "gateway", settings) as registry:
+        await registry.collector.offer(offers("t@0", size=1))
+        begun = await registry.begin(OWNER)
+        assert begun is not None
+        for agent, call in (("writer", ask("A text.")), ("eyes", seen)):
+            live, name = registry.find(begun.keys[agent])
+            live.delivered([one.id for one in await live.complete(name, call, "")])
+        await registry.end(OWNER, begun.episode, 1, outcome)
+    calls = recorded_calls(folder / "gateway", begun.episode)
+    samples = episode_samples(calls, outcome, group="t@0", id=begun.episode, temperature=1.0)
+    group = Group(number=0, name="t@0", samples=samples)
+    RolloutStore(folder / "rollouts").write(Batch(step=1, version=0, taken=1, groups=(group,)))
+    (folder / "settings.yaml").write_text("loss: {}", "utf-8")
+    return shown
+
+
+@pytest.mark.promise("gateway:images:view")
+async def test_the_calls_of_all_agents_of_an_episode_show_their_images(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tuning"
+    shown = await tuning_with_images(folder)
+    with open_runs(folder) as runs:
+        reader = runs.run(ids(runs)["tuning"])
+        seed = reader.seeds()[0].id
+        [call] = reader.calls(seed)
+        assert (call.role, call.text) == ("eyes", "to What is this?")
+        [blob] = reader.call(seed, call.key).prompt[0].images
+        assert reader.blob(blob.hash) == (shown, "image/png")
+        with pytest.raises(KeyError):
+            reader.blob("0" * 64)
+        path = f"/r/{reader.id}/s/{quote(seed, safe='')}?tab=results&call={quote(call.key)}"
+        async with open_view(runs) as view, open_page(chromium, view, path) as page:
+            message = page.locator(f"details[data-name='call {call.key}'] .message")
+            await expect(message).to_contain_text("What is this?")
+            await expect(message.locator("img")).to_have_js_property("naturalWidth", 20)
+        assert write_bundle(PageData(runs), tmp_path / "bundle").images == 1
+    assert (tmp_path / "bundle/blobs" / f"{blob.hash}.png").read_bytes() == shown
 
 
 @pytest.mark.promise("view:page:search")

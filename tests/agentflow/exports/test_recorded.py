@@ -23,15 +23,17 @@ from agentflow.gateway import (
     EpisodeOutcome,
     EpisodeState,
     ExactAnswerer,
+    GatewayCall,
     GatewaySettings,
     RecordedCall,
     RecordedEpisode,
 )
-from agentflow.models import Message, TextPart, ToolCall, ToolReply, ToolSpec
-from agentflow.trajectory import Task
+from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, ToolSpec
+from agentflow.trajectory import Blob, Task
 from tests.agentflow.exports._trees import rows
 from tests.agentflow.gateway._conversations import TOOLS, Conversation
 from tests.agentflow.gateway._engine import RandomEngine
+from tests.agentflow.gateway._images import image
 from tests.agentflow.gateway._registry import OWNER, ask, offers, registry_at
 
 
@@ -78,6 +80,38 @@ def chats(*tools: ToolSpec, take: Take = Take.ALL) -> ConversationFormats:
 
 def values(found: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - rows of any format
     return [one.values for one in found if isinstance(one, ExportRow)]
+
+
+@pytest.mark.promise("gateway:images:exports")
+async def test_images_of_recorded_conversations_are_parts_and_files(tmp_path: Path) -> None:
+    shown = [image(shade=shade) for shade in range(2)]
+    first, second = (Blob.of(data, "image/png") for data in shown)
+    seen, found = (ImagePart(blob.hash.encode(), blob.mime) for blob in (first, second))
+    result = ToolReply("c1", "look", (TextPart("Found:"), found))
+    messages = (user("What is this?", seen), said(looked()), user(result))
+    sent = GatewayCall(
+        dialect="chat", messages=messages, images={first.hash: shown[0], second.hash: shown[1]}
+    )
+    async with registry_at(tmp_path / "gateway") as registry:
+        await registry.collector.offer(offers("t@0", size=1))
+        begun = await registry.begin(OWNER)
+        assert begun is not None
+        live, name = registry.find(begun.keys[""])
+        live.delivered([one.id for one in await live.complete(name, sent, "")])
+        await registry.end(OWNER, begun.episode, 1, EpisodeOutcome(reward=1.0))
+    await to_thread.run_sync(export_run, tmp_path / "gateway", "openai", tmp_path / "out")
+    [row] = rows(tmp_path / "out/train.jsonl")
+    files = [f"images/{blob.hash}.png" for blob in (first, second)]
+    question, _, answer, _ = row["messages"]
+    assert [part.get("text") or part["image_url"]["url"] for part in question["content"]] == [
+        "What is this?",
+        files[0],
+    ]
+    assert [part.get("text") or part["image_url"]["url"] for part in answer["content"]] == [
+        "Found:",
+        files[1],
+    ]
+    assert [(tmp_path / "out" / file).read_bytes() for file in files] == shown
 
 
 @pytest.mark.promise("exports:recorded")

@@ -1,6 +1,6 @@
 """Episodes with scripted answers, behind the real server of the model APIs."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +57,17 @@ class ScriptedCalls:
         if number >= len(self.calls):
             return None
         return (*self.calls[number].messages, Message("assistant", (TextPart(f"answer {number}"),)))
+
+    def image_bytes(self, hash: str) -> int:
+        return len(self.sent_images[hash])
+
+    async def images(self, hashes: Collection[str]) -> dict[str, bytes]:
+        return {hash: self.sent_images[hash] for hash in hashes}
+
+    @property
+    def sent_images(self) -> dict[str, bytes]:
+        """Images of all calls, by hash."""
+        return {hash: data for call in self.calls for hash, data in call.images.items()}
 
     async def complete(
         self, agent: str, call: GatewayCall, retry: str, on_text: OnText | None

@@ -10,6 +10,7 @@ import pytest
 from agentflow.gateway._chat import ChatBody
 from agentflow.gateway._completions import CompletionsBody
 from agentflow.gateway._dialect import StrictBody
+from agentflow.gateway._images import MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_PIXELS, MAX_SEGMENTS
 from agentflow.gateway._messages import MessagesBody
 from agentflow.gateway._responses import ResponsesBody
 from tests.agentflow.gateway._scripted_calls import KEY, ScriptedCalls, answer, scripted_server
@@ -45,11 +46,24 @@ def test_completions_have_the_fields_that_the_page_names() -> None:
 
 @pytest.mark.promise("gateway:apis:curl")
 async def test_the_commands_of_the_page_run() -> None:
-    commands = re.findall(r"```sh\n(curl .*?)```", PAGE, re.DOTALL)
+    commands = re.findall(r"```sh\n((?:IMAGE=\S+\n)?curl .*?)```", PAGE, re.DOTALL)
     calls = ScriptedCalls([answer(number, "Hello!") for number in range(len(commands))])
     async with scripted_server(calls) as url:
         for command in commands:
             environment = {"BASE_URL": f"{url}/v1", "API_KEY": KEY, "PATH": "/usr/bin:/bin"}
             ran = await anyio.run_process(["sh", "-c", command], env=environment, stderr=subprocess.STDOUT)
             assert b"Hello!" in ran.stdout, ran.stdout
-    assert len(calls.calls) == len(commands) == 4
+    assert len(calls.calls) == len(commands) == 5
+    assert [len(call.images) for call in calls.calls] == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.promise("gateway:images:bounds")
+def test_the_page_names_the_limits_of_images() -> None:
+    table = PAGE[PAGE.index("| Refused | Status |") :].split("\n\n", 1)[0]
+    for limit in (
+        f"more than {MAX_IMAGES} images",
+        f"more than {MAX_IMAGE_BYTES >> 20} MiB in an image",
+        f"more than {MAX_IMAGE_PIXELS:,} pixels in an image, or {MAX_PIXELS:,} in a conversation",
+        f"its first {MAX_SEGMENTS:,} segments",
+    ):
+        assert limit in table

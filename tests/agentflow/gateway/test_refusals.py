@@ -31,6 +31,7 @@ RESPONSES: tuple[str, dict[str, Any]] = ("/v1/responses", {"model": MODEL, "inpu
 MESSAGES: tuple[str, dict[str, Any]] = ("/v1/messages", {"model": MODEL, "messages": [HI], "max_tokens": 5})
 TOOL = {"type": "function", "function": {"name": "t"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
 RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [PICTURE]}]}
 
@@ -41,7 +42,9 @@ REFUSED: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str]] = [
     (MESSAGES, {"stop_sequence": ["x"]}, "stop_sequence is unknown; did you mean stop_sequences?"),
     (CHAT, {"messages": [{**HI, "contnt": 1}]}, "messages[0].contnt is unknown; did you mean content?"),
     (CHAT, {"messages": [{"role": "usr", "content": ""}]}, "messages[0].role: usr is not supported"),
-    (CHAT, {"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]: image_url is not supported: "),
+    (CHAT, {"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].image_url: no PNG, JPEG, WebP or GIF image"),
+    (CHAT, {"messages": [{"role": "system", "content": [IMAGE]}]}, "messages[0].content[0]: image_url is not supported: only the user's messages"),
+    (CHAT, {"messages": [{"role": "user", "content": [AUDIO]}]}, "input_audio is not supported: the models of the gateway read text and images"),
     (CHAT, {"messages": []}, "the conversation is empty; add a message"),
     (CHAT, {"messages": "Hi"}, "messages: expected `array`, got `str`"),
     (CHAT, {"n": 0}, "n: expected `int` >= 1"),
@@ -63,14 +66,14 @@ REFUSED: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str]] = [
     (RESPONSES, {"background": True}, "background is not supported: wait for the answer"),
     (RESPONSES, {"input": None}, "the conversation is empty; add a message"),
     (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type: item_reference is not supported"),
-    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: input_image"),
+    (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0].image_url: the gateway has no files; "),
     (RESPONSES, {"input": [{"role": "user", "content": "Hi", "nme": 1}]}, "input[0].nme is unknown; did you mean "),
     (RESPONSES, {"tools": [{"type": "local_shell"}]}, "tools[0].type: local_shell is not supported; describe the tool"),
     (RESPONSES, {"text": {"format": {"type": "json_schema"}}}, "text.format.schema is missing; add it"),
     (RESPONSES, {"text": {"formt": {}}}, "text.formt is unknown; did you mean format?"),
     (MESSAGES, {"max_tokens": None}, "max_tokens is missing; add it"),
     (MESSAGES, {"messages": [HI, {"role": "assistant", "content": "I"}]}, "messages: the last one must be the user's"),
-    (MESSAGES, {"messages": [RESULT]}, "messages[0].content[0].content[0]: image is not supported: "),
+    (MESSAGES, {"messages": [RESULT]}, "messages[0].content[0].content[0].source: no PNG, JPEG, WebP or GIF image"),
     (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]}, "can't be in this message"),
     (MESSAGES, {"mcp_servers": [{}]}, "mcp_servers is not supported: call them in the client, and offer their tools"),
     (MESSAGES, {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type: bash_20250124 is not supported"),
