@@ -20,7 +20,16 @@ from agentflow.learner import TrainConfig
 from agentflow.serving import fetch_model
 from benchmarks._tuning_record import CurvePoint, TuningEntry, entry_of
 
-__all__ = ["BACKBONES", "MODELS", "TASK", "checked_out", "comparison_page_of", "debug_curve", "measure"]
+__all__ = [
+    "BACKBONES",
+    "MODELS",
+    "TASK",
+    "checked_out",
+    "comparison_page_of",
+    "debug_curve",
+    "debug_entry",
+    "measure",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK: Final = "countdown_short"
@@ -91,6 +100,8 @@ def measure(tree: Path, out: Path, commit: str, model: str, backbone: str, hardw
         )
     if run.returncode:
         raise ConfigurationError(f"{backbone} at {commit[:9]} failed; read {log}, then run the same again")
+    if backbone == "debug":
+        return debug_entry(folder, log, commit, model, hardware)
     entry = entry_of(
         [folder],
         task=TASK,
@@ -101,8 +112,6 @@ def measure(tree: Path, out: Path, commit: str, model: str, backbone: str, hardw
         after="tuned",
         model=model,
     )
-    if backbone == "debug":
-        return structs.replace(entry, curve=debug_curve(log.read_text()), seconds=())
     return structs.replace(entry, seconds=(_seconds(folder / "tuned" / "metrics.jsonl"),))
 
 
@@ -119,6 +128,25 @@ def _share_start(out: Path, folder: Path) -> None:
             shutil.copytree(path, folder / path.name)
         elif path.exists():
             shutil.copy2(path, folder / path.name)
+
+
+def debug_entry(folder: Path, log: Path, commit: str, model: str, hardware: str) -> TuningEntry:
+    """Return the line of a run with backbone=debug, which trains nothing: it keeps the evaluation of its start."""
+    rewards = msgspec.json.decode((folder / "fine_tuned.json").read_bytes(), type=list[float])
+    start = (fmean(rewards),)
+    return TuningEntry(
+        task=TASK,
+        commit=commit,
+        backbone="debug",
+        hardware=hardware,
+        measure=f"solved of {len(rewards)} held-out tasks",
+        seeds=(0,),
+        before=start,
+        after=start,
+        gain=(0.0, 0.0, 0.0),
+        curve=debug_curve(log.read_text()),
+        model=model,
+    )
 
 
 def debug_curve(output: str) -> tuple[CurvePoint, ...]:
@@ -139,7 +167,7 @@ _HEAD = """# Backbones compared
 Countdown, tuned with each [backbone](backbones.md) at several commits: the same tasks, the same seed, and for each model the same
 fine-tuned start. This page is generated from `benchmarks/tuning.jsonl` by `python benchmarks/tuning.py --page`;
 `python benchmarks/tuning.py --compare FOLDER --commit HEAD` measures a commit, with the present `examples` in its tree. `debug` trains
-nothing: its change is the noise of the evaluation. Seconds depend on what else the machine runs. Backbones without a record were never run.
+nothing, one episode at a time: it keeps the evaluation of its start. Seconds depend on what else the machine runs. Backbones without a record were never run.
 """
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from agentflow.errors import ConfigurationError
 from benchmarks import tuning
-from benchmarks._backbone_comparison import TASK, checked_out, comparison_page_of, debug_curve
+from benchmarks._backbone_comparison import TASK, checked_out, comparison_page_of, debug_curve, debug_entry
 from benchmarks._tuning_record import CurvePoint, append, drops_of, entry_of, page_of, read_entries
 
 
@@ -160,6 +160,10 @@ def test_the_comparison_has_a_column_for_each_backbone_and_names_those_that_neve
         "  c: reward 0.25, advantage +0.000, 3 tokens to train\nstep 2: grpo is +0.000000 over 1 calls\nmore\n"
     )
     assert curve == (CurvePoint(1, 0.5, 0.5, 0.5), CurvePoint(2, 0.25, 0.25, 0.25))
+    (tmp_path / "fine_tuned.json").write_text("[1.0, 0.0]")
+    (tmp_path / "log").write_text("")
+    kept = debug_entry(tmp_path, tmp_path / "log", "b", "tiny", "2 cores")
+    assert (kept.before, kept.after, kept.measure) == ((0.5,), (0.5,), "solved of 2 held-out tasks")
     page = comparison_page_of(
         [
             structs.replace(entry, commit="a"),
