@@ -20,8 +20,8 @@ from agentflow.synthesis import load_synthesis_config
 from mcp_servers.serving._settings import ServerSettings
 from tests.behaviour._tree import ROOT
 
-FREE = frozenset({"databases", "tokens", "servers", "env"})
-"""Sections whose keys are the user's own names."""
+FREE = frozenset({"databases", "tokens", "servers", "env", "options"})
+"""Sections whose keys are the user's own names, or those of another program."""
 KeyPath = tuple[str, ...]
 NEAREST = re.compile(r"did you mean (\S+)\?")
 
