@@ -73,7 +73,7 @@ def count(text: str) -> int:
     return int(text)
 
 
-LAUNCHED = ("synth", "rollout", "eval")
+LAUNCHED = ("synth", "rollout", "eval", "train")
 """Commands that can be launched."""
 
 
@@ -91,5 +91,5 @@ def describe_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", default="agentflow", metavar="IMAGE", help=what)
     what = "Secret with AGENTFLOW_JOURNAL and keys of models, for k8s"
     parser.add_argument("--secret", default="agentflow", metavar="NAME", help=what)
-    what = f"{', '.join(LAUNCHED)} with its arguments; journal=postgresql://… is needed"
+    what = f"{', '.join(LAUNCHED)} with its arguments; all but train need journal=postgresql://…"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help=what)

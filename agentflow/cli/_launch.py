@@ -1,4 +1,4 @@
-"""`agentflow launch`: a run on several workers of this machine, or on the machines of a cluster."""
+"""`agentflow launch`: a run on several workers of this machine, or on the machines of a cluster; a training on one of them."""
 
 import argparse
 import os
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -31,6 +32,7 @@ from agentflow.launch import (
     WorkerEnd,
     render_job,
 )
+from agentflow.learner import load_train_config
 from agentflow.rollout import load_rollout_config
 from agentflow.runs import Phase, RunConfig
 from agentflow.synthesis import load_synthesis_config
@@ -78,6 +80,8 @@ def run_launch(given: argparse.Namespace) -> int:
     command = parse_command(words)
     if getattr(command, "print_config", False):
         return main(words)
+    if command.command == "train":
+        return _place_training(given, command)
     configs = _configs(command)
     if given.on in ("local", "k8s") and (given.working_dir or given.label):
         raise ConfigurationError("launch: --working-dir and --label are options of Ray clusters")
@@ -85,12 +89,41 @@ def run_launch(given: argparse.Namespace) -> int:
         return _print_job(given, command, configs[0])
     launched = _launched(configs)
     workers = _workers(given, words)
-    launch = _Launch(workers, LaunchedRuns(launched.journal, launched.names))
-    start = {"on": given.on, "workers": given.workers, "command": words[0]}
-    view = RunView(launch.status, start, _fields, _table)
-    status = watch_run(launch, launch.run, view, as_json=False, fields=dict, show=lambda: None)
+    status = _watch(given, _Launch(workers, LaunchedRuns(launched.journal, launched.names)))
     # Nothing is left to do, so the ordinary command writes the files from the journal and prints the report.
     return main(words) if status == Exit.DONE else status
+
+
+def _watch(given: argparse.Namespace, launch: "_Launch") -> int:
+    """Run a launch with a progress display and return the exit status."""
+    start = {"on": given.on, "workers": given.workers, "command": given.words[0]}
+    view = RunView(launch.status, start, _fields, _table)
+    return watch_run(launch, launch.run, view, as_json=False, fields=dict, show=lambda: None)
+
+
+def _place_training(given: argparse.Namespace, command: argparse.Namespace) -> int:
+    """Run a training as one process on one machine of a Ray cluster."""
+    if given.on in ("local", "k8s") or given.workers > 1:
+        raise ConfigurationError(
+            "launch: a training is one process on one machine of a Ray cluster; name the cluster, without --workers"
+        )
+    config = load_train_config(
+        command.config, command.settings, {"backbone": command.backbone} if command.backbone else {}
+    )
+    if config.backbone == "debug":
+        raise ConfigurationError(
+            "launch: the backbone debug prints rollouts and trains nothing; run agentflow train"
+        )
+    if not config.output.is_absolute():
+        raise ConfigurationError(
+            "launch: the training may run on any machine; set output_dir to an absolute path that all of them see"
+        )
+    status = _watch(given, _Launch(_workers(given, given.words)))
+    if status == Exit.DONE:
+        sys.stdout.write(
+            f"The training has ended. Its model, figures and checkpoints are in {config.output}.\n"
+        )
+    return status
 
 
 def _configs(command: argparse.Namespace) -> Sequence[RunConfig]:
@@ -109,7 +142,9 @@ def _configs(command: argparse.Namespace) -> Sequence[RunConfig]:
         return [load_rollout_config(command.config, command.settings)]
     config = load_synthesis_config(command.config, command.settings)
     if config.learner is not None:
-        raise ConfigurationError("launch: these settings have a learner, and trainings are not launched")
+        raise ConfigurationError(
+            "launch: these settings have a learner, and a synthesis with one is not launched"
+        )
     return [config]
 
 
@@ -158,8 +193,10 @@ def _worker_words(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]
 def _workers(given: argparse.Namespace, words: Sequence[str]) -> _Workers:
     """Return the workers of the place that `--on` names."""
     plain, hidden = _worker_words(words)
-    plain = (*plain, f"launch_id={secrets.token_hex(8)}")
-    command = WorkerCommand(plain, os.getcwd(), tuple(hidden.items()))
+    trains = words[0] == "train"
+    if not trains:
+        plain = (*plain, f"launch_id={secrets.token_hex(8)}")
+    command = WorkerCommand(plain, os.getcwd(), tuple(hidden.items()), shares_journal=not trains)
     if given.on == "local":
         return LocalWorkers(command, given.workers)
     if not _CLUSTER.fullmatch(given.on):
@@ -168,13 +205,14 @@ def _workers(given: argparse.Namespace, words: Sequence[str]) -> _Workers:
         )
     carried = {name: value for name, value in os.environ.items() if _CARRIED.fullmatch(name)}
     folder = None if given.working_dir else command.folder
-    command = WorkerCommand(plain, folder, tuple({**carried, **hidden}.items()))
+    command = replace(command, folder=folder, environment=tuple({**carried, **hidden}.items()))
     return RayWorkers(
         given.on,
         command,
         given.workers,
         working_dir=_folder(given.working_dir),
         label=_label(given.label),
+        max_machines=1 if trains else None,
     )
 
 
@@ -203,9 +241,9 @@ class _Progress(NamedTuple):
 
 
 class _Launch:
-    """Workers with the progress of their runs."""
+    """Workers with the progress of their runs, if they share a journal."""
 
-    def __init__(self, workers: _Workers, runs: LaunchedRuns) -> None:
+    def __init__(self, workers: _Workers, runs: LaunchedRuns | None = None) -> None:
         self._workers = workers
         self._runs = runs
         self._began = time.monotonic()
@@ -214,10 +252,12 @@ class _Launch:
 
     def status(self) -> _Progress:
         """Return the current progress."""
-        read = self._runs.status
-        growing = self._phase is Phase.STARTING and read.total > 0
-        working = Phase.PAUSED if read.paused else Phase.GROWING
-        phase = working if growing else self._phase
+        read = LaunchStatus() if self._runs is None else self._runs.status
+        if self._runs is None:
+            works, working = self._workers.active > 0, Phase.STEP
+        else:
+            works, working = read.total > 0, Phase.PAUSED if read.paused else Phase.GROWING
+        phase = working if works and self._phase is Phase.STARTING else self._phase
         return _Progress(phase, time.monotonic() - self._began, self._workers.active, read)
 
     def stop(self, why: str = "it was asked to stop") -> None:
@@ -239,11 +279,13 @@ class _Launch:
         failed: AgentFlowError | None = None
         ends: Sequence[WorkerEnd] = ()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._runs.follow)
+            if self._runs is not None:
+                tasks.start_soon(self._runs.follow)
             try:
                 ends = await self._workers.run()
-                with suppress(ConfigurationError):
-                    await self._runs.read()  # what was finished since the last time
+                if self._runs is not None:
+                    with suppress(ConfigurationError):
+                        await self._runs.read()  # what was finished since the last time
             except AgentFlowError as error:  # raised below: a task group would wrap it
                 failed = error
             tasks.cancel_scope.cancel()

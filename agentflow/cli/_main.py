@@ -55,7 +55,11 @@ def command_parser() -> argparse.ArgumentParser:
         ("audit", "check questions that came from elsewhere over their documents", _describe_audit),
         ("rollout", "work on tasks with the team or a single agent and score the answers", _describe_rollout),
         ("eval", "compare models on benchmarks; by default on the bundled samples", _describe_eval),
-        ("launch", "run a synthesis, rollout or evaluation on several workers or machines", describe_launch),
+        (
+            "launch",
+            "run a synthesis, rollout or evaluation on several workers or machines, a training on one",
+            describe_launch,
+        ),
         ("train", "train a policy on tasks by reinforcement learning", _describe_train),
         ("tune", "train the model behind any agent on its own calls", _describe_tune),
         ("swarm", "train on episodes that clients play, or watch such a training", _describe_swarm),

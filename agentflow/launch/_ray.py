@@ -68,6 +68,7 @@ class RayWorkers:
         *,
         working_dir: str | None = None,
         label: tuple[str, str] | None = None,
+        max_machines: int | None = None,
     ) -> None:
         """Describe them.
 
@@ -75,6 +76,7 @@ class RayWorkers:
         :param number: number of run processes on each machine.
         :param working_dir: folder that Ray copies to each machine.
         :param label: name and value of a label; only machines with it are used.
+        :param max_machines: maximum number of machines with workers; `None`: all.
         :raises ConfigurationError: if Ray is not installed.
         """
         if find_spec("ray") is None:
@@ -87,6 +89,7 @@ class RayWorkers:
         self._number = number
         self._working_dir = working_dir
         self._label = label
+        self._max_machines = max_machines
         self._placed: dict[str, _Placed] = {}
         self._ends: list[WorkerEnd] = []
         self._stops = 0
@@ -156,7 +159,7 @@ class RayWorkers:
         """Place workers on new machines and collect ends; return true once all have ended."""
         machines = self._machines()
         if not self.stopping and not self._ends:
-            for host in machines - self._placed.keys():
+            for host in self._joining(machines):
                 self._placed[host] = self._place(host)
                 logger.info("host joined", host=host)
         # Ray would restart those of a machine that is away, but nobody waits for it.
@@ -172,6 +175,11 @@ class RayWorkers:
         for host in [host for host, placed in live.items() if placed.reply in ready]:
             self._collect(host, self._placed.pop(host))
         return bool(self._ends) and not live.keys() & self._placed.keys()
+
+    def _joining(self, machines: set[str]) -> list[str]:
+        """Return the machines that get workers now."""
+        free = sorted(machines - self._placed.keys())
+        return free if self._max_machines is None else free[: self._max_machines - len(self._placed)]
 
     def _machines(self) -> set[str]:
         """Return the addresses of the living machines that may be used."""
@@ -191,8 +199,10 @@ class RayWorkers:
             max_restarts=-1,
             max_task_retries=-1,
         )
-        words = (*self._command.words, f"host_name={host}")
-        actor = options.remote(replace(self._command, words=words), self._number)
+        command = self._command
+        if command.shares_journal:
+            command = replace(command, words=(*command.words, f"host_name={host}"))
+        actor = options.remote(command, self._number)
         return _Placed(actor, actor.run.remote())
 
     def _collect(self, host: str, placed: _Placed) -> None:

@@ -46,7 +46,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class WorkerCommand:
-    """Command of a worker, as one machine runs it. Its output directory is temporary: results are in the journal."""
+    """Command of a worker, as one machine runs it."""
 
     words: tuple[str, ...]
     """Arguments of `agentflow`."""
@@ -54,6 +54,8 @@ class WorkerCommand:
     """Working directory; `None`: that of the process that starts it."""
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Variables beside those of the process that starts it."""
+    shares_journal: bool = True
+    """Its results are in a journal, so its output directory is temporary. A training writes into its own."""
 
 
 class WorkerEnd(NamedTuple):
@@ -94,7 +96,8 @@ class _Worker:
 
     async def _run_in(self, folder: Path, context: Context) -> WorkerEnd:
         output, errors = folder / "output", folder / "errors"
-        words = [*self._command.words, "--json", f"output_dir={folder / 'files'}"]
+        temporary = (f"output_dir={folder / 'files'}",) if self._command.shares_journal else ()
+        words = [*self._command.words, "--json", *temporary]
         with output.open("wb") as out, errors.open("wb") as err:
             self._process = process = Process(
                 [sys.executable, "-m", "agentflow.cli", *words],

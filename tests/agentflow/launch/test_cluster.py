@@ -1,5 +1,6 @@
 """Launches on a Ray cluster of two machines, with workers and machines that are killed and join again."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import Popen
 
+import anyio
 import pytest
 from sqlalchemy import make_url
 
@@ -27,6 +29,8 @@ from tests.agentflow.launch._launched import (
     suspended,
     words,
 )
+from tests.agentflow.learner._models import save_tiny_model
+from tests.agentflow.learner._training import a_backbone, a_loop
 from tests.system._supervised import Endpoint, endpoint, wait_for
 
 pytestmark = pytest.mark.timeout(300)
@@ -283,6 +287,41 @@ def test_a_launch_asks_again_when_the_process_of_the_head_that_serves_it_dies(
         running.at.release()
         assert "ray client server did not start" in ended(running.process)
     assert files(tmp_path / "out") == whole
+
+
+@pytest.mark.promise("launch:cluster:training")
+def test_a_training_is_placed_on_one_machine_and_writes_into_the_shared_folder(
+    machines: Cluster, tmp_path: Path
+) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    anyio.run(a_loop(tmp_path / "played", a_backbone(model), steps=1).run)
+    words = [
+        *("policy.dtype=float32", "policy.device=cpu", "loss.kl_coef=0"),
+        *(
+            f"policy.model={model}",
+            f"schedule.replay={tmp_path}/played/rollouts",
+            f"output_dir={tmp_path}/run",
+        ),
+    ]
+    done = subprocess.run(
+        [
+            *("ip", "netns", "exec", machines.namespace(HEAD), sys.executable, "-m", "agentflow.cli"),
+            *("launch", "--on", machines.address, "train", *words),
+        ],
+        cwd=tmp_path,
+        env=machines.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"Its model, figures and checkpoints are in {tmp_path}/run.\n")
+    assert (tmp_path / "run/policy/config.json").is_file()
+    assert done.stderr.count('"event": "host joined"') == 1, done.stderr
+    # The same command finds that nothing is left to do.
+    again = run_here("train", "--json", *words, cwd=tmp_path)
+    assert json.loads(again.stdout.splitlines()[-1])["outcome"]["steps"] == 1
 
 
 @pytest.mark.promise("launch:refused")

@@ -202,8 +202,23 @@ def _command_lines(parent: int) -> Iterator[Path]:
             ["--on", "local", "rollout", "journal=sqlite:///journal.db"],
             "launch: the workers need a journal that all of them reach; set journal=postgresql://user@host/database",
         ),
-        (["--on", "local", "train"], "launch: name one of synth, rollout, eval after the options"),
-        (["--on", "local"], "launch: name one of synth, rollout, eval after the options"),
+        (["--on", "local"], "launch: name one of synth, rollout, eval, train after the options"),
+        (
+            ["--on", "local", "train"],
+            "launch: a training is one process on one machine of a Ray cluster; name the cluster, without --workers",
+        ),
+        (
+            ["--on", "auto", "--workers", "2", "train"],
+            "launch: a training is one process on one machine of a Ray cluster; name the cluster, without --workers",
+        ),
+        (
+            ["--on", "auto", "train", "--backbone=debug"],
+            "launch: the backbone debug prints rollouts and trains nothing; run agentflow train",
+        ),
+        (
+            ["--on", "auto", "train", "policy.model=m", "tasks.benchmark_name=bamboogle", "output_dir=run"],
+            "launch: the training may run on any machine; set output_dir to an absolute path that all of them see",
+        ),
         (
             ["--on", "moon", "synth", "journal=postgresql://h/d"],
             "--on: moon is no place; name local, k8s, auto, HOST:PORT or ray://HOST:PORT",
