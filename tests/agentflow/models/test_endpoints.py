@@ -6,7 +6,7 @@ import uvicorn
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.models import Accounts, ModelEndpoints, make_model
 from agentflow.models._transport import IDLE_SECONDS
-from mcp_servers.rag import _vectors
+from mcp_servers.rag import _embedders
 from tests.agentflow.models._serving import call, painter, says, script, settings
 
 
@@ -56,4 +56,4 @@ async def test_proxy_variables_apply_except_on_this_machine(
 @pytest.mark.promise("models:connections")
 def test_an_idle_connection_is_closed_before_the_server_closes_it() -> None:
     closes = uvicorn.Config("nobody:serves").timeout_keep_alive
-    assert max(IDLE_SECONDS, _vectors.IDLE_SECONDS) < closes
+    assert max(IDLE_SECONDS, _embedders.IDLE_SECONDS) < closes
