@@ -71,19 +71,20 @@ class PromptStore:
 
 def _without_images(message: Message, blobs: dict[str, bytes]) -> Message:
     """Replace the data of images by their hashes, and add the data to the blobs."""
-
-    def stored(part: Part) -> Part:
-        if isinstance(part, ImagePart):
-            hash = Blob.of(part.data, part.mime).hash
-            blobs[hash] = part.data
-            return ImagePart(hash.encode(), part.mime)
-        if isinstance(part, ToolReply):
-            return replace(part, parts=tuple(map(stored, part.parts)))
-        return part
-
     if all(isinstance(part, TextPart) for part in message.parts):
         return message
-    return replace(message, parts=tuple(map(stored, message.parts)))
+    return replace(message, parts=tuple(_stored(part, blobs) for part in message.parts))
+
+
+def _stored(part: Part, blobs: dict[str, bytes]) -> Part:
+    # A function inside `_without_images` that calls itself would keep all images until the next collection of cycles.
+    if isinstance(part, ImagePart):
+        hash = Blob.of(part.data, part.mime).hash
+        blobs[hash] = part.data
+        return ImagePart(hash.encode(), part.mime)
+    if isinstance(part, ToolReply):
+        return replace(part, parts=tuple(_stored(one, blobs) for one in part.parts))
+    return part
 
 
 class PromptStoringModel(ModelWrapper):
