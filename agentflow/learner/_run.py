@@ -429,6 +429,11 @@ def make_backbone(config: TrainConfig) -> Backbone:
 
 def _make_backbone(config: TrainConfig) -> Backbone:
     assert config.policy is not None, "checked before"
+    wanted, started = config.policy.processes, int(os.environ.get("WORLD_SIZE", "1"))
+    if config.backbone == "local" and wanted not in (1, started):
+        raise ConfigurationError(
+            f"policy.processes: {wanted} are set and {started} started; start the training with agentflow train"
+        )
     # verl and Trinity start from a folder.
     policy = config.policy.model_copy(update={"model": str(find_model(config.policy))})
     if config.backbone == "verl":
@@ -439,11 +444,6 @@ def _make_backbone(config: TrainConfig) -> Backbone:
         from agentflow.learner.trinity import TrinityBackbone
 
         return TrinityBackbone(policy, config.optimizer, config.trinity)
-    wanted, started = config.policy.processes, int(os.environ.get("WORLD_SIZE", "1"))
-    if wanted not in (1, started):
-        raise ConfigurationError(
-            f"policy.processes: {wanted} are set and {started} started; start the training with agentflow train"
-        )
     from agentflow.learner.local import LocalBackbone
 
     return LocalBackbone(policy, config.optimizer)
