@@ -6,9 +6,14 @@ unchanged.
 
 from agentflow.tuner.agentjet._judges import BaseJudge, EnvServiceJudge, create_external_llm_fn
 from agentflow.tuner.agentjet._records import AgentJetTask as Task
-from agentflow.tuner.agentjet._records import WorkflowOutput, WorkflowTask
+from agentflow.tuner.agentjet._records import (
+    WorkflowOutput,
+    WorkflowTask,
+    dataset_tasks,
+    dummy_tasks,
+    jsonl_tasks,
+)
 from agentflow.tuner.agentjet._settings import convert_settings
-from agentflow.tuner.agentjet._tasks import dataset_tasks, dummy_tasks, jsonl_tasks
 from agentflow.tuner.agentjet._workflow import AjetTuner, GatewayAccess, Workflow, workflow_agent
 
 __all__ = [
