@@ -128,9 +128,7 @@ async def _problem(call: _Call) -> str:
             await call()
     except TimeoutError:
         return f"no answer within {SECONDS:.0f} seconds"
-    except (
-        Exception
-    ) as error:  # boundary: any error of a client is its result, and the other services are called
+    except Exception as error:  # boundary: any error of a client is its result
         return error_line(error)
     return ""
 

@@ -196,15 +196,8 @@ def write_export(
     try:
         # Answers are not selected where actions are compared: their pairs show what was needed.
         whole = path is PathExtent.FULL and layout.take is not None
-        for _, trees in groupby(source.trees(), lambda tree: (tree.group, tree.draw)):
-            group: list[ExportTree] = []
-            for tree in trees:
-                if tree.left_out is None:
-                    group.append(tree.with_whole_paths() if whole else tree)
-                else:
-                    writer.add(Dropped(tree.group, tree.id, tree.left_out))
-            for one in rows(group):
-                writer.add(one)
+        for one in _rows_and_drops(source, rows, whole=whole):
+            writer.add(one)
     finally:
         writer.close()
     if not writer.rows:
@@ -228,6 +221,18 @@ def write_export(
     manifest = msgspec.structs.replace(manifest, files=writer.files())
     writer.add_text(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode() + "\n")
     return manifest
+
+
+def _rows_and_drops(source: ExportSource, rows: GroupRows, *, whole: bool) -> Iterator[ExportRow | Dropped]:
+    """Yield the rows of each group of trees, and the reason for each tree that is left out."""
+    for _, trees in groupby(source.trees(), lambda tree: (tree.group, tree.draw)):
+        group: list[ExportTree] = []
+        for tree in trees:
+            if tree.left_out is None:
+                group.append(tree.with_whole_paths() if whole else tree)
+            else:
+                yield Dropped(tree.group, tree.id, tree.left_out)
+        yield from rows(group)
 
 
 def _nothing_left(writer: ExportWriter, take: Take, *, has_tasks: bool) -> ConfigurationError:

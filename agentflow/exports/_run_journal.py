@@ -143,9 +143,9 @@ class RunJournal:
 
 
 def _path_of(key: str) -> tuple[int, ...]:
-    """Return the position of the node in the key of a planner's call: `plan/SPOT/NUMBER`."""
-    spot = key.split("/")[1]
-    return () if spot == "root" else tuple(map(int, spot.split("-")))
+    """Return the position of the node in the key of a planner's call: `plan/PATH/NUMBER`."""
+    path = key.split("/")[1]
+    return () if path == "root" else tuple(map(int, path.split("-")))
 
 
 def _answers(

@@ -40,9 +40,9 @@ Answered = tuple[GatewayAnswer, RecordedCall]
 _UNMODIFIED: Final = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 _IDS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_SIZE = 9
-_MOST_KEPT = 64
-_MOST_IDS = 2**31
-_LARGE_AT_ONCE = 2
+_MAX_CACHED = 64
+_MAX_TOKEN_IDS = 2**31
+_MAX_LARGE_ANSWERS = 2
 """Number of answers to a large call that are sampled at a time."""
 _ENCODER = msgspec.msgpack.Encoder()
 _THOUGHT = "<think>"
@@ -184,7 +184,7 @@ class ExactAnswerer:
     async def _rendered(self, call: GatewayCall) -> list[int]:
         if call.prompt is not None:
             text = call.prompt
-            if not isinstance(text, str) and not all(0 <= id < _MOST_IDS for id in text):
+            if not isinstance(text, str) and not all(0 <= id < _MAX_TOKEN_IDS for id in text):
                 raise GatewayError(400, "prompt: not an id of a token", code="invalid_prompt")
             return await self._engine.tokenize(text) if isinstance(text, str) else list(text)
         messages = await computed(call.large, _escaped, call.messages)
@@ -204,7 +204,7 @@ class ExactAnswerer:
             return ()
         key = _ENCODER.encode(call.tools)
         if key not in self._escaped:
-            if len(self._escaped) >= _MOST_KEPT:
+            if len(self._escaped) >= _MAX_CACHED:
                 self._escaped.clear()
             self._escaped[key] = tuple(map(escaped_tool, call.tools))
         return self._escaped[key]
@@ -213,7 +213,7 @@ class ExactAnswerer:
         """Return true if the template begins the reasoning of an answer, so that its text shows no beginning."""
         key = repr(call.template)
         if key not in self._thinks and call.prompt is None:
-            if len(self._thinks) >= _MOST_KEPT:
+            if len(self._thinks) >= _MAX_CACHED:
                 self._thinks.clear()
             end = await self._engine.render((Message("user", (TextPart("-"),)),), template=_template(call))
             self._thinks[key] = (await self._engine.text(end)).rstrip().endswith(_THOUGHT)
@@ -263,7 +263,7 @@ class _ChatAnswerer:
             messages = with_bytes(messages, call.images)
 
         # Each answer has a request of its own, with the whole prompt.
-        slots = anyio.Semaphore(_LARGE_AT_ONCE if call.large else len(ids))
+        slots = anyio.Semaphore(_MAX_LARGE_ANSWERS if call.large else len(ids))
 
         async def ask(place: int) -> ApiAnswer:
             async with slots:

@@ -7,6 +7,7 @@ A program declares its settings as a subclass of `Settings` and loads them with 
 from agentflow.settings._explain import explain_line, nearest, unknown_key
 from agentflow.settings._load import (
     load_settings,
+    merge,
     read_environment,
     read_file,
     read_run_settings,
@@ -27,6 +28,7 @@ __all__ = [
     "import_named",
     "import_object",
     "load_settings",
+    "merge",
     "nearest",
     "parse_json",
     "parse_yaml",

@@ -329,7 +329,12 @@ def _value(key: str, text: str) -> object:
 
 
 def merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Merge two nested mappings; values of `above` win."""
+    """Merge two nested mappings; values of `above` win.
+
+    Example::
+
+        assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}
+    """
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, get_args
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
 from agentflow.learner.trackers import TrackerName
-from agentflow.settings import nearest
+from agentflow.settings import merge, nearest
 from agentflow.tuner._config import AGENTJET
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ def with_defaults(content: Mapping[str, Any]) -> FileSettings:
     for key, rule in KEYS.items():
         if key != "task_reader":
             _put(own, key, rule.default)
-    return _by_attribute(_merged({AGENTJET: own}, content))
+    return _by_attribute(merge({AGENTJET: own}, content))
 
 
 def convert_settings(
@@ -320,14 +320,6 @@ def _get(values: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - any val
     for name in path.split("."):
         found = found.get(name) if is_object(found) else None
     return found
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for name, value in above.items():
-        under = merged.get(name)
-        merged[name] = _merged(under, value) if is_object(under) and is_object(value) else value
-    return merged
 
 
 def _by_attribute(value: Mapping[str, Any]) -> FileSettings:
