@@ -7,7 +7,7 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.learner import atrain, train
-    from agentflow.rollout import aquick_rollout, arollout, quick_rollout, rollout
+    from agentflow.rollouts import aquick_rollout, arollout, quick_rollout, rollout
     from agentflow.sandbox import Backend, Sandbox, SyncSandbox, register_api_tool
     from agentflow.synthesis import SynthesisPipeline, asynthesize, load_config, load_seeds, synthesize
     from agentflow.team import construct_solver
@@ -44,7 +44,7 @@ _load = lazy_exports(
     __name__,
     {
         "agentflow.learner": ["atrain", "train"],
-        "agentflow.rollout": ["aquick_rollout", "arollout", "quick_rollout"],
+        "agentflow.rollouts": ["aquick_rollout", "arollout", "quick_rollout"],
         "agentflow.sandbox": ["Backend", "Sandbox", "SyncSandbox", "register_api_tool"],
         "agentflow.synthesis": [
             "SynthesisPipeline",
@@ -60,5 +60,5 @@ _load = lazy_exports(
 
 
 def __getattr__(name: str) -> object:
-    # `rollout` is the package itself, which can be called: it stays reachable under its own name.
+    # `rollout` is a module that can be called: it stays reachable under its own name.
     return import_module("agentflow.rollout") if name == "rollout" else _load(name)

@@ -34,7 +34,7 @@ PRINTED_MODULES: Final[Mapping[str, str]] = {
     "agentflow.agentflow": "agentflow",
     "agentflow.agentflow.solver": "agentflow.team",
     "agentflow.solver": "agentflow.team",
-    "rollout": "agentflow.rollout",
+    "rollout": "agentflow.rollouts",
     "sandbox": "agentflow.sandbox",
     "synthesis": "agentflow.synthesis",
     "ajet": _AGENTJET,

@@ -33,7 +33,7 @@ from agentflow._terminal import printable
 from agentflow.extras import extra_of, missing_extra
 
 if TYPE_CHECKING:
-    from agentflow.trajectory import Tokens
+    from agentflow.trace import Tokens
 
 __all__ = [
     "AgentFlowError",

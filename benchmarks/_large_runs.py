@@ -10,7 +10,7 @@ import msgspec
 
 from agentflow.growth import ActionRecord, LevelRecord
 from agentflow.journal import NewSeed, open_journal
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     Isolation,

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from agentflow.gateway import EpisodeOffer, EpisodeOutcome, Gateway, GatewayClient, GatewaySettings
 from agentflow.serving import ModelServer, ServingSettings
 from agentflow.testing import TINY_MODEL
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from benchmarks._gateway_upstream import ANSWER, MODEL, PROMPT_TOKENS
 
 __all__ = ["main"]

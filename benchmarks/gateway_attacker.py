@@ -23,7 +23,7 @@ import anyio
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from agentflow.gateway import EpisodeOffer, EpisodeOutcome, Gateway, GatewayClient, GatewaySettings
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from benchmarks._gateway_upstream import MODEL
 from benchmarks._rows import Row, report
 from benchmarks.gateway import upstream

@@ -93,7 +93,7 @@ def train_ours(model: Path, prompts: list[Any], shape: Lengths, steps: int, fold
     import anyio
 
     from agentflow.learner.trackers import read_figures
-    from agentflow.trajectory import Task
+    from agentflow.trace import Task
     from agentflow.tuner import atune
     from examples.library import ChatPolicy, chat
 

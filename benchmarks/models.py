@@ -25,7 +25,7 @@ import openai
 
 from agentflow.models import Accounts, Call, Message, ModelSettings, TextPart, make_model
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Plan
+from agentflow.trace import Plan
 
 IN_FLIGHT = 200
 CALLS = 1_000

@@ -23,10 +23,10 @@ import aiohttp
 import anyio
 import anyio.to_thread
 
-from agentflow.rollout import RolloutConfig, RolloutRun, RolloutSummary, assign
+from agentflow.rollouts import RolloutConfig, RolloutRun, RolloutSummary, assign
 from agentflow.sandbox import register_api_tool
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 DELAY_MS = 50
 TURNS = 3

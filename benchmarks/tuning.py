@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from agentflow.errors import AgentFlowError
 from agentflow.learner import Sample
 from agentflow.learner.losses import LossSettings, rows_of
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

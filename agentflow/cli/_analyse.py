@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentflow.cli._output import UNLIMITED, Exit, print_json, print_wide, write_out
 from agentflow.errors import ConfigurationError
-from agentflow.rollout.analysis import AnalysedRun, AnalysisTable, draw, find_runs, tables_of
+from agentflow.rollouts.analysis import AnalysedRun, AnalysisTable, draw, find_runs, tables_of
 
 if TYPE_CHECKING:
     from rich.table import Table

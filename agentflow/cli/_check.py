@@ -17,7 +17,7 @@ from agentflow.cli._rollout import assign_tasks
 from agentflow.errors import AgentFlowError, ConfigurationError, ModelFailure, error_line, unwrap_group
 from agentflow.models import Accounts, Call, Message, ModelSettings, OpenModel, TextPart, make_model
 from agentflow.readers import aprepare_tasks, with_own_scorers
-from agentflow.rollout import Assignment, RolloutConfig, assign, load_rollout_config
+from agentflow.rollouts import Assignment, RolloutConfig, assign, load_rollout_config
 from agentflow.runs import choose_tools, duration_text, sandbox_settings
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import make_metric
@@ -26,7 +26,7 @@ from agentflow.synthesis import SynthesisConfig, load_synthesis_config
 from agentflow.synthesis.pipeline import seeds_for
 from agentflow.team import card_of, model_tools, role_schema
 from agentflow.telemetry import Level
-from agentflow.trajectory import ToolCard, Usage
+from agentflow.trace import ToolCard, Usage
 
 if TYPE_CHECKING:
     from agentflow.learner import TrainConfig

@@ -20,7 +20,7 @@ from agentflow._terminal import printable
 from agentflow.cli._display import RUN_LOGGER, RunView, open_display, set_up_logging, speed_fields
 from agentflow.cli._output import UNLIMITED, Exit, print_wide, write_out
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.rollout import (
+from agentflow.rollouts import (
     Assignment,
     RolloutConfig,
     RolloutRun,
@@ -28,8 +28,8 @@ from agentflow.rollout import (
     assign,
     load_rollout_config,
 )
-from agentflow.rollout.analysis import with_interval
-from agentflow.rollout.benchmarks import HUB, benchmark_names, published_files
+from agentflow.rollouts.analysis import with_interval
+from agentflow.rollouts.benchmarks import HUB, benchmark_names, published_files
 from agentflow.runs import Phase, ThroughputMeter
 from agentflow.telemetry import Level, get_logger
 

@@ -33,7 +33,7 @@ from agentflow.launch import (
     render_job,
 )
 from agentflow.learner import load_train_config
-from agentflow.rollout import load_rollout_config
+from agentflow.rollouts import load_rollout_config
 from agentflow.runs import Phase, RunConfig
 from agentflow.synthesis import load_synthesis_config
 

@@ -16,7 +16,7 @@ from agentflow.cli._program import watch_run
 from agentflow.cli._rollout import assign_tasks, rollout_view
 from agentflow.cli._synth import synth_view
 from agentflow.errors import ConfigurationError
-from agentflow.rollout import RESULTS, RolloutRun, load_rollout_config
+from agentflow.rollouts import RESULTS, RolloutRun, load_rollout_config
 from agentflow.synthesis import PAIRS, TREES, Report, load_synthesis_config
 from agentflow.synthesis.pipeline import SynthesisRun, seeds_for
 

@@ -10,7 +10,7 @@ from agentflow.cli._display import RunView, run_fields
 from agentflow.cli._output import Exit, print_wide
 from agentflow.cli._program import watch_run
 from agentflow.readers import ReaderSettings, names_reader, prepare_tasks, with_own_scorers
-from agentflow.rollout import (
+from agentflow.rollouts import (
     RESULTS,
     SUMMARY,
     TRAJECTORIES,
@@ -21,7 +21,7 @@ from agentflow.rollout import (
     assign,
     load_rollout_config,
 )
-from agentflow.rollout.analysis import render_summary
+from agentflow.rollouts.analysis import render_summary
 from agentflow.runs import render_config
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import anyio
 from agentflow.cli._output import Exit
 from agentflow.errors import ConfigurationError
 from agentflow.interop import EnvironmentLimits, open_task_host, serve_tasks, verifiers_package
-from agentflow.rollout import RolloutConfig, load_rollout_config
+from agentflow.rollouts import RolloutConfig, load_rollout_config
 from mcp_servers.serving import token_file, token_path
 
 TOKEN = "AGENTFLOW_ENV_TOKEN"

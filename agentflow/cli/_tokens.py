@@ -13,7 +13,7 @@ from msgspec import structs
 from agentflow.cli._output import UNLIMITED, Exit, print_json, print_wide, write_out
 from agentflow.errors import ConfigurationError
 from agentflow.learner import EpisodeTokens, RunTokens, episodes_page
-from agentflow.tokens import Decode, coloured
+from agentflow.trace import Decode, coloured
 
 if TYPE_CHECKING:
     from rich.table import Table

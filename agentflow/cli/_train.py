@@ -28,7 +28,7 @@ from agentflow.learner import (
 from agentflow.runs import Phase, RunConfig, render_config
 from agentflow.serving import ModelServer
 from agentflow.synthesis import load_seeds
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,7 @@ from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.models import ToolSpec
 from agentflow.team import result_text
 from agentflow.text import escape_all_special_tokens, escape_special_tokens
-from agentflow.trajectory import ChatBuilder, ChatMessage
+from agentflow.trace import ChatBuilder, ChatMessage
 
 _RESULT_CHARS: Final = 6_000
 """Characters of a result that a single agent is shown."""

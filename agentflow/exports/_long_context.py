@@ -9,7 +9,7 @@ from agentflow.exports._records import ExportAnswer, ExportNode, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.questions import ShownDocument, documents_of
 from agentflow.text import escape_special_tokens
-from agentflow.trajectory import Action, Node, Observation, Text, Verdict
+from agentflow.trace import Action, Node, Observation, Text, Verdict
 
 LONG_CONTEXT_COLUMNS: Final = {
     "id": "string",

@@ -10,7 +10,7 @@ from agentflow.exports._conversations import chosen_answers
 from agentflow.exports._records import ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.tasks import VerifiableTask
-from agentflow.tokens import TokenCall, TokenTree, Voice
+from agentflow.trace import TokenCall, TokenTree, Voice
 
 NATIVE_COLUMNS: Final = {
     "trees": {

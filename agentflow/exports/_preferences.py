@@ -21,7 +21,7 @@ from agentflow.exports._conversations import (
 )
 from agentflow.exports._records import ExportAnswer, ExportNode, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow
-from agentflow.trajectory import ChatMessage
+from agentflow.trace import ChatMessage
 
 
 class Ground(StrEnum):

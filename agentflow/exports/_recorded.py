@@ -12,7 +12,7 @@ from agentflow.gateway import RecordedCall, RecordedEpisode, rewards_of, trained
 from agentflow.models import ImagePart, Message, Part, TextPart, ToolCall, ToolReply, ToolSpec
 from agentflow.runs import image_file
 from agentflow.text import escape_all_special_tokens, escape_special_tokens
-from agentflow.trajectory import Blob, ChatMessage
+from agentflow.trace import Blob, ChatMessage
 
 _SOLVED: Final = 1.0
 """Reward from which an episode is right, if its agent does not say so itself."""

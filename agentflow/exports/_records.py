@@ -12,7 +12,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.exports._rows import DropReason
 from agentflow.models import ToolSpec
 from agentflow.tasks import VerifiableTask
-from agentflow.trajectory import Action, ChatMessage, Failure, SourceSpan, Tokens, Verdict
+from agentflow.trace import Action, ChatMessage, Failure, SourceSpan, Tokens, Verdict
 
 _IMAGE: Final = re.compile(r"images/\w[\w.-]{0,200}")
 

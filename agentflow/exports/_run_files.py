@@ -20,7 +20,7 @@ from agentflow.extras import missing_extra
 from agentflow.gateway import recorded_episode, recorded_ids, recorded_image
 from agentflow.models import ToolSpec
 from agentflow.tasks import VerifiableTask
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 
 _PAIRS: Final = "synthesized_qa.jsonl"
 _SURPLUS: Final = "surplus.jsonl"

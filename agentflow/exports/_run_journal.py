@@ -20,12 +20,12 @@ from agentflow.exports._run_files import json_lines
 from agentflow.inspection import RunKind, RunReader, SeedSummary
 from agentflow.inspection._reader import damage_reported
 from agentflow.models import ToolSpec
-from agentflow.rollout import TaskResult
+from agentflow.rollouts import TaskResult
 from agentflow.runs import image_file
 from agentflow.synthesis import SURPLUS, TASKS, SeedResult, TrajectoryNode, pair_of_task
 from agentflow.tasks import VerifiableTask
 from agentflow.team import fixed_names
-from agentflow.trajectory import Blob, Exchange, Task, Tree, Turn, Verdict, digest, node_id
+from agentflow.trace import Blob, Exchange, Task, Tree, Turn, Verdict, digest, node_id
 
 _PAGE: Final = 200
 _WHOLE: Final = 100.0

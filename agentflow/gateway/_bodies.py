@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import Meta, Struct, field, structs
 
 from agentflow.gateway._types import EpisodeMode, EpisodeOffer, EpisodeOutcome
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 CLIENT_HEADER = "X-AgentFlow-Client"
 """Header with the id of a client."""

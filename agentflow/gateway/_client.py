@@ -45,7 +45,7 @@ from agentflow.gateway._types import (
     RecordedCall,
     check_finite,
 )
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
 from agentflow.models import Message, Sampling
 from agentflow.settings import nearest
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 T = TypeVar("T")
 

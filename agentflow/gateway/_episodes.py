@@ -38,7 +38,7 @@ from agentflow.gateway._types import (
     GatewayStatus,
     RecordedCall,
 )
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 EXPIRY_SECONDS = 1.0
 """Interval of the search for expired episodes."""

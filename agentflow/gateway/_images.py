@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from agentflow.gateway._dialect import invalid
 from agentflow.gateway._types import GatewayError
 from agentflow.models import ImagePart, Message, Part, ToolReply
-from agentflow.trajectory import Blob
+from agentflow.trace import Blob
 
 MAX_IMAGES: Final = 100
 """Number of images in a conversation."""

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from agentflow._decoding import DECODE_ERRORS
 from agentflow.gateway._types import GatewayCall, PromptOrigin, RecordedCall
 from agentflow.models import Message, TextPart, ToolCall, ToolSpec
-from agentflow.tokens import TokenCall, TokenTree, Voice
-from agentflow.trajectory import Tokens
+from agentflow.trace import TokenCall, Tokens, TokenTree, Voice
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _SIZE = 16

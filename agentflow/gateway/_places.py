@@ -27,7 +27,7 @@ from agentflow.gateway._types import (
     RecordedCall,
     check_finite,
 )
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 if TYPE_CHECKING:
     from agentflow.gateway._live import LiveEpisode

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from agentflow.errors import AgentFlowError
 from agentflow.models import Message, Sampling, ToolCall, ToolSpec
-from agentflow.trajectory import Task, Tokens, Usage
+from agentflow.trace import Task, Tokens, Usage
 
 Dialect: TypeAlias = Literal["chat", "completions", "responses", "messages"]
 """API of a model call."""

@@ -14,7 +14,7 @@ from agentflow.growth._settings import GrowthSettings, PlannerPort
 from agentflow.journal import Page
 from agentflow.sandbox import Tool
 from agentflow.team import card_of, fixed_arguments
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Plan,
     PlanRequest,

@@ -23,7 +23,7 @@ from agentflow.growth._settings import ExecutorPort, Unforkable
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.telemetry import mark_spans, silent_spans
-from agentflow.trajectory import Action, ActionOutcome, Failure, Isolation, Observation
+from agentflow.trace import Action, ActionOutcome, Failure, Isolation, Observation
 
 MAX_ATTEMPTS = 5
 """Attempts at an action that an outside process may have ended."""

@@ -22,7 +22,7 @@ from agentflow.growth._branch_sandboxes import (
 from agentflow.growth._records import ActionRecord, LevelRecord, VerdictRecord, diverged_nodes, path_key
 from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, VerifierPort
 from agentflow.journal import Page
-from agentflow.trajectory import (
+from agentflow.trace import (
     ActionOutcome,
     Judgement,
     JudgementRequest,

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.journal import Page
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     Failure,

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from agentflow.sandbox import Sandbox
-from agentflow.trajectory import Action, ActionOutcome, Judgement, JudgementRequest, Plan, PlanRequest, Reply
+from agentflow.trace import Action, ActionOutcome, Judgement, JudgementRequest, Plan, PlanRequest, Reply
 
 
 class PlannerPort(Protocol):

@@ -26,7 +26,7 @@ from agentflow.inspection._types import RunSummary, WorkState
 from agentflow.journal import JournalReader, StoredRun, is_same_database, journal_hosts, open_reader
 from agentflow.runs import JOURNAL_FILE, RUN_START
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import digest
+from agentflow.trace import digest
 
 logger = get_logger(__name__)
 

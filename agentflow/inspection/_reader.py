@@ -37,11 +37,10 @@ from agentflow.inspection._types import (
 )
 from agentflow.journal import JournalReader, StoredRun, StoredSeed
 from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, ToolSpec
-from agentflow.rollout import TaskResult
+from agentflow.rollouts import TaskResult
 from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart, read_prompt
 from agentflow.synthesis import SeedResult
-from agentflow.tokens import TokenCall, TokenTree
-from agentflow.trajectory import Blob, Observation, Reply, Text, Tree, digest
+from agentflow.trace import Blob, Observation, Reply, Text, TokenCall, TokenTree, Tree, digest
 
 MAX_TEXT: Final = 1_000_000
 """Characters of a text that are returned; more of it is in the files of the run."""

@@ -30,10 +30,9 @@ from agentflow.inspection._types import (
     TreeSkeleton,
 )
 from agentflow.journal import StoredSeed
-from agentflow.rollout import TaskResult, task_of
+from agentflow.rollouts import TaskResult, task_of
 from agentflow.team import AgentAnswer, TimedResult
-from agentflow.tokens import TokenCall, TokenTree, Voice
-from agentflow.trajectory import (
+from agentflow.trace import (
     ActionOutcome,
     Command,
     DecidedStep,
@@ -43,8 +42,11 @@ from agentflow.trajectory import (
     Observation,
     Reply,
     Text,
+    TokenCall,
+    TokenTree,
     Turn,
     Verdict,
+    Voice,
 )
 
 _TURN: Final = re.compile(r"try(\d+)/(\d+)/(.+)")

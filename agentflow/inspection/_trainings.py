@@ -38,8 +38,7 @@ from agentflow.inspection._types import (
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.runs import is_output_active
 from agentflow.settings import read_run_settings
-from agentflow.tokens import Decode, token_texts
-from agentflow.trajectory import Tokens, Usage
+from agentflow.trace import Decode, Tokens, Usage, token_texts
 
 if TYPE_CHECKING:
     from agentflow.learner import EpisodeTokens, RunTokens

@@ -35,8 +35,7 @@ from agentflow.inspection._types import (
 from agentflow.inspection._verdicts import VerdictReader
 from agentflow.journal import JournalReader, Page, StoredRun, StoredSeed
 from agentflow.synthesis import SeedResult
-from agentflow.tokens import TokenCall, TokenTree, Voice
-from agentflow.trajectory import (
+from agentflow.trace import (
     Failure,
     Node,
     Observation,
@@ -44,9 +43,12 @@ from agentflow.trajectory import (
     Region,
     Reply,
     Text,
+    TokenCall,
+    TokenTree,
     Tree,
     Usage,
     Verdict,
+    Voice,
     node_id,
     tree_id,
 )

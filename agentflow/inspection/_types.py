@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from agentflow.trajectory import Blob, Failure, Region, Usage
+from agentflow.trace import Blob, Failure, Region, Usage
 
 
 class RunKind(StrEnum):

@@ -12,7 +12,7 @@ from msgspec import Struct
 from agentflow.growth import LevelRecord, VerdictRecord
 from agentflow.inspection._spots import depth_of, nodes_by_spot
 from agentflow.journal import JournalReader, StoredSeed
-from agentflow.trajectory import Verdict
+from agentflow.trace import Verdict
 
 _MARKS: Final = {
     Verdict.NEW: "n",

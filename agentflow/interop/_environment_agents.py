@@ -11,7 +11,7 @@ from agentflow._typeguards import is_list, is_object
 from agentflow.errors import AgentFlowError, error_line
 from agentflow.gateway import EpisodeOutcome
 from agentflow.readers import OpenEnvClient, OpenEnvFailure, OpenEnvStep, open_openenv, play_verifiers
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 _MAX_STEPS: Final = 100
 

@@ -28,7 +28,7 @@ from agentflow.interop._task_host import (
     TaskSession,
 )
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from runtimes import JsonLimits
 
 logger = get_logger(__name__)

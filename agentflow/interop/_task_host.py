@@ -13,13 +13,13 @@ from msgspec import Struct
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import AgentFlowError, ConfigurationError, ToolFailure, error_line
 from agentflow.journal import MemoryPage, Page
-from agentflow.rollout import Assignment, RolloutConfig, assign
+from agentflow.rollouts import Assignment, RolloutConfig, assign
 from agentflow.runs import SandboxPool, choose_tools, open_supervised, sandbox_settings, start_child
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import VERIFIER, Metric, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
 from agentflow.team import Prepare, bind_action, call_tool, card_of, result_text
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     Ending,

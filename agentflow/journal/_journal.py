@@ -18,7 +18,7 @@ from agentflow.journal._run import Run
 from agentflow.journal._schema import launches, migrate, put_new, runs
 from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, Writer
-from agentflow.trajectory import Seed, digest
+from agentflow.trace import Seed, digest
 
 _LONGEST = 60
 _NOTHING = msgspec.Raw(b"nothing")

@@ -18,7 +18,7 @@ from agentflow.journal._read_only import READ_ERRORS, ReadAccess, ReadOnlySqlite
 from agentflow.journal._run import FAILURES, RUN_PAGE
 from agentflow.journal._schema import MIGRATIONS, blobs, entries, harvests, runs, schema, seeds, usage
 from agentflow.journal._sqlite import Sqlite
-from agentflow.trajectory import Seed, Usage
+from agentflow.trace import Seed, Usage
 
 T = TypeVar("T")
 

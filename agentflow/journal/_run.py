@@ -26,7 +26,7 @@ from agentflow.journal._schema import (
 )
 from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, SeedTaken
-from agentflow.trajectory import Blob, Seed, Usage
+from agentflow.trace import Blob, Seed, Usage
 
 T = TypeVar("T")
 RUN_PAGE = -1

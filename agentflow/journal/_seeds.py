@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, select
 from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.errors import ConfigurationError
 from agentflow.journal._schema import runs, seeds
-from agentflow.trajectory import Seed
+from agentflow.trace import Seed
 
 
 class NewSeed(Struct, frozen=True):

@@ -13,7 +13,7 @@ from agentflow.learner.trackers import TrackerSettings
 from agentflow.learner.trinity import TrinitySettings, unsupported_loss
 from agentflow.learner.verl import VerlSettings
 from agentflow.readers import ReaderSettings, names_reader
-from agentflow.rollout import RolloutConfig
+from agentflow.rollouts import RolloutConfig
 from agentflow.runs import CORPUS_TOOLS, RoleModel
 from agentflow.serving import ServingSettings
 from agentflow.settings import EndpointUrl, Section, Settings, load_settings

@@ -23,9 +23,9 @@ from agentflow.learner._rows import Row
 from agentflow.learner._task_order import TaskDraw, TaskOrder
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
 from agentflow.models import OFFLINE, ModelSettings, has_replicas
-from agentflow.rollout import Assignment
+from agentflow.rollouts import Assignment
 from agentflow.scoring import Metric
-from agentflow.trajectory import Turn
+from agentflow.trace import Turn
 
 DEFAULT_COUNT = 2
 """Default number of tasks per step and of episodes per task."""

@@ -23,7 +23,7 @@ from agentflow.models import (
     OpenModel,
     Sampling,
 )
-from agentflow.rollout import Assignment
+from agentflow.rollouts import Assignment
 from agentflow.runs import (
     SandboxPool,
     choose_tools,
@@ -36,7 +36,7 @@ from agentflow.sandbox import Backend, Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers
 from agentflow.team import EpisodeSettings, Prepare, Team, model_tools, solve_alone, solve_task
-from agentflow.trajectory import Episode, MemoryBlobStore, Task, digest
+from agentflow.trace import Episode, MemoryBlobStore, Task, digest
 
 if TYPE_CHECKING:
     from agentflow.learner._config import EpisodeRules, TrainConfig

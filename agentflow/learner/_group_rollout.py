@@ -24,7 +24,7 @@ from agentflow.learner._task_order import TaskDraw
 from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, pass_at
 from agentflow.tasks import scored_verdict
 from agentflow.telemetry import episode_operation, get_logger, record_score
-from agentflow.trajectory import Ending, Episode, Failure, Task, TaskVerdict, digest
+from agentflow.trace import Ending, Episode, Failure, Task, TaskVerdict, digest
 
 logger = get_logger(__name__)
 

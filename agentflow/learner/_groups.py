@@ -10,7 +10,7 @@ from typing import Self
 
 from msgspec import Struct, field
 
-from agentflow.trajectory import Episode, Failure, Plan, Reply, Tokens, Tree
+from agentflow.trace import Episode, Failure, Plan, Reply, Tokens, Tree
 
 
 class Sample(Struct, frozen=True, kw_only=True):

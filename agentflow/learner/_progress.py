@@ -9,7 +9,7 @@ from msgspec import Struct, field, structs
 
 from agentflow.learner._groups import EpisodeResult
 from agentflow.runs import MeasuredProgress, Phase, ResultRecord, html_card
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 if TYPE_CHECKING:
     from agentflow.models import Accounts

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentflow.tokens import TokenSpan, TokenTree, path_ids, walk
+from agentflow.trace import TokenSpan, TokenTree, path_ids, walk
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -40,7 +40,7 @@ from agentflow.learner._task_order import TaskOrder, read_tasks_of, rules_for_ta
 from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
 from agentflow.learner.trackers import Trackers, open_trackers
 from agentflow.models import Accounts, ModelSettings
-from agentflow.rollout import Assignment, assign
+from agentflow.rollouts import Assignment, assign
 from agentflow.runs import (
     Phase,
     Resume,
@@ -52,7 +52,7 @@ from agentflow.runs import (
     write_report_page,
 )
 from agentflow.scoring import Metric, OwnMetric
-from agentflow.trajectory import Task, digest
+from agentflow.trace import Task, digest
 
 Tasks: TypeAlias = str | PathLike[str] | Sequence[Task] | Mapping[str, Any]
 """A file of tasks, tasks, or that section of the settings."""

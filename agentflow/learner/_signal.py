@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from agentflow.learner._groups import Batch
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 logger = get_logger(__name__)
 

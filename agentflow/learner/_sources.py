@@ -17,7 +17,7 @@ from agentflow.learner._group_rollout import PolicyRollout
 from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, ReplacedGroup
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._task_order import TaskDraw, TaskOrder
-from agentflow.trajectory import Failure
+from agentflow.trace import Failure
 
 EQUAL = "equal"
 """Reason for leaving out a group: its rewards are all equal."""

@@ -9,8 +9,8 @@ from msgspec import Struct
 from agentflow.learner._config import TrainConfig
 from agentflow.learner._signal import class_of
 from agentflow.readers import aprepare_tasks, with_own_scorers
-from agentflow.rollout import RolloutConfig
-from agentflow.trajectory import Task
+from agentflow.rollouts import RolloutConfig
+from agentflow.trace import Task
 
 
 class TaskDraw(Struct, frozen=True):

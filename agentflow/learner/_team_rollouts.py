@@ -14,7 +14,7 @@ from agentflow.learner._group_rollout import GroupRollout, PolicyRollout
 from agentflow.learner._groups import EpisodeResult
 from agentflow.learner._tree_groups import TreeGroupRollout, open_tree_grower
 from agentflow.models import Accounts, ModelSettings
-from agentflow.rollout import Assignment
+from agentflow.rollouts import Assignment
 from agentflow.scoring import Metric
 
 

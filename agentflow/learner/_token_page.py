@@ -22,19 +22,19 @@ from agentflow.learner._rollout_store import CallScores, RolloutStore
 from agentflow.learner.losses import LossSettings, advantages_of
 from agentflow.learner.losses._step import call_advantages, equal_groups, is_trained
 from agentflow.settings import explain_line, read_run_settings
-from agentflow.tokens import (
+from agentflow.trace import (
     CallFork,
     Decode,
     Piece,
     TokenCall,
     TokenRow,
+    Tokens,
     TokenTree,
     TreeFigures,
     Voice,
     html_page,
     html_spans,
 )
-from agentflow.trajectory import Tokens
 
 _SETTINGS: Final = "settings.yaml"
 _STEP: Final = re.compile(r"step_(\d+)\.jsonl\.gz")

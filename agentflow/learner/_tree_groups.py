@@ -19,7 +19,7 @@ from agentflow.sandbox import Sandbox, Tool
 from agentflow.tasks import TaskVerifiers
 from agentflow.team import ObservationLimits, Team, path_memory
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import (
+from agentflow.trace import (
     Failure,
     MemoryBlobStore,
     Node,

@@ -21,9 +21,9 @@ from agentflow.learner._task_order import TaskDraw
 from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory
 from agentflow.learner.trackers import TrackerSettings
 from agentflow.models import ModelSettings
-from agentflow.rollout import Assignment
+from agentflow.rollouts import Assignment
 from agentflow.runs import Phase
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 MAX_TOKENS: Final = 64
 """Maximum number of tokens of a call of our own roles; other agents have their own limit."""

@@ -17,9 +17,9 @@ from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._typeguards import is_list
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
-from agentflow.rollout.benchmarks import BenchmarkRow, read_rows, references
+from agentflow.rollouts.benchmarks import BenchmarkRow, read_rows, references
 from agentflow.scoring import extract_answer
-from agentflow.trajectory import Action, ChatBuilder, ChatMessage, Failure
+from agentflow.trace import Action, ChatBuilder, ChatMessage, Failure
 
 __all__ = [
     "Item",

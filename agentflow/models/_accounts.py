@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from agentflow.errors import RunStopped, StopCause
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 
 class Accounts:

@@ -17,7 +17,7 @@ from agentflow.models._escaping import escaped_message
 from agentflow.models._protocol import ImagePart, Message, Part, Sampling, TextPart, ToolReply
 from agentflow.models._token_engine import EngineFacts, Post, TokenEngine, joined, request_fields
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Tokens, Usage
+from agentflow.trace import Tokens, Usage
 
 logger = get_logger(__name__)
 _OF_TEMPLATES: Final = ("chat_template", "chat_template_kwargs")

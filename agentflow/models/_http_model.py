@@ -56,7 +56,7 @@ from agentflow.models._retries import Retrier
 from agentflow.models._settings import ModelSettings
 from agentflow.models._tracing import ModelTrace
 from agentflow.telemetry import Operation, conventions, observe_queue
-from agentflow.trajectory import Tokens, Usage
+from agentflow.trace import Tokens, Usage
 
 if TYPE_CHECKING:
     from openai import APIError

@@ -17,7 +17,7 @@ from agentflow.models._settings import ModelSettings
 from agentflow.models._tracing import ModelTrace
 from agentflow.models._transport import need_litellm
 from agentflow.settings import read_environment
-from agentflow.trajectory import Request
+from agentflow.trace import Request
 
 T = TypeVar("T")
 OFFLINE = "offline"

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Struct, field
 
 from agentflow.errors import ModelFailure
-from agentflow.trajectory import Failure, Reply, Request, Tokens, Usage
+from agentflow.trace import Failure, Reply, Request, Tokens, Usage
 
 T = TypeVar("T")
 R = TypeVar("R")

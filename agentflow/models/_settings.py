@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr
 from agentflow.models._names import list_price, price_date
 from agentflow.models._protocol import Sampling
 from agentflow.settings import EndpointUrl, Section
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text", "known"]
 """Way to enforce the schema of answers: by the endpoint, as JSON only, or by the prompt; `auto` picks the strictest that

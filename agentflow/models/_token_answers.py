@@ -13,7 +13,7 @@ from agentflow.models._apis._messages import call_id, parse_call
 from agentflow.models._apis._openai import AnswerLogprobs, tokens_of
 from agentflow.models._protocol import ToolCall
 from agentflow.models._request_error import RequestError
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 
 _MARK_IDS: Final = 64
 

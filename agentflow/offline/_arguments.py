@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from agentflow._typeguards import is_list, is_object
 from agentflow.offline._leads import Leads, spans_of
 from agentflow.offline._words import listed
-from agentflow.trajectory import ToolCard
+from agentflow.trace import ToolCard
 
 LABEL = "years between:"
 """Label that programs print before a span of years."""

@@ -40,7 +40,7 @@ from agentflow.questions import (
     RepairedDrafts,
     RepairRequest,
 )
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     AnalysisRequest,
     CommandRequest,

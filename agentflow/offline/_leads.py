@@ -7,7 +7,7 @@ from typing import NamedTuple
 from agentflow._typeguards import is_list
 from agentflow.offline._language import names, passages, terms
 from agentflow.offline._statements import Statement, read
-from agentflow.trajectory import Action, PlanRequest, Verdict, digest
+from agentflow.trace import Action, PlanRequest, Verdict, digest
 
 _SPANS = 8
 """Maximum number of year spans to propose at one node."""

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.offline._arguments import Use
-from agentflow.trajectory import PlanRequest, Step
+from agentflow.trace import PlanRequest, Step
 
 _SERVICES = ("auth", "billing", "catalog", "mail", "search", "upload")
 _MESSAGES = (

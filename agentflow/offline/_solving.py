@@ -19,7 +19,7 @@ from agentflow.offline._language import bounded, names, passages, terms
 from agentflow.offline._leads import Leads, ids_in, urls_in
 from agentflow.offline._questions import answer_texts
 from agentflow.offline._statements import SLOT, Statement, read
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     AnalysisRequest,
     Assessment,

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from agentflow.offline._language import terms
-from agentflow.trajectory import (
+from agentflow.trace import (
     IndependentSolution,
     IndependentSolutionRequest,
     InstructionRequest,

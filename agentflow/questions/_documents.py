@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.text import find_quote, is_content_word, shingles, words
-from agentflow.trajectory import Blob, Node, Verdict, canonical, digest
+from agentflow.trace import Blob, Node, Verdict, canonical, digest
 
 PASSAGE_CHARS: Final = 900
 """Length from which a passage takes no further paragraph."""

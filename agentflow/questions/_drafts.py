@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from agentflow.trajectory import Region
+from agentflow.trace import Region
 from agentflow.values import ValueKind
 
 Name = Annotated[str, Meta(max_length=200)]

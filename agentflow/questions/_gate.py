@@ -37,7 +37,7 @@ from agentflow.questions._requests import (
 )
 from agentflow.questions._rules import RuleSettings, check_rules
 from agentflow.text import contains_phrase, normalise
-from agentflow.trajectory import Look, LookRequest, Reply
+from agentflow.trace import Look, LookRequest, Reply
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from agentflow.trajectory import Action, Blob, Region, Request
+from agentflow.trace import Action, Blob, Region, Request
 from agentflow.values import ValueKind
 
 

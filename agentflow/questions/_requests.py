@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 
 from agentflow.questions._documents import ShownDocument
 from agentflow.questions._drafts import Draft, DraftKind, Name, Quote, Sentence
-from agentflow.trajectory import Example, Request
+from agentflow.trace import Example, Request
 
 
 class Person(Struct, frozen=True):

@@ -15,7 +15,7 @@ from agentflow.questions._computations import ComputationError, compute
 from agentflow.questions._documents import Passage, ShownDocument, is_english, quoted
 from agentflow.questions._drafts import Draft, DraftFault, DraftKind, DraftStep, GateCheck
 from agentflow.text import contains_phrase, instructs, normalise, plain_quantities, word_count
-from agentflow.trajectory import Region
+from agentflow.trace import Region
 from agentflow.values import (
     BoolValue,
     EntityValue,

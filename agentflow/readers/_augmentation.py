@@ -18,7 +18,7 @@ from agentflow.readers._settings import AugmentSettings
 from agentflow.scoring import make_metric
 from agentflow.synthesis import QuestionIndex
 from agentflow.text import PromptFiles, contains_phrase
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 _PROMPTS: Final = PromptFiles(Path(__file__).parent / "prompts")
 _MARK: Final = re.compile(r"<(?=/?(?:question|answer)\b)", re.IGNORECASE)

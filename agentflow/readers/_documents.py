@@ -14,10 +14,10 @@ from agentflow.errors import ConfigurationError
 from agentflow.readers._reading import Located, refuse_options, take_option
 from agentflow.readers._replies import cache_folder
 from agentflow.readers._settings import ParsedSource, ReaderSettings
-from agentflow.rollout.benchmarks import read_rows
+from agentflow.rollouts.benchmarks import read_rows
 from agentflow.runs import run_sync
 from agentflow.synthesis import PAIRS, SynthesisConfig, SynthesisPipeline
-from agentflow.trajectory import Task, digest
+from agentflow.trace import Task, digest
 
 SOURCE: Final = "documents"
 """`source` of these tasks."""

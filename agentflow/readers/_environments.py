@@ -20,7 +20,7 @@ from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.readers._reading import Located, refuse_options, take_option
 from agentflow.readers._settings import ParsedSource, ReaderSettings
 from agentflow.runs import run_sync
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from runtimes import FrameError, decode_untrusted
 
 if TYPE_CHECKING:

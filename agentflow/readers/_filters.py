@@ -20,7 +20,7 @@ from agentflow.readers._traces import stored_rates
 from agentflow.scoring import BY_SOURCE, make_metric
 from agentflow.settings import Section, import_object, nearest
 from agentflow.synthesis import QuestionIndex
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.values import TextValue, Value, ValueKind, parse_value
 
 _RIGHT: Final = 0.99

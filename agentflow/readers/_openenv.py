@@ -18,7 +18,7 @@ from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.readers._reading import Located, take_option
 from agentflow.readers._settings import ParsedSource, ReaderSettings
 from agentflow.runs import run_sync
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

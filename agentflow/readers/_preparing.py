@@ -15,10 +15,10 @@ from agentflow.readers._filters import FilterSpec, TaskFilter, make_filter
 from agentflow.readers._reading import TaskSource, read_tasks, reader_settings
 from agentflow.readers._replies import KeptReplies, OpenModels
 from agentflow.readers._settings import REASONING_GYM, REASONING_GYM_METRIC, ReaderSettings
-from agentflow.rollout import RolloutConfig
+from agentflow.rollouts import RolloutConfig
 from agentflow.runs import RoleModel, run_sync
 from agentflow.scoring import BY_SOURCE
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 _BATCH: Final = 64
 """Number of tasks that are filtered at once."""

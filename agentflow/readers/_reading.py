@@ -14,9 +14,9 @@ from agentflow._typeguards import is_list, is_list_or_tuple, is_mapping, is_obje
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.extras import missing_extra
 from agentflow.readers._settings import ParsedSource, ReaderSettings, parse_source
-from agentflow.rollout.benchmarks import HUB, BenchmarkRow, find_data, load_tasks, read_plain, read_rows
+from agentflow.rollouts.benchmarks import HUB, BenchmarkRow, find_data, load_tasks, read_plain, read_rows
 from agentflow.settings import import_object, nearest
-from agentflow.trajectory import Task, digest
+from agentflow.trace import Task, digest
 
 Located: TypeAlias = tuple[str, Task]
 """A task after its place, for error messages."""

@@ -31,7 +31,7 @@ from agentflow.readers._settings import REASONING_GYM, ParsedSource, ReaderSetti
 from agentflow.scoring import marked_answer
 from agentflow.settings import nearest
 from agentflow.text import without_reasoning
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from runtimes import refuse_changes, restrict_calls, set_limit
 
 _CPU_SECONDS: Final = 5.0

@@ -15,7 +15,7 @@ from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.models import Accounts, Call, Model, ModelSettings, ask_model, make_model
 from agentflow.runs import RoleModel
-from agentflow.trajectory import Failure, Reply, digest
+from agentflow.trace import Failure, Reply, digest
 
 T = TypeVar("T")
 _AT_ONCE: Final = 32

@@ -15,7 +15,7 @@ from agentflow.extras import missing_extra
 from agentflow.readers._reading import Located, take_option
 from agentflow.readers._settings import ParsedSource, ReaderSettings
 from agentflow.settings import nearest
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 SOURCE: Final = "textarena"
 """`source` of these tasks, and the field with what makes their game."""

@@ -14,8 +14,8 @@ from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.readers._reading import Located, read_tasks, refuse_options, take_option
 from agentflow.readers._settings import ParsedSource, ReaderSettings
-from agentflow.rollout.benchmarks import BenchmarkRow, read_rows
-from agentflow.trajectory import Task
+from agentflow.rollouts.benchmarks import BenchmarkRow, read_rows
+from agentflow.trace import Task
 
 _RESULTS: Final = "results.jsonl"
 _OPTIONS: Final = ("answers", "min_score")

@@ -15,7 +15,7 @@ from agentflow._typeguards import is_list, is_object
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.readers._reading import Located, take_option
 from agentflow.readers._settings import ParsedSource, ReaderSettings
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 SOURCE: Final = "verifiers"
 """`source` of these tasks, and the field with their environment and number."""

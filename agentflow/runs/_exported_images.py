@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from agentflow._private_files import make_private_folder, replace_file
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Blob
+from agentflow.trace import Blob
 
 IMAGES: Final = "images"
 """Folder of the images, beside the files."""

@@ -10,7 +10,7 @@ import anyio
 from msgspec import Struct, field
 
 from agentflow.runs._throughput import ThroughputMeter
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 if TYPE_CHECKING:
     from agentflow.models import Accounts, OpenModel

@@ -25,7 +25,7 @@ from agentflow.models import (
     TextPart,
     ToolReply,
 )
-from agentflow.trajectory import Blob
+from agentflow.trace import Blob
 
 T = TypeVar("T")
 

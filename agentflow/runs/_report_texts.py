@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from agentflow._terminal import printable
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -38,7 +38,7 @@ from agentflow.runs._tools import ChosenTools, choose_tools, input_lines, sandbo
 from agentflow.runs._unusable_answers import AnswerGuard
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.telemetry import RunTrace, flush_tracing, get_logger, silent_spans, start_tracing
-from agentflow.trajectory import Blob, Seed, digest
+from agentflow.trace import Blob, Seed, digest
 
 logger = get_logger(__name__)
 

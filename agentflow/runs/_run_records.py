@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from agentflow.models import ModelSettings, Prices
 from agentflow.runs._supervised_resources import prices_of
 from agentflow.runs._tools import ChosenTools
-from agentflow.trajectory import ToolCard
+from agentflow.trace import ToolCard
 
 RUN_START: Final = "start"
 """Key of `RunStart`."""

@@ -18,7 +18,7 @@ from agentflow.journal import Counts, Run, RunCommands, SeedTaken
 from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
 from agentflow.telemetry import Operation, RunTrace, get_logger
-from agentflow.trajectory import Seed
+from agentflow.trace import Seed
 
 logger = get_logger(__name__)
 

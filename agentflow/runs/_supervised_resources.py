@@ -37,7 +37,7 @@ from agentflow.models import (
 )
 from agentflow.runs._config import RunConfig
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from agentflow.errors import ModelFailureKind, RunStopped, StopCause, WorkPostpo
 from agentflow.journal import Page, Run
 from agentflow.models import ModelSettings
 from agentflow.runs._supervised_resources import REFUSALS
-from agentflow.trajectory import Failure, Seed
+from agentflow.trace import Failure, Seed
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from agentflow.scoring._answers import short_answer
 from agentflow.scoring._scored import Scored
 from agentflow.scoring._text_rules import exact_match
 from agentflow.text import PromptFiles, without_reasoning
-from agentflow.trajectory import Failure, Reply, Task, Usage, digest
+from agentflow.trace import Failure, Reply, Task, Usage, digest
 
 _PROMPTS: Final = PromptFiles(Path(__file__).parent / "prompts")
 _MARK: Final = re.compile(r"<(?=/?(?:answer|question|references|evidence)\b)", re.IGNORECASE)

@@ -35,7 +35,7 @@ from agentflow.scoring._text_rules import (
 )
 from agentflow.settings import import_object
 from agentflow.text import without_reasoning
-from agentflow.trajectory import Failure, Reply, Task
+from agentflow.trace import Failure, Reply, Task
 
 _TIMES: Final = re.compile(r"(?<=[\d)])\s*[xX]\s*(?=[\d(])")
 _BREAK: Final = re.compile(r"\s+(?:or|and)\s+|[\n,;]")

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from agentflow.errors import ErrorKind, RunStopped, StopCause
 from agentflow.text import normalise_squad
-from agentflow.trajectory import Failure, Task, Usage
+from agentflow.trace import Failure, Task, Usage
 
 _ROUNDS: Final = 1000
 _PERFECT: Final = 0.99

@@ -19,7 +19,7 @@ from agentflow.scoring import confidence_interval
 from agentflow.tasks import TaskVerifiers, VerifiableTask, rollout_task
 from agentflow.team import EffectGate, EpisodeSettings, Prepare, PutBlob, ReadBlob, fixed_names, solve_alone
 from agentflow.text import contains_phrase
-from agentflow.trajectory import ChatBuilder, ChatMessage, Episode, Task, Usage
+from agentflow.trace import ChatBuilder, ChatMessage, Episode, Task, Usage
 from agentflow.values import DateValue, ListValue, Value, answer_agrees, show_value
 
 

@@ -35,7 +35,7 @@ from agentflow.synthesis._seed_result import Pair, RejectedDraft, SeedResult
 from agentflow.synthesis.pipeline import SynthesisRun, TreeWorker, results_of
 from agentflow.team import Team
 from agentflow.text import contains_phrase, is_content_word, words
-from agentflow.trajectory import Plan, PlanRequest, Proposal, Reply, Tree
+from agentflow.trace import Plan, PlanRequest, Proposal, Reply, Tree
 from agentflow.values import ValueKind, infer_value, kind_of
 from mcp_servers.rag import CorpusDocument
 

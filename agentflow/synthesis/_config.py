@@ -12,7 +12,7 @@ from agentflow.questions import KIND_AIMS, KIND_TURNS
 from agentflow.runs import Prose, RoleModel, RunConfig
 from agentflow.settings import Section, load_settings
 from agentflow.synthesis._selection import find_strategy
-from agentflow.trajectory import Example
+from agentflow.trace import Example
 
 if TYPE_CHECKING:
     from agentflow.growth import GrowthSettings

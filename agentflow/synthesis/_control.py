@@ -21,7 +21,7 @@ from agentflow.runs import Phase
 from agentflow.synthesis._progress import PairPreview, SynthesisStatus
 from agentflow.synthesis._seeds import new_seeds
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 from mcp_servers import Backend, Output, ToolTable, tool
 
 if TYPE_CHECKING:

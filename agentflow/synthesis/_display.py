@@ -13,7 +13,7 @@ from agentflow.runs import cost_text, counts_text, estimates_text, html_card, re
 from agentflow.synthesis._files import PAIRS, TASKS
 from agentflow.synthesis._progress import PairPreview, SynthesisStatus
 from agentflow.synthesis._report import Report
-from agentflow.trajectory import Verdict
+from agentflow.trace import Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -19,7 +19,7 @@ from agentflow.synthesis._seed_result import Pair, PairAttempts, SeedResult, Tra
 from agentflow.synthesis._task_pairs import task_pair_record
 from agentflow.synthesis._trajectory_node import TrajectoryNode
 from agentflow.tasks import VerifiableTask
-from agentflow.trajectory import Seed, Tree
+from agentflow.trace import Seed, Tree
 from agentflow.values import infer_value
 
 PAIRS: Final = "synthesized_qa.jsonl"

@@ -15,7 +15,7 @@ from agentflow.journal import Page
 from agentflow.questions import ShownDocument, divided, documents_of
 from agentflow.runs import RoleReplies
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.trajectory import Action, ActionOutcome, Failure, Node, Reply, Usage, Verdict
+from agentflow.trace import Action, ActionOutcome, Failure, Node, Reply, Usage, Verdict
 
 MAX_RESULT_CHARS = 12_000
 """Characters of the results that a reader is shown."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from agentflow.runs import RunProgress, RunStatus
-from agentflow.trajectory import Node, Seed
+from agentflow.trace import Node, Seed
 
 _PREVIEWS = 2
 

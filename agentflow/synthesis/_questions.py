@@ -45,7 +45,7 @@ from agentflow.synthesis._seed_result import (
 from agentflow.synthesis._selection import EvidencePath, Score, Selection, join_paths, select
 from agentflow.synthesis._trimming import trimmed_path
 from agentflow.synthesis._worker_thread import in_worker_thread
-from agentflow.trajectory import Tree
+from agentflow.trace import Tree
 
 MIN_CHARACTERS: Final = 1_000
 """Characters of documents below which they are not divided further for a small model."""

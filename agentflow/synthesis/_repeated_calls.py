@@ -6,7 +6,7 @@ from functools import partial
 from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.journal import Page
 from agentflow.synthesis._trimming import trimmed_path
-from agentflow.trajectory import Action, ActionOutcome, Observation, Tree
+from agentflow.trace import Action, ActionOutcome, Observation, Tree
 
 
 @dataclass(frozen=True)

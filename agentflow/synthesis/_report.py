@@ -10,7 +10,7 @@ from agentflow.runs import cost_by_role, counts_text, prices_as_of
 from agentflow.synthesis._config import Role, SynthesisConfig
 from agentflow.synthesis._projection import Surplus
 from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
-from agentflow.trajectory import Seed, Tree, Usage, Verdict
+from agentflow.trace import Seed, Tree, Usage, Verdict
 
 _NAMED_FAILURES = 20
 

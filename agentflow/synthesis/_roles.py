@@ -25,7 +25,7 @@ from agentflow.questions import (
 from agentflow.runs import PauseGate
 from agentflow.sandbox import Sandbox
 from agentflow.tasks import TaskAuthor
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     IndependentSolution,

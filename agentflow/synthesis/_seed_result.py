@@ -8,7 +8,7 @@ from agentflow.questions import DraftFault, DraftKind, GateVote, ShownDocument
 from agentflow.synthesis._attempts import Attempt, Difficulty, Triage
 from agentflow.synthesis._selection import Score
 from agentflow.tasks import RejectedTask, VerifiableTask
-from agentflow.trajectory import Region, Tree, Usage
+from agentflow.trace import Region, Tree, Usage
 from agentflow.values import Value
 
 

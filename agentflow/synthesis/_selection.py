@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.settings import import_object
 from agentflow.text import content_word_pairs
-from agentflow.trajectory import Node, Tree, Verdict, trajectory_id
+from agentflow.trace import Node, Tree, Verdict, trajectory_id
 
 if TYPE_CHECKING:
     from agentflow.synthesis._config import SynthesisConfig

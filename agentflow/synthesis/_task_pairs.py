@@ -9,7 +9,7 @@ from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._seed_result import CitedSpan, SeedResult, Trajectory
 from agentflow.synthesis._selection import EvidencePath, Score, join_paths, select
 from agentflow.tasks import VerifiableTask
-from agentflow.trajectory import Node, Seed, Tree
+from agentflow.trace import Node, Seed, Tree
 
 _MAX_QUOTE: Final = 2_000
 

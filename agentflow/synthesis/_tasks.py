@@ -37,7 +37,7 @@ from agentflow.tasks import (
     open_data_analysis,
     open_text2sql,
 )
-from agentflow.trajectory import Tree, Usage
+from agentflow.trace import Tree, Usage
 
 _Opens: TypeAlias = Callable[
     [Sandbox, TaskGenerator, DerivationSettings], AbstractAsyncContextManager[TaskKind]

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from agentflow.runs import image_record
 from agentflow.team import fixed_names
-from agentflow.trajectory import Failure, Isolation, Node, SourceSpan, Tree, Verdict
+from agentflow.trace import Failure, Isolation, Node, SourceSpan, Tree, Verdict
 
 
 class TrajectoryNode(Struct, frozen=True, omit_defaults=True):

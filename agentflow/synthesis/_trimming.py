@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from agentflow._typeguards import is_list
-from agentflow.trajectory import Node, Tree, Verdict
+from agentflow.trace import Node, Tree, Verdict
 
 _MIN_NAME = 3
 """Length from which an argument can name something that another observation has shown."""

@@ -52,7 +52,7 @@ from agentflow.synthesis._tasks import derive_tasks, solution_kind, task_kind
 from agentflow.tasks import TaskKind, TaskVerifiers
 from agentflow.team import EpisodeSettings, ObservationLimits, Team
 from agentflow.telemetry import record_score
-from agentflow.trajectory import Seed, Tree
+from agentflow.trace import Seed, Tree
 
 __all__ = [
     "CONTROL_FILE",

@@ -48,7 +48,7 @@ from agentflow.tasks._task_verification import (
 )
 from agentflow.tasks._terminal import TerminalState
 from agentflow.tasks._text2sql import Text2Sql, open_text2sql
-from agentflow.trajectory import TaskVerdict
+from agentflow.trace import TaskVerdict
 
 __all__ = [
     "GOLD",

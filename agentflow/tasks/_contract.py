@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from agentflow.actors import together
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox
-from agentflow.trajectory import Action, TaskVerdict, Tree, Usage, digest
+from agentflow.trace import Action, TaskVerdict, Tree, Usage, digest
 
 Json: TypeAlias = Any
 """A JSON value."""

@@ -42,7 +42,7 @@ from agentflow.tasks._derivation import (
 )
 from agentflow.tasks._printed_values import MAX_DECIMALS, same_output, too_precise, value_of
 from agentflow.tasks._verifiers import ProgramVerifier
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     IndependentSolutionRequest,
     InstructionRequest,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from agentflow._decoding import DECODE_ERRORS
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox
-from agentflow.trajectory import TaskColumn, TaskTable
+from agentflow.trace import TaskColumn, TaskTable
 
 Json: TypeAlias = Any
 """A JSON value."""

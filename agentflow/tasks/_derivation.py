@@ -11,7 +11,7 @@ from agentflow.journal import Page
 from agentflow.questions import Recalled, RecallRequest
 from agentflow.tasks._contract import RejectedTask, TaskFinding, TaskProblem, VerifiableTask
 from agentflow.text import contains_phrase, tokens, word_count
-from agentflow.trajectory import (
+from agentflow.trace import (
     Example,
     IndependentSolution,
     IndependentSolutionRequest,

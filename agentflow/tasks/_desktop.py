@@ -9,7 +9,7 @@ from agentflow.errors import ToolFailure
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._states import ABSENT, State, StateCondition
 from agentflow.tasks._terminal import TerminalState
-from agentflow.trajectory import Action
+from agentflow.trace import Action
 
 EVALUATE = "vm_evaluate"
 _WINDOW = "window "

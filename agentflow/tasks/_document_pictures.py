@@ -55,7 +55,7 @@ from agentflow.tasks._image_regions import views_of
 from agentflow.tasks._verifiers import AnswerVerifier
 from agentflow.team import PutBlob, ReadBlob
 from agentflow.text import contains_phrase
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Blob,
     InstructionRequest,

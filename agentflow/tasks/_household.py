@@ -8,7 +8,7 @@ from msgspec import Struct
 from agentflow.errors import ToolFailure
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._states import State, StateCondition
-from agentflow.trajectory import Action
+from agentflow.trace import Action
 
 INSPECT = "world_inspect"
 ACT = "world_act"

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
-from agentflow.trajectory import Region
+from agentflow.trace import Region
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -13,7 +13,7 @@ from agentflow.tasks._contract import TaskProblem
 from agentflow.tasks._states import StateReader
 from agentflow.tasks._survey import TaskCandidate
 from agentflow.text import contains_phrase, word_count
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Example,
     InstructionRequest,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from agentflow.tasks._sql_copies import SqlSchema
-from agentflow.trajectory import TaskColumn, TaskTable, digest
+from agentflow.trace import TaskColumn, TaskTable, digest
 
 COPIES: Final = 3
 """Number of perturbed copies."""

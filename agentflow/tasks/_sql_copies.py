@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox
-from agentflow.trajectory import TaskColumn, TaskTable, digest
+from agentflow.trace import TaskColumn, TaskTable, digest
 
 Json: TypeAlias = Any
 """A JSON value."""

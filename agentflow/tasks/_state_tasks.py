@@ -22,7 +22,7 @@ from agentflow.tasks._instructions import InstructionAuthor, InstructionSettings
 from agentflow.tasks._state_verifier import StateVerifier
 from agentflow.tasks._states import StateReader
 from agentflow.tasks._survey import TaskCandidate, candidates, survey
-from agentflow.trajectory import Tree, Usage
+from agentflow.trace import Tree, Usage
 
 SHORTCUT = "shortcut"
 """Name of the attempt to pass without solving."""

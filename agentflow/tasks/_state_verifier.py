@@ -7,7 +7,7 @@ from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._contract import TaskAttempt, VerifiableTask
 from agentflow.tasks._states import StateCondition, StateReader
-from agentflow.trajectory import TaskVerdict
+from agentflow.trace import TaskVerdict
 
 
 class StateVerifier:

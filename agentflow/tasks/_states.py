@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._contract import TaskPredicate, TaskRelation
-from agentflow.trajectory import Action
+from agentflow.trace import Action
 
 State: TypeAlias = Mapping[str, Mapping[str, str]]
 """Thing -> property -> value. A thing that is not there is missing."""

@@ -10,7 +10,7 @@ from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._states import State, StateCondition, StateReader
 from agentflow.telemetry import silent_spans
-from agentflow.trajectory import Action, Node, Tree, Verdict
+from agentflow.trace import Action, Node, Tree, Verdict
 
 MAX_WRONG = 6
 """Maximum number of siblings of a task."""

@@ -25,7 +25,7 @@ from agentflow.tasks._states import StateReader
 from agentflow.tasks._terminal import TerminalState
 from agentflow.tasks._verifiers import AnswerVerifier, ProgramVerifier, QueryVerifier
 from agentflow.team import Prepare, call_tool
-from agentflow.trajectory import Action, ActionOutcome, Blob, Episode, Failure, Task, TaskVerdict
+from agentflow.trace import Action, ActionOutcome, Blob, Episode, Failure, Task, TaskVerdict
 from mcp_servers import load_backend
 
 VERDICT: Final = "verdict"

@@ -14,7 +14,7 @@ from msgspec import Struct
 from agentflow.errors import ToolFailure
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._states import ABSENT, State, StateCondition
-from agentflow.trajectory import Action
+from agentflow.trace import Action
 
 INSPECT = "bash_inspect"
 RUN = "bash_run"

@@ -43,7 +43,7 @@ from agentflow.tasks._sql_changes import COPIES, boundaries, changed_tables, cha
 from agentflow.tasks._sql_copies import SqlCopies, SqlResult, SqlSchema
 from agentflow.tasks._sql_mistakes import constant_query, mistakes_of, same_rows
 from agentflow.tasks._verifiers import QueryVerifier
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     IndependentSolutionRequest,
     InstructionRequest,

@@ -8,7 +8,7 @@ from agentflow.tasks._derivation import without_fence
 from agentflow.tasks._printed_values import answer_verdict
 from agentflow.tasks._sql_copies import SqlCopies
 from agentflow.tasks._sql_mistakes import same_rows
-from agentflow.trajectory import TaskVerdict
+from agentflow.trace import TaskVerdict
 
 
 class QueryVerifier:

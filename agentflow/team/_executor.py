@@ -20,7 +20,7 @@ from agentflow.team._messages import command_messages
 from agentflow.team._model_calls import answer_request, watch_tool_models
 from agentflow.team._pool import Role, WorkerCrashed, in_worker
 from agentflow.team._schemas import command_schema, drop_unused_nulls
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     Blob,

@@ -28,7 +28,7 @@ from agentflow.team._rendering import (
     system,
     user,
 )
-from agentflow.trajectory import (
+from agentflow.trace import (
     Failure,
     IndependentSolution,
     IndependentSolutionRequest,

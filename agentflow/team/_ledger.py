@@ -17,7 +17,7 @@ from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.settings import Section
 from agentflow.telemetry import silent_spans
-from agentflow.trajectory import Action, ActionOutcome, Ending, Exchange, Failure, Reply
+from agentflow.trace import Action, ActionOutcome, Ending, Exchange, Failure, Reply
 
 T = TypeVar("T")
 END = "end"

@@ -30,7 +30,7 @@ from agentflow.team._rendering import (
     system,
     user,
 )
-from agentflow.trajectory import (
+from agentflow.trace import (
     AnalysisRequest,
     CommandRequest,
     DecidedStep,

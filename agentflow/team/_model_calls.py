@@ -10,7 +10,7 @@ import msgspec
 from agentflow.errors import RunStopped
 from agentflow.models import Call, Message, Model, ask_model
 from agentflow.team._schemas import answer_schema
-from agentflow.trajectory import Blob, Reply, Request, Usage
+from agentflow.trace import Blob, Reply, Request, Usage
 
 A = TypeVar("A", bound=msgspec.Struct)
 

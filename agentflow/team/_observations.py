@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from agentflow.text import excerpt, name_terms, search_terms
-from agentflow.trajectory import Action, Failure, Memory, NextStep, Node, Step, Turn, Verdict
+from agentflow.trace import Action, Failure, Memory, NextStep, Node, Step, Turn, Verdict
 
 _HORIZON: Final = 6
 """Number of observations to share a budget among if the length of the path is unknown."""

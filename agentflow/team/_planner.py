@@ -11,7 +11,7 @@ from agentflow.team._observations import ObservationLimits
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._rendering import episode_images
 from agentflow.team._schemas import decided_schema, drop_unused_nulls, plan_schema, step_schema
-from agentflow.trajectory import (
+from agentflow.trace import (
     AnalysisRequest,
     DecidedStep,
     DecisionRequest,

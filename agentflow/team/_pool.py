@@ -21,7 +21,7 @@ from agentflow.actors import (
 )
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause
 from agentflow.telemetry import carry_trace, current_trace, role_operation
-from agentflow.trajectory import Failure, Reply
+from agentflow.trace import Failure, Reply
 
 if TYPE_CHECKING:
     from types import CoroutineType

@@ -21,7 +21,7 @@ from agentflow.team._document_messages import (
 from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._rendering import Images
-from agentflow.trajectory import Reply
+from agentflow.trace import Reply
 
 
 class Reader(Role):

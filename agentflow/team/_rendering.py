@@ -9,7 +9,7 @@ import msgspec
 
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.text import PromptFiles
-from agentflow.trajectory import Action, Blob, ToolCard, Turn
+from agentflow.trace import Action, Blob, ToolCard, Turn
 
 Images = Mapping[str, bytes]
 """Bytes of the images that the model can see, by hash."""

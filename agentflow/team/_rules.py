@@ -11,7 +11,7 @@ from agentflow.text import (
     word_set,
     words,
 )
-from agentflow.trajectory import Judgement, JudgementRequest, Verdict
+from agentflow.trace import Judgement, JudgementRequest, Verdict
 
 REPEATED = 0.9
 """Share of a text that must be known for the text to count as a repetition."""

@@ -15,7 +15,7 @@ import msgspec
 
 from agentflow.questions import QuestionProposal, Readings, Recalled
 from agentflow.sandbox import Backend, Tool, argument_of
-from agentflow.trajectory import (
+from agentflow.trace import (
     Command,
     Decision,
     Judgement,

@@ -28,7 +28,7 @@ from agentflow.team._rendering import card_notes, episode_images, image_parts, p
 from agentflow.team._schemas import card_of
 from agentflow.team._solving import bind_action, no_such_tool, turn_of
 from agentflow.telemetry import mark_spans
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     Ending,

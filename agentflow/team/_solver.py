@@ -41,7 +41,7 @@ from agentflow.team._rendering import call_line, image_parts
 from agentflow.team._solving import solve_task
 from agentflow.team._team import Team
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Episode, MemoryBlobStore, Task, Turn
+from agentflow.trace import Episode, MemoryBlobStore, Task, Turn
 from mcp_servers import BACKENDS
 
 logger = get_logger(__name__)

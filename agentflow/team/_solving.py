@@ -24,7 +24,7 @@ from agentflow.team._observations import result_text
 from agentflow.team._rendering import call_line, cut
 from agentflow.team._schemas import card_of, fixed_arguments
 from agentflow.team._team import Team
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     AnalysisRequest,

@@ -9,7 +9,7 @@ from agentflow.team._observations import ObservationLimits
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._rendering import episode_images
 from agentflow.team._rules import judge_by_rule, judge_obvious
-from agentflow.trajectory import Decision, Judgement, JudgementRequest, Reply, Verdict, VerificationRequest
+from agentflow.trace import Decision, Judgement, JudgementRequest, Reply, Verdict, VerificationRequest
 
 Verify: TypeAlias = Literal["rule", "model", "off"]
 """Judge by rule; by a model unless the verdict is obvious; or not at all."""

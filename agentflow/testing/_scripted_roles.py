@@ -26,7 +26,7 @@ from agentflow.questions import (
     ShownDocument,
     quoted,
 )
-from agentflow.trajectory import Failure, Look, LookRequest, Reply, Usage
+from agentflow.trace import Failure, Look, LookRequest, Reply, Usage
 
 T = TypeVar("T")
 

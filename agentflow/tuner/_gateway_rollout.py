@@ -20,7 +20,7 @@ from agentflow.gateway import (
 from agentflow.learner import Batch, EpisodeResult, FailureCause, Group, Sample, TaskDraw
 from agentflow.scoring import Scored, ScoreGuard
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Failure, Task, digest
+from agentflow.trace import Failure, Task, digest
 from agentflow.tuner._samples import SEPARATOR, UnusableOutcome, episode_samples
 from agentflow.tuner._workflow import TIME_PREFIX
 from agentflow.tuner.judges import EpisodeJudge, Judged

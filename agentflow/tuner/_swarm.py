@@ -24,7 +24,7 @@ from agentflow.gateway import (
     RecordedCall,
 )
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner._workflow import POLL_SECONDS, PolicyEndpoint, endpoint_of, outcome_of
 
 logger = get_logger(__name__)

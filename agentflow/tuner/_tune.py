@@ -17,7 +17,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.learner import TrainRun
 from agentflow.runs import Resume, run_in_place
 from agentflow.settings import import_object
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner._config import TEAM, TuneConfig, load_tune_config
 from agentflow.tuner._workflow import Solve
 from agentflow.tuner._workflow_rollouts import WorkflowRollouts

@@ -19,7 +19,7 @@ from agentflow.errors import (
 )
 from agentflow.gateway import BegunEpisode, EpisodeMode, EpisodeOutcome, EpisodeReceipt, GatewayError
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner.judges import SANDBOX, EpisodeJudge, Judged, as_outcome, call_any, takes_sandbox
 
 logger = get_logger(__name__)

@@ -30,10 +30,10 @@ from agentflow.learner import (
     report_step,
 )
 from agentflow.models import Accounts, Model, ModelEndpoints, ModelSettings, make_model
-from agentflow.rollout import Assignment
+from agentflow.rollouts import Assignment
 from agentflow.runs import open_models
 from agentflow.tasks import scored_verdict
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner._config import TuneConfig
 from agentflow.tuner._gateway_rollout import GatewayRollout
 from agentflow.tuner._workflow import POLL_SECONDS, PolicyEndpoint, Solve, WorkflowPlayers

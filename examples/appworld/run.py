@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.gateway import EpisodeOutcome
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.appworld.worlds import AppWorlds
 from examples.library import ChatPolicy, chat
 

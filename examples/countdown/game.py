@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import combinations, product
 from random import Random
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library import Ask, Part, part_of
 
 __all__ = ["LARGEST", "NUMBERS", "TRIES", "make_tasks", "play", "puzzle_of", "reply_to", "solutions"]

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from agentflow.errors import ConfigurationError
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 __all__ = ["AMOUNTS", "PARTS", "Cluster", "Document", "Family", "Kind", "Part", "make_family"]
 

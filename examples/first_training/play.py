@@ -24,7 +24,7 @@ from agentflow.models import (
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.scoring import make_metric
 from agentflow.team import EpisodeSettings, Team, solve_task
-from agentflow.trajectory import Episode, MemoryBlobStore, NextStepRequest, Task, digest
+from agentflow.trace import Episode, MemoryBlobStore, NextStepRequest, Task, digest
 from examples.first_training.teacher import CODE, SEARCH
 
 __all__ = ["Seeded", "TaskOutcome", "play"]

@@ -9,7 +9,7 @@ import msgspec
 
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.models import Call, Completion, Message, TextPart
-from agentflow.trajectory import NextStep, NextStepRequest, Usage
+from agentflow.trace import NextStep, NextStepRequest, Usage
 from examples.first_training.plan import Strays
 
 __all__ = ["CODE", "SEARCH", "Guesser", "Teacher", "TeacherStep"]

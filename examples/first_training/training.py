@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from agentflow.learner import atrain
 from agentflow.models import Accounts, Model, ModelSettings, make_model
 from agentflow.serving import ModelServer, ServingSettings, Weights
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.first_training.family import AMOUNTS, Family, make_family
 from examples.first_training.plan import TrainingPlan
 from examples.first_training.play import Seeded, TaskOutcome, play

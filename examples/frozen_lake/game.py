@@ -7,7 +7,7 @@ import re
 from collections import deque
 from random import Random
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library import Ask, Part, part_of
 
 __all__ = ["MOVES", "SIZE", "TURNS", "Lake", "make_tasks", "path_of", "play"]

@@ -7,7 +7,7 @@ import aiohttp
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.frozen_lake.game import make_tasks, play
 from examples.frozen_lake.teacher import teach
 from examples.library import ChatPolicy, Example, Messages, main

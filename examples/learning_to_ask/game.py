@@ -8,7 +8,7 @@ answered by a finding (`chest`), or by `nothing special` if it is not about the 
 import re
 from random import Random
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library import Ask, Messages, Part, part_of
 
 __all__ = ["COMPLAINTS", "FINDINGS", "QUESTIONS", "findings_of", "make_tasks", "play"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.learning_to_ask.game import make_tasks, play
 from examples.learning_to_ask.teacher import teach
 from examples.library import ChatPolicy, Example, chat, main

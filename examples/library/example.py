@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
 from agentflow.gateway import EpisodeOutcome
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 __all__ = ["Ask", "Example", "Messages", "Part", "part_of", "reward_of"]
 

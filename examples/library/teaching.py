@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library.example import Example, Messages
 from examples.library.plan import ExamplePlan, model_folder
 

@@ -14,7 +14,7 @@ from agentflow._private_files import make_private_folder, replace_file
 from agentflow.errors import ConfigurationError
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.serving import ModelServer, ServingSettings, Weights
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner import atune
 from examples.library.clients import ServedPolicy
 from examples.library.example import Example, reward_of

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeAlias
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library import Ask, Part, part_of
 
 __all__ = ["LARGEST", "SIGNS", "TURNS", "Run", "expression_of", "make_tasks", "play", "value_of"]

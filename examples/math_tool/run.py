@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from agentflow import Sandbox
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library import Ask, ChatPolicy, Example, chat, main
 from examples.math_tool.game import LARGEST, make_tasks, play, value_of
 from examples.math_tool.teacher import teach

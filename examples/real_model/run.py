@@ -22,7 +22,7 @@ from agentflow.learner.trackers import read_figures
 from agentflow.scoring import confidence_interval
 from agentflow.serving import ModelServer, ServingSettings, Weights
 from agentflow.settings import Settings, load_settings
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner import atune
 from examples.library import ChatPolicy, chat
 from examples.library.clients import ServedPolicy

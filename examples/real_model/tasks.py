@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library import Part, part_of
 
 __all__ = ["KINDS", "WORDS", "Exercise", "make_tasks", "messages_of", "reward_of"]

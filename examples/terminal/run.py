@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from agentflow import Sandbox
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library import Ask, ChatPolicy, Example, chat, main
 from examples.terminal.game import SimulatedShell, make_tasks, play
 from examples.terminal.teacher import teach

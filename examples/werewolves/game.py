@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, TypeAlias
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library import Messages, Part, part_of
 
 __all__ = ["PLAYERS", "WOLVES", "AskPlayer", "make_tasks", "play"]

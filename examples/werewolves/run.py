@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from agentflow.gateway import EpisodeOutcome
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.library import AgentPolicy, Ask, Example, Messages, chat, main
 from examples.werewolves.game import make_tasks, play
 from examples.werewolves.teacher import teach

@@ -17,7 +17,7 @@ from agentflow.models._apis import EncodedRequest
 from agentflow.models._request_error import RequestError
 from agentflow.models._transport import HttpTransport
 from agentflow.readers import EnvironmentService, read_tasks
-from agentflow.rollout.benchmarks._sources import HubSource, hub_files
+from agentflow.rollouts.benchmarks._sources import HubSource, hub_files
 from agentflow.sandbox import Sandbox, _remote
 from agentflow.serving import EngineControl
 from mcp_servers.document._backend import VisionModel

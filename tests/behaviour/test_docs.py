@@ -58,7 +58,7 @@ def run_python(*arguments: str, cwd: Path, core: bool = True) -> str:
     return run.stdout + run.stderr if run.returncode else ""
 
 
-CORE = ("agentflow.synthesis.pipeline", "agentflow.rollout")
+CORE = ("agentflow.synthesis.pipeline", "agentflow.rollouts")
 TRAIN = (*CORE, "agentflow.learner.local")
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from statistics import quantiles
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.behaviour._tree import ROOT, files, name, source_modules
+from tests.behaviour._tree import files, name, source_modules
 
 BINARY = {".png", ".ico", ".parquet", ".gz", ".zip"}
 NOT_OURS = {"package-lock.json", "LICENSE"}
@@ -32,8 +31,6 @@ class _Outline(NamedTuple):
 
     functions: list[tuple[str, int]]
     """Its functions with their lengths in lines."""
-    imported: set[str]
-    """Dotted names of the modules, and of everything from them, that it imports."""
     unexplained: list[str]
     """Bare and broad handlers of exceptions without a comment."""
 
@@ -43,19 +40,12 @@ def outline(path: Path) -> _Outline:
     """Read a module once for all tests."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
-    found = _Outline([], set(), [])
-    folders = path.relative_to(ROOT).parts[:-1]
+    found = _Outline([], [])
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() if node.end_lineno is not None:
                 where = f"{name(path)}:{node.lineno} {node.name}"
                 found.functions.append((where, node.end_lineno - node.lineno + 1))
-            case ast.ImportFrom():
-                parents = folders[: len(folders) + 1 - node.level] if node.level else ()
-                module = ".".join([*parents, *([node.module] if node.module else [])])
-                found.imported.update({module, *(f"{module}.{alias.name}" for alias in node.names)})
-            case ast.Import():
-                found.imported.update(alias.name for alias in node.names)
             case ast.ExceptHandler() if not passes_on(node):
                 broad = isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}
                 explained = any("#" in line for line in lines[node.lineno - 2 : node.body[0].lineno])
@@ -71,22 +61,9 @@ def lines(path: Path) -> int:
 
 
 @pytest.mark.promise("style:modules")
-def test_modules_are_neither_long_nor_fragments() -> None:
-    lengths = {path: lines(path) for path in source_modules()}
-    assert {name(path): length for path, length in lengths.items() if length > 700} == {}
-    private = {path for path in lengths if path.name.startswith("_") and not path.name.startswith("__")}
-    short = [name(path) for path, length in lengths.items() if length < 40 and not path.name.startswith("__")]
-    assert len(short) <= 30, short
-    users: defaultdict[str, list[str]] = defaultdict(list)
-    for path in lengths:
-        for module in outline(path).imported:
-            users[module].append(path.stem)
-    importers = {name(path): users[name(path).removesuffix(".py").replace("/", ".")] for path in private}
-    single = sorted(module for module, found in importers.items() if len(found) == 1)
-    assert len(single) <= 0.28 * len(private), single
-    # Modules that only their package exports are parts of an API; the others are parts of another module.
-    parts = [module for module in single if importers[module] != ["__init__"]]
-    assert len(parts) <= 85, parts
+def test_modules_are_not_long() -> None:
+    lengths = {name(path): lines(path) for path in source_modules()}
+    assert {path: length for path, length in lengths.items() if length > 700} == {}
 
 
 @pytest.mark.promise("style:functions")

@@ -23,7 +23,7 @@ from agentflow.gateway import (
 )
 from agentflow.serving import ModelServer
 from agentflow.testing.endpoint import fake_endpoint
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from tests.behaviour._markdown import snippets
 from tests.clients._environments import DEVELOPMENT, DRIVERS, FRAMEWORKS, ROOT, node_folder, python_of, run
 from tests.clients._scripted_vllm import scripted_vllm, tool_line

@@ -16,7 +16,7 @@ from agentflow.cli import main
 from agentflow.learner import Batch, Group, Sample
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 from tests.agentflow.exports._trees import QUESTIONS, SEEDS
 
 TOOLS = "available_tools=[rag_search,rag_get,bash_run]"

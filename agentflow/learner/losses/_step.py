@@ -12,8 +12,7 @@ from agentflow.errors import LossFailure
 from agentflow.learner._groups import Sample
 from agentflow.learner._rows import Row
 from agentflow.learner.losses._settings import LossSettings
-from agentflow.tokens import TokenSpan, TokenTree
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens, TokenSpan, TokenTree
 
 FLOOR = 1e-6
 """Added to the standard deviation before dividing by it."""

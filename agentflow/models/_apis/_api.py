@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from agentflow.models._answer_format import AnswerFormat, is_json
 from agentflow.models._protocol import Message, Sampling, ToolCall, ToolSpec
 from agentflow.text import SplitReply, split_reasoning
-from agentflow.trajectory import Tokens, Usage
+from agentflow.trace import Tokens, Usage
 
 
 class AnswerSchema(Struct, frozen=True):

@@ -12,7 +12,7 @@ from agentflow._typeguards import is_object
 from agentflow.models._answer_format import instruction
 from agentflow.models._apis._api import PreparedCall
 from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 TokenCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] | None
 """Number of tokens of one call that an endpoint reports; no model has a longer context."""

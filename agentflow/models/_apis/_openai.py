@@ -23,7 +23,7 @@ from agentflow.models._apis._messages import (
     without_none,
 )
 from agentflow.models._protocol import ImagePart, Message, TextPart, ToolCall, ToolReply
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which endpoints return a model's reasoning; some expect it back with the calls that followed."""

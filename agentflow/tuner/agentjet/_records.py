@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
-from agentflow.rollout.benchmarks import read_rows
-from agentflow.trajectory import Task
+from agentflow.rollouts.benchmarks import read_rows
+from agentflow.trace import Task
 
 _DUMMIES: Final = 1000
 

@@ -17,7 +17,7 @@ from agentflow.gateway import EpisodeOutcome
 from agentflow.readers import EnvironmentService, EnvironmentState
 from agentflow.runs import run_sync
 from agentflow.settings import import_object
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner._config import AGENTJET
 from agentflow.tuner._workflow import PolicyEndpoint
 from agentflow.tuner.agentjet._judges import BaseJudge

@@ -14,7 +14,7 @@ from agentflow._typeguards import is_mapping
 from agentflow.gateway import EpisodeOutcome, RecordedCall
 from agentflow.models import Message, TextPart
 from agentflow.scoring import Scored
-from agentflow.trajectory import Task, Tokens
+from agentflow.trace import Task, Tokens
 
 SANDBOX: Final = "sandbox"
 """Parameter of a function that gets the sandbox of the episode."""

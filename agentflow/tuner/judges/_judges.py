@@ -16,7 +16,7 @@ from agentflow.readers import REASONING_GYM, EnvironmentFailure, EnvironmentServ
 from agentflow.scoring import BY_SOURCE, Metric, make_metric, metric_of_source, needs_judge
 from agentflow.settings import EndpointUrl, Section, import_object
 from agentflow.telemetry import get_logger
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner.judges._judged import (
     SANDBOX,
     EpisodeJudge,

@@ -15,7 +15,7 @@ from agentflow.models import Call, Message, Model, Sampling, TextPart
 from agentflow.readers import KeptReplies, cache_folder
 from agentflow.settings import Section
 from agentflow.text import PromptFiles
-from agentflow.trajectory import Task, digest
+from agentflow.trace import Task, digest
 from agentflow.tuner.judges._judged import Judged, transcript_text
 
 _PROMPTS: Final = PromptFiles(Path(__file__).parent / "prompts")

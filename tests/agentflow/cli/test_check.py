@@ -13,7 +13,7 @@ import pytest
 
 from agentflow.cli import main
 from agentflow.sandbox._api_tools import registered_tools
-from agentflow.trajectory import QueryAnalysis
+from agentflow.trace import QueryAnalysis
 
 ANSWER = {
     "id": "1", "object": "chat.completion", "created": 1, "model": "small",

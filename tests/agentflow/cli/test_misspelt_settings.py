@@ -14,7 +14,7 @@ from agentflow import Sandbox
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ConfigurationError
 from agentflow.learner import load_train_config
-from agentflow.rollout import load_rollout_config
+from agentflow.rollouts import load_rollout_config
 from agentflow.settings import load_settings
 from agentflow.synthesis import load_synthesis_config
 from mcp_servers.serving._settings import ServerSettings

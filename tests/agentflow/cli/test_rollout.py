@@ -9,7 +9,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from agentflow.cli import main
-from agentflow.rollout import RESULTS, SUMMARY
+from agentflow.rollouts import RESULTS, SUMMARY
 from agentflow.testing import fake_endpoint
 from tests.agentflow.cli._programs import finish, run, run_here, running, until_it_says
 from tests.system._supervised import endpoint

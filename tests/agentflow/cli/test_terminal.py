@@ -12,7 +12,7 @@ from agentflow._terminal import escape_controls, printable
 from agentflow.cli._output import print_json, print_wide
 from agentflow.errors import ConfigurationError, exit_report
 from agentflow.runs import report_table
-from agentflow.tokens import Piece, as_html, coloured
+from agentflow.trace import Piece, as_html, coloured
 
 HOSTILE = (
     "a\x1b[2Jb\x1b]0;title\x07c\x1b]8;;http://evil.example\x1b\\d\x9b31me\x90q\x9c\u202ef\u2066g\u200bh\ufeffi\rj\x08k"

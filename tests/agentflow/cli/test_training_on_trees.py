@@ -17,7 +17,7 @@ from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.serving import ModelServer
 from agentflow.serving._control import EngineControl
 from agentflow.synthesis import SynthesisConfig, SynthesisPipeline
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from tests._vllm import as_it_was
 from tests.agentflow.cli._programs import run
 

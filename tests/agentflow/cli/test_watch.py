@@ -14,7 +14,7 @@ import pytest
 from agentflow.cli import _watch, main
 from agentflow.journal import this_process
 from agentflow.runs import JOURNAL_FILE, lock_output
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 from tests._postgres import PostgresServer
 from tests.agentflow.cli._programs import finish, running, until_it_says
 from tests.agentflow.cli.test_ctl import SMALL, ProgressReader

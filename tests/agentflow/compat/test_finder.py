@@ -42,7 +42,7 @@ def test_submodules_are_not_loaded_a_second_time() -> None:
     for name in ("api", "pipeline"):
         assert importlib.import_module(f"synthesis.{name}") is sys.modules[f"agentflow.synthesis.{name}"]
     assert importlib.import_module("rollout.benchmarks") is importlib.import_module(
-        "agentflow.rollout.benchmarks"
+        "agentflow.rollouts.benchmarks"
     )
     solver = importlib.import_module("agentflow.agentflow.solver")
     assert solver.construct_solver is agentflow.construct_solver
@@ -73,7 +73,7 @@ def test_a_folder_of_results_is_not_a_module(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "rollout").mkdir()
     (tmp_path / "rollout/results.jsonl").write_text("{}")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert importlib.import_module("rollout") is agentflow.rollout
+    assert importlib.import_module("rollout") is agentflow.rollouts
 
 
 @pytest.mark.promise("compat:lazy")

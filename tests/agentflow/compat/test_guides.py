@@ -22,7 +22,7 @@ from agentflow.learner import TrainConfig, load_train_config
 from agentflow.models import OFFLINE, Accounts, ModelSettings, make_model
 from agentflow.models._providers import full_name
 from agentflow.readers._settings import READERS, parse_source
-from agentflow.rollout import rollout
+from agentflow.rollouts import rollout
 from agentflow.sandbox import ToolResult
 from agentflow.sandbox._names import Names, canonical_backend, documented_arguments
 from agentflow.scoring import metric_names

@@ -18,7 +18,7 @@ import yaml
 from agentflow.cli._main import command_parser
 from agentflow.compat import ajet
 from agentflow.learner import load_train_config
-from agentflow.rollout import load_tasks
+from agentflow.rollouts import load_tasks
 from tests.agentflow.compat._printed import printed
 from tests.agentflow.compat.conftest import SHIPPED
 from tests.behaviour._tree import ROOT

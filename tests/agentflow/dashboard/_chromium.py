@@ -15,7 +15,7 @@ from agentflow.growth import ActionRecord, LevelRecord
 from agentflow.inspection import RunCollection
 from agentflow.journal import Journal, NewSeed, Run, open_journal, this_process
 from agentflow.journal import Page as JournalPage
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     Blob,

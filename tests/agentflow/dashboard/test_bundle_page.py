@@ -23,7 +23,7 @@ from tests.agentflow.dashboard.conftest import WORDS
 from tests.agentflow.dashboard.test_bundle import contents
 from tests.agentflow.dashboard.test_page import PNG
 from tests.agentflow.learner.test_token_page import write_run
-from tests.agentflow.rollout import _rollouts as rollouts
+from tests.agentflow.rollouts import _rollouts as rollouts
 
 CODE = 150_000
 """Bytes of the page's own files, at most."""

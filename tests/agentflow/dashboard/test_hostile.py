@@ -22,7 +22,7 @@ from tests.agentflow.dashboard._chromium import grown_tree, open_chromium, path_
 from tests.agentflow.dashboard._poison import HOSTILE, poison_run
 from tests.agentflow.dashboard.test_bundle import bundled
 from tests.agentflow.dashboard.test_places import answers
-from tests.agentflow.rollout import _rollouts as rollouts
+from tests.agentflow.rollouts import _rollouts as rollouts
 
 FOUND = """[
     window.ran ?? null,

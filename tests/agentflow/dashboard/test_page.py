@@ -12,7 +12,7 @@ from agentflow.cli import main
 from agentflow.dashboard import open_view
 from agentflow.inspection import open_runs
 from agentflow.journal import this_process
-from agentflow.trajectory import Failure, Verdict
+from agentflow.trace import Failure, Verdict
 from tests.agentflow.dashboard._chromium import (
     FIRST,
     GrownTree,

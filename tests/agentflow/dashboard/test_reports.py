@@ -17,13 +17,13 @@ from agentflow.errors import RunStopped
 from agentflow.inspection import open_runs
 from agentflow.learner import Batch, Group, Sample, TrainRun, load_train_config
 from agentflow.learner._rollout_store import RolloutStore
-from agentflow.rollout import RolloutRun
-from agentflow.trajectory import Task
+from agentflow.rollouts import RolloutRun
+from agentflow.trace import Task
 from tests.agentflow.cli._programs import running, until_it_says
 from tests.agentflow.dashboard._access import opener_of
 from tests.agentflow.learner._models import save_tiny_model
 from tests.agentflow.learner.test_token_page import samples, write_run
-from tests.agentflow.rollout import _rollouts as rollouts
+from tests.agentflow.rollouts import _rollouts as rollouts
 from tests.agentflow.synthesis._runs import until
 from tests.system._supervised import endpoint
 

@@ -15,7 +15,7 @@ from agentflow.cli import main
 from agentflow.exports._records import ExportAnswer, ExportImage, ExportNode, ExportTree
 from agentflow.gateway import ExactAnswerer
 from agentflow.models import ToolSpec
-from agentflow.trajectory import Task, Verdict
+from agentflow.trace import Task, Verdict
 from agentflow.tuner import PolicyEndpoint
 from tests.agentflow.gateway._engine import RandomEngine
 from tests.agentflow.tuner._tuning import some_tasks, tuned

@@ -17,7 +17,7 @@ from agentflow.exports._card import USAGE
 from agentflow.exports._long_context import long_context_rows
 from agentflow.exports._records import ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
-from agentflow.trajectory import SourceSpan
+from agentflow.trace import SourceSpan
 from tests.agentflow.exports._trees import answer, files_of, node, program_of, rows
 from tests.behaviour._markdown import snippets
 from tests.behaviour._tree import ROOT

@@ -29,7 +29,7 @@ from agentflow.gateway import (
     RecordedEpisode,
 )
 from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, ToolSpec
-from agentflow.trajectory import Blob, Task
+from agentflow.trace import Blob, Task
 from tests.agentflow.exports._trees import rows
 from tests.agentflow.gateway._conversations import TOOLS, Conversation
 from tests.agentflow.gateway._engine import RandomEngine

@@ -12,7 +12,7 @@ from agentflow.exports import export_run
 from agentflow.exports._native import native_rows, token_rows
 from agentflow.exports._records import ExportCall, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 from tests.agentflow.exports._trees import answer, node, rows
 
 

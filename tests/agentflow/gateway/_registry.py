@@ -23,7 +23,7 @@ from agentflow.gateway._keys import ClientIdentity, ClientRole
 from agentflow.gateway._server import ModelRoutes, gateway_app
 from agentflow.http_server import serving
 from agentflow.models import Message, TextPart
-from agentflow.trajectory import Task, Tokens
+from agentflow.trace import Task, Tokens
 
 OWNER = ClientIdentity(ClientRole.OWNER)
 WORKER = ClientIdentity(ClientRole.WORKER)

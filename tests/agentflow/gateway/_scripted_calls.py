@@ -13,7 +13,7 @@ from agentflow.gateway._server import EpisodeCalls, ModelRoutes, gateway_app
 from agentflow.gateway._streams import OnText
 from agentflow.http_server import serving
 from agentflow.models import Message, TextPart, ToolCall
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 KEY = "af_1_secret"
 MODEL = "policy"

@@ -30,7 +30,7 @@ from agentflow.gateway import (
     RecordedCall,
 )
 from agentflow.models import TextPart
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 Emit: TypeAlias = Callable[[str], None]
 WINDOW = 4

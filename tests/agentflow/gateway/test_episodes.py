@@ -21,7 +21,7 @@ from agentflow.gateway import (
 from agentflow.gateway._keys import ClientIdentity, ClientRole
 from agentflow.models import ModelSettings, TextPart
 from agentflow.testing import VirtualClock
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from tests.agentflow.gateway._registry import OWNER, WORKER, EchoModel, ask, offers, registry_at, served, task
 from tests.agentflow.telemetry._collected import attributes, collected, trace_of
 

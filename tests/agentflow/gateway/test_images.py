@@ -38,7 +38,7 @@ from agentflow.gateway._images import image_size, mime_of_image, with_bytes
 from agentflow.gateway._server import LARGE_BYTES, ModelRoutes, gateway_app
 from agentflow.http_server import serving
 from agentflow.models import ImagePart, Message, ModelConnection, ModelSettings, TextPart, ToolReply
-from agentflow.trajectory import Blob
+from agentflow.trace import Blob
 from agentflow.tuner._samples import UnusableOutcome, episode_samples
 from tests.agentflow.gateway._images import (
     MIMES,

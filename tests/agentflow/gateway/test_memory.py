@@ -14,8 +14,7 @@ from agentflow.gateway import (
     trained_tokens,
 )
 from agentflow.models import Message, TextPart
-from agentflow.tokens import TokenTree
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens, TokenTree
 from tests.agentflow.gateway._conversations import Conversation
 from tests.agentflow.gateway._engine import RandomEngine, Told
 

@@ -28,10 +28,10 @@ from agentflow.learner._rows import scoring_row
 from agentflow.learner.local import LocalBackbone, PolicySettings
 from agentflow.models import Message, ModelConnection, ModelSettings, Sampling, TextPart, ToolCall, ToolSpec
 from agentflow.serving import ModelServer
-from agentflow.tokens import ForkReason
+from agentflow.trace import ForkReason
 from tests._vllm import model_folder
 from tests.agentflow.gateway._conversations import replies, said, user
-from tests.agentflow.tokens._recorded import recorded
+from tests.agentflow.trace._recorded import recorded
 
 pytestmark = pytest.mark.timeout(900)
 

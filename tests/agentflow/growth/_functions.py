@@ -7,7 +7,7 @@ from hashlib import blake2b
 from agentflow.growth import BranchSandboxes, Grower, GrowthSettings
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, SandboxSettings
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     Failure,

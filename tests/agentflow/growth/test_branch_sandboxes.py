@@ -12,7 +12,7 @@ from pydantic import Field
 from agentflow.errors import CannotFork
 from agentflow.growth import BranchSandboxes, Grower, GrowthSettings, Unforkable
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings, Session, tool
-from agentflow.trajectory import Action, ActionOutcome, Isolation, PlanRequest, Proposal, Tree, Verdict
+from agentflow.trace import Action, ActionOutcome, Isolation, PlanRequest, Proposal, Tree, Verdict
 from mcp_servers import Output
 from tests.agentflow.growth._functions import SEED, Act, JudgeBy, PlanBy, fresh_page, stateful_plan
 from tests.mcp_servers._balancer import TOKEN, Balanced, balanced

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentflow.growth import GrowthSettings
 from agentflow.growth._action_chooser import TakenActions
 from agentflow.sandbox import SandboxSettings
-from agentflow.trajectory import Action, PlanRequest, Proposal, Seed
+from agentflow.trace import Action, PlanRequest, Proposal, Seed
 from tests.agentflow.growth._functions import SEED, PlanBy, fresh_page, grower
 
 

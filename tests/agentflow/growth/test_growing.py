@@ -15,7 +15,7 @@ from agentflow.errors import RunStopped, StopCause
 from agentflow.growth import BranchSandboxes, Grower, GrowthSettings
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     Failure,

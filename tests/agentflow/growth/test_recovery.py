@@ -11,7 +11,7 @@ from agentflow.growth import GrowthSettings
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Failure,
     Judgement,

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentflow.growth import ActionRecord, LevelRecord
 from agentflow.inspection import RunReader
 from agentflow.journal import Journal, NewSeed, Page, Run, open_journal, this_process
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     Blob,

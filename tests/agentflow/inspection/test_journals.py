@@ -16,7 +16,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.growth import ActionRecord
 from agentflow.inspection import RunReader, WorkState, open_runs
 from agentflow.journal import JournalReader, open_journal, open_reader, this_process
-from agentflow.trajectory import Verdict
+from agentflow.trace import Verdict
 from tests._postgres import PostgresServer
 from tests.agentflow.inspection._journals import SETTINGS, OnlyRun, action, claimed, digests, grow
 

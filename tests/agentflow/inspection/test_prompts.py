@@ -24,10 +24,10 @@ from agentflow.models import (
 )
 from agentflow.models._make import OfflineModel
 from agentflow.runs._prompts import PromptStore, PromptStoringModel
-from agentflow.trajectory import Blob, Plan, Reply
+from agentflow.trace import Blob, Plan, Reply
 from tests.agentflow.cli._programs import running
 from tests.agentflow.inspection._journals import OnlyRun, claimed
-from tests.agentflow.rollout import _rollouts as rollouts
+from tests.agentflow.rollouts import _rollouts as rollouts
 from tests.agentflow.synthesis import _runs as syntheses
 from tests.system._supervised import endpoint
 

@@ -11,7 +11,7 @@ from agentflow.learner import Batch, Group
 from agentflow.learner._rollout_store import RolloutStore
 from tests.agentflow.inspection._journals import digests
 from tests.agentflow.learner.test_token_page import samples, write_run
-from tests.agentflow.rollout import _rollouts as rollouts
+from tests.agentflow.rollouts import _rollouts as rollouts
 from tests.agentflow.synthesis import _runs as syntheses
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentflow.interop import EnvironmentLimits, TaskHost, open_task_host, serve_tasks
-from agentflow.rollout import RolloutConfig
+from agentflow.rollouts import RolloutConfig
 
 SOLUTION = "sort -n numbers.txt > sorted.txt"
 

@@ -17,7 +17,7 @@ from agentflow.gateway import EpisodeOffer, EpisodeOutcome, GatewayClient
 from agentflow.interop import ActionFailure, action_of, solve_openenv, solve_verifiers
 from agentflow.readers import OpenEnvClient, OpenEnvFailure, VerifiersFailure, play_verifiers, read_tasks
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner import atune
 from tests.agentflow.gateway.test_swarm_routes import OWNER_TOKEN, gateway
 from tests.agentflow.interop._served import SOLUTION, served

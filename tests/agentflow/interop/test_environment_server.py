@@ -21,7 +21,7 @@ from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.interop import EnvironmentLimits, TaskHost, open_task_host, serve_tasks, verifiers_package
 from agentflow.readers import OpenEnvClient, OpenEnvFailure
-from agentflow.rollout import RolloutConfig
+from agentflow.rollouts import RolloutConfig
 from tests.agentflow.interop._served import SOLUTION, TASKS, opened, served
 
 READ: dict[str, object] = {"tool": "bash_run", "arguments": {"command": "cat numbers.txt"}}

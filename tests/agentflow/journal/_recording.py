@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from agentflow.errors import RunStopped
 from agentflow.journal import NewSeed, Page, Run, open_journal, this_process
-from agentflow.trajectory import Seed
+from agentflow.trace import Seed
 
 WRITERS = 20
 

@@ -10,7 +10,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.journal import Journal, NewSeed, open_journal, this_process
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 from tests._postgres import PostgresServer
 
 

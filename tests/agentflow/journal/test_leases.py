@@ -18,7 +18,7 @@ from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal, th
 from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.journal._schema import migrate
 from agentflow.journal._writer import Inbox, Writer
-from agentflow.trajectory import Seed
+from agentflow.trace import Seed
 
 T = TypeVar("T")
 

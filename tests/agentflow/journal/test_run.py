@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal
-from agentflow.trajectory import Seed, Usage
+from agentflow.trace import Seed, Usage
 
 
 class Note(Struct, frozen=True):

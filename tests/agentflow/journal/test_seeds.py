@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal import Journal, NewSeed, Run, open_journal
-from agentflow.trajectory import Seed
+from agentflow.trace import Seed
 
 ABC = [NewSeed("a"), NewSeed("b", {"path": "x", "limits": [1, 2]}), NewSeed("c", id="my own")]
 

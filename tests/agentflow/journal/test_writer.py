@@ -17,7 +17,7 @@ from agentflow.journal._database import JournalDatabase, backend_for
 from agentflow.journal._schema import migrate
 from agentflow.journal._writer import Inbox, Writer
 from agentflow.testing import EventRecorder
-from agentflow.trajectory import Seed
+from agentflow.trace import Seed
 
 
 class Note(Struct, frozen=True):

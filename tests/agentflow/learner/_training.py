@@ -20,7 +20,7 @@ from agentflow.learner._task_order import TaskOrder
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings
 from agentflow.scoring import Metric, OwnMetric
-from agentflow.trajectory import Ending, Episode, Exchange, Solution, Task, Tokens, Usage
+from agentflow.trace import Ending, Episode, Exchange, Solution, Task, Tokens, Usage
 from tests.agentflow.learner._models import VOCABULARY
 
 LOSS = LossSettings(kl_coef=0.0)

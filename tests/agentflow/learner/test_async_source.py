@@ -12,7 +12,7 @@ from agentflow.learner._groups import Batch
 from agentflow.learner._sources import AsyncSource, SyncSource
 from agentflow.learner._task_order import TaskOrder
 from agentflow.testing import VirtualTimeLoop
-from agentflow.trajectory import Task, digest
+from agentflow.trace import Task, digest
 from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
 
 TASKS, SIZE, STEPS = 8, 4, 12

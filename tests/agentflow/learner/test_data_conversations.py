@@ -15,7 +15,7 @@ from agentflow.synthesis import SynthesisConfig, TrajectoryNode
 from agentflow.synthesis._files import trajectory_record
 from agentflow.synthesis._seed_result import Trajectory
 from agentflow.synthesis._selection import select
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     JudgementRequest,
     Node,

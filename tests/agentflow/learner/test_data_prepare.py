@@ -16,7 +16,7 @@ from pyarrow import parquet
 from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.learner.data import prepare
-from agentflow.rollout import load_tasks
+from agentflow.rollouts import load_tasks
 
 COLUMNS = ["id", "question", "chain", "result", "source", "extra_info"]
 

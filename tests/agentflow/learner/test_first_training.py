@@ -17,7 +17,7 @@ from agentflow.models import make_model as make_engine
 from agentflow.serving import ModelServer
 from agentflow.synthesis.api import asynthesize
 from agentflow.team._messages import step_messages
-from agentflow.trajectory import Memory, NextStep, NextStepRequest, QueryAnalysis, ToolCard, Turn
+from agentflow.trace import Memory, NextStep, NextStepRequest, QueryAnalysis, ToolCard, Turn
 from examples.first_training.family import AMOUNTS, PARTS, make_family
 from examples.first_training.plan import HERE, FineTuning, Strays, TrainingPlan, read_plan
 from examples.first_training.play import TaskOutcome, play

@@ -16,7 +16,7 @@ from agentflow.learner._sources import SyncSource
 from agentflow.learner._task_order import TaskDraw, TaskOrder
 from agentflow.telemetry import RunTrace
 from agentflow.testing import VirtualTimeLoop
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
 from tests.agentflow.telemetry._collected import attributes, collected, trace_of
 

@@ -17,7 +17,7 @@ from agentflow.learner._rows import Row
 from agentflow.learner._sources import ReplaySource
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from tests.agentflow.learner._models import save_tiny_model
 from tests.agentflow.learner._training import (
     FakePlayer,

@@ -14,7 +14,7 @@ from agentflow.learner import Sample
 from agentflow.learner._rows import Row, sort_rows
 from agentflow.learner.losses import LossSettings, step_rows
 from agentflow.learner.packing import Packed, cuts, pack
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 from tests.agentflow.learner._packed_rows import forking_rows, plain_row, prefixes
 
 

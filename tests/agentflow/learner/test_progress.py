@@ -12,7 +12,7 @@ from agentflow.learner._groups import ReplacedGroup
 from agentflow.learner._progress import TrainProgress
 from agentflow.learner._signal import SignalWatch, class_of, signal_figures
 from agentflow.runs import Phase
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from tests.agentflow.tuner._tuning import ask_text, some_tasks, tuned
 
 

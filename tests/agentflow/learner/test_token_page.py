@@ -15,8 +15,7 @@ from agentflow.gateway import AgentSettings, EpisodeOutcome, GatewaySettings, re
 from agentflow.learner import Batch, Group, RunTokens, Sample
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner.losses import LossSettings, step_rows
-from agentflow.tokens import Piece, token_texts
-from agentflow.trajectory import Tokens
+from agentflow.trace import Piece, Tokens, token_texts
 from agentflow.tuner._samples import episode_samples
 from tests.agentflow.gateway._registry import OWNER, ask, offers, registry_at
 

@@ -19,7 +19,7 @@ from agentflow.models import Call, Completion, TextPart
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.team import ObservationLimits
-from agentflow.trajectory import Plan, PlanRequest, Proposal, Solution, SolutionRequest, Task, Tokens, Usage
+from agentflow.trace import Plan, PlanRequest, Proposal, Solution, SolutionRequest, Task, Tokens, Usage
 from tests.agentflow.learner._training import FakePlayer
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.scoring import OwnMetric
 from agentflow.serving import ModelServer, ServingSettings, keep_registered
 from agentflow.serving._control import EngineControl
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner import PolicyEndpoint, atune
 from tests._postgres import PostgresServer
 from tests._vllm import PYTHON, as_it_was

@@ -16,7 +16,7 @@ from agentflow.learner._tree_groups import TreeGroupRollout, TreeGrower
 from agentflow.models import Accounts, Call, Completion, make_model
 from agentflow.sandbox import Sandbox
 from agentflow.serving import ModelServer
-from agentflow.trajectory import (
+from agentflow.trace import (
     Plan,
     PlanRequest,
     Proposal,

@@ -18,7 +18,7 @@ from agentflow.learner.compute import log_probs, log_probs_by_row, prepare
 from agentflow.learner.losses import LossSettings, loss_of, rows_of
 from agentflow.learner.packing import pack
 from agentflow.sandbox import Sandbox
-from agentflow.trajectory import Plan, PlanRequest, Proposal, Reply, Tokens, Tree, digest
+from agentflow.trace import Plan, PlanRequest, Proposal, Reply, Tokens, Tree, digest
 from tests.agentflow.growth._functions import SEED, Act, JudgeBy, PlanBy, fresh_page
 from tests.agentflow.learner._models import VOCABULARY, tiny_model
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from agentflow.errors import RunStopped, StopCause
 from agentflow.models import Accounts, Prices
 from agentflow.testing import VirtualClock
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 amounts = st.builds(Usage, st.integers(0, 5), st.integers(0, 1000), st.integers(0, 1000))
 

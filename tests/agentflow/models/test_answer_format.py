@@ -15,7 +15,7 @@ from agentflow.models._answer_format import bounded, decode_answer, extract_answ
 from agentflow.models._request_error import RequestError
 from agentflow.questions import Readings
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Judgement, Plan
+from agentflow.trace import Judgement, Plan
 from tests.agentflow.models._serving import Body, Colour, call, painter, refuses, says, script
 
 ANSWER = '{"name": "red", "shade": 3}'

@@ -22,7 +22,7 @@ from agentflow.models import (
     ToolSpec,
     make_model,
 )
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 from tests.agentflow.models._providers import KEY, SPEECHES, Anthropic, Gemini, Provider, Turn, provider
 from tests.agentflow.models._serving import Colour, HastyClock, call
 

@@ -13,7 +13,7 @@ from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.models import Accounts, ChatClient, ModelSettings
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 from tests.agentflow.models._serving import HastyClock, Move, refuses, says, script, settings
 
 HELLO = [{"role": "user", "content": "Hello"}]

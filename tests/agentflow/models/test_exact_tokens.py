@@ -16,7 +16,7 @@ from agentflow.models import (
     make_model,
 )
 from agentflow.models._exact_tokens import TokenHistory
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 from tests.agentflow.models._serving import Colour, painter, settings
 from tests.agentflow.models._tokens import END, ROLES, LetterEngine, letters, serving
 

@@ -12,7 +12,7 @@ from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCau
 from agentflow.models import Accounts, Call, ImagePart, Message, Prices, Sampling, TextPart
 from agentflow.serving._server import kept_port
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Plan, Usage
+from agentflow.trace import Plan, Usage
 from tests.agentflow.models._serving import Colour, HastyClock, Move, call, painter, refuses, says, script
 
 RED = Colour("red", 3)

@@ -12,7 +12,7 @@ from agentflow.models import Accounts, ModelConnection
 from agentflow.models._apis import AnthropicApi, GeminiApi, OllamaApi, OpenAiApi, ProviderApi
 from agentflow.models._apis._messages import parse_call
 from agentflow.runs import estimates_text
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 from tests.agentflow.models._serving import call, painter, script, settings
 from tests.agentflow.models.test_chat import HELLO, chat
 

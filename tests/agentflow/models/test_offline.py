@@ -10,7 +10,7 @@ from agentflow.errors import ModelFailure, RunStopped, StopCause
 from agentflow.models import Accounts, Call, Model
 from agentflow.models._make import OfflineModel
 from agentflow.questions import ProposalRequest, QuestionProposal, Recalled, RecallRequest, documents_from
-from agentflow.trajectory import (
+from agentflow.trace import (
     Judgement,
     JudgementRequest,
     Plan,
@@ -51,7 +51,7 @@ from agentflow.offline._engine import plan
 from agentflow.offline._questions import propose
 from tests.agentflow.models.test_offline import REQUESTS
 from agentflow.questions import QuestionProposal
-from agentflow.trajectory import Plan
+from agentflow.trace import Plan
 print(plan(REQUESTS[Plan]), propose(REQUESTS[QuestionProposal]))
 """
 

@@ -10,7 +10,7 @@ import agentflow.models
 from agentflow.errors import ConfigurationError
 from agentflow.models import PROVIDERS, Accounts, ModelSettings, Prices, make_model
 from agentflow.runs import cost_text, prices_as_of
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 
 LIST = tomllib.loads(Path(agentflow.models.__path__[0], "prices.toml").read_text(encoding="utf-8"))
 MILLION = Usage(1, 1_000_000, 1_000_000)

@@ -20,7 +20,7 @@ from agentflow.models._apis import (
 )
 from agentflow.models._apis._schemas import is_closed, simplified, without_const
 from agentflow.questions import Readings
-from agentflow.trajectory import Judgement
+from agentflow.trace import Judgement
 from tests.agentflow.models._providers import expect_grammar
 
 DIALECTS: list[ProviderApi] = [AnthropicApi(), GeminiApi(), OllamaApi(), OpenAiApi()]

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped
 from agentflow.models import Accounts, ModelSettings, make_model
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 from tests.agentflow.models._serving import Body, call, painter, says, script
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 import agentflow
 from agentflow.offline._engine import plan
-from agentflow.trajectory import Action, PlanRequest, Step, ToolCard, canonical
+from agentflow.trace import Action, PlanRequest, Step, ToolCard, canonical
 
 _ROOT = Path(agentflow.__file__).parents[1]
 

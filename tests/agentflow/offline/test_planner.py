@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.offline._engine import plan
-from agentflow.trajectory import Action, Plan, PlanRequest, Step, ToolCard, canonical
+from agentflow.trace import Action, Plan, PlanRequest, Step, ToolCard, canonical
 from mcp_servers.bash import BashBackend
 from mcp_servers.code import CodeBackend
 from mcp_servers.files import FilesBackend

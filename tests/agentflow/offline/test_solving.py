@@ -13,7 +13,7 @@ from agentflow.offline._solving import (
     solve,
     summarise,
 )
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     AnalysisRequest,
     Assessment,

@@ -3,7 +3,7 @@
 import pytest
 
 from agentflow.offline._engine import judge
-from agentflow.trajectory import Action, Blob, Failure, JudgementRequest, Step, Verdict
+from agentflow.trace import Action, Blob, Failure, JudgementRequest, Step, Verdict
 
 SEARCH = Action("rag_search", {"query": "Alba"})
 KNOWN = Step("look", SEARCH, "Alba is a port with fourteen bells and a slate quay.")

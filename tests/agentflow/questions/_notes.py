@@ -1,7 +1,7 @@
 """Small release notes and calls that show them, for tests of questions."""
 
 from agentflow.questions import Draft, DraftStep, ShownDocument, documents_from
-from agentflow.trajectory import Action, Node, Observation, SourceSpan, Text, Verdict
+from agentflow.trace import Action, Node, Observation, SourceSpan, Text, Verdict
 from agentflow.values import ValueKind
 
 FIRST = """\

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from agentflow import Sandbox
 from agentflow.questions import ShownDocument, divided, documents_from, documents_of
 from agentflow.team import call_tool
-from agentflow.trajectory import Action, Blob, Node, SourceSpan
+from agentflow.trace import Action, Blob, Node, SourceSpan
 from tests.agentflow.questions._notes import FIRST, SECOND, notes, shown
 
 

@@ -32,7 +32,7 @@ from agentflow.questions import (
     RepairRequest,
     ShownDocument,
 )
-from agentflow.trajectory import Failure, Look, LookRequest, Reply, Usage
+from agentflow.trace import Failure, Look, LookRequest, Reply, Usage
 from tests.agentflow.questions._notes import draft, notes
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from agentflow.readers import (
     serve_environments,
 )
 from agentflow.testing import VirtualClock
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 OPERATIONS = ("get_env_profile", "get_info", "create", "step", "evaluate", "release")
 

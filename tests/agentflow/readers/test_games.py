@@ -9,7 +9,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.readers import GameFailure, open_text_game, read_tasks, score_reasoning_gym, task_record
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 
 @pytest.mark.promise("readers:reasoning_gym")

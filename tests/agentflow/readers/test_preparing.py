@@ -10,7 +10,7 @@ from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.learner import Batch, Group, Sample
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.readers import FilterSpec, PreparedTasks, aprepare_tasks, prepare_tasks
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from tests.agentflow.readers._endpoint import scripted_endpoint
 
 

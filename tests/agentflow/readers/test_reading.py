@@ -13,7 +13,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.readers import ReaderSettings, names_reader, read_tasks, reader_settings, task_record
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 ROWS = [
     {

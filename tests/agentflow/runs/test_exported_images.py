@@ -9,7 +9,7 @@ import pytest
 
 from agentflow.errors import RunStopped
 from agentflow.runs import AtomicFiles, image_file, image_record
-from agentflow.trajectory import Blob, MemoryBlobStore
+from agentflow.trace import Blob, MemoryBlobStore
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(5000)
 GIF = b"GIF89a" + bytes(100)

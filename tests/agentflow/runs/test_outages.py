@@ -18,10 +18,10 @@ from agentflow.errors import RunStopped, StopCause
 from agentflow.journal import NewSeed
 from agentflow.models import Call, Completion
 from agentflow.models._http_model import HttpModel
-from agentflow.rollout import RESULTS, TRAJECTORIES, RolloutRun
+from agentflow.rollouts import RESULTS, TRAJECTORIES, RolloutRun
 from agentflow.synthesis.pipeline import SynthesisRun
 from tests.agentflow.cli._programs import environment
-from tests.agentflow.rollout import _rollouts
+from tests.agentflow.rollouts import _rollouts
 from tests.agentflow.runs._outages import Outage, unsteady_endpoint
 from tests.agentflow.synthesis import _runs
 from tests.behaviour._tree import ROOT

@@ -18,7 +18,7 @@ from agentflow.cli import main
 from agentflow.errors import RunStopped, exit_report
 from agentflow.journal import NewSeed
 from agentflow.learner import TrainConfig, TrainRun
-from agentflow.rollout import RolloutConfig, RolloutRun, assign
+from agentflow.rollouts import RolloutConfig, RolloutRun, assign
 from agentflow.runs import render_config
 from agentflow.synthesis import SynthesisConfig
 from agentflow.telemetry import configure_logging

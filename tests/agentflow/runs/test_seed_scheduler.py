@@ -15,7 +15,7 @@ from agentflow.journal import NewSeed, Run, RunCommands, open_journal, this_proc
 from agentflow.runs import PauseGate, RunProgress
 from agentflow.runs._seed_scheduler import RunShutdown, SeedScheduler
 from agentflow.telemetry import RunTrace
-from agentflow.trajectory import Seed
+from agentflow.trace import Seed
 
 
 class Work:

@@ -7,7 +7,7 @@ from agentflow.journal import open_journal
 from agentflow.models import ModelSettings, Prices
 from agentflow.runs._supervised_resources import open_accounts, share_accounts
 from agentflow.synthesis import SynthesisConfig
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 from tests._postgres import PostgresServer
 
 

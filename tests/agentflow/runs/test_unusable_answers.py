@@ -16,13 +16,13 @@ from aiohttp import web
 
 from agentflow.errors import RunStopped, StopCause, WorkPostponed
 from agentflow.journal import NewSeed, Page, open_journal
-from agentflow.rollout import RESULTS, RolloutRun
+from agentflow.rollouts import RESULTS, RolloutRun
 from agentflow.runs import AnswerGuard, RoleReplies
 from agentflow.synthesis.pipeline import SynthesisRun
 from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
-from agentflow.trajectory import Failure
+from agentflow.trace import Failure
 from tests.agentflow.cli._programs import environment
-from tests.agentflow.rollout import _rollouts
+from tests.agentflow.rollouts import _rollouts
 from tests.agentflow.runs.test_outages import Files, seeds
 from tests.agentflow.synthesis import _runs
 

@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 import anyio
 
 from agentflow.models import Call, Completion, TextPart
-from agentflow.trajectory import Task, Usage
+from agentflow.trace import Task, Usage
 
 T = TypeVar("T")
 

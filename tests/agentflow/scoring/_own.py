@@ -1,7 +1,7 @@
 """Metrics of a user's own."""
 
 from agentflow.scoring import Scored
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 NOT_CALLABLE = 3
 

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout import assign
+from agentflow.rollouts import assign
 from agentflow.scoring import make_metric, metric_of_source, needs_judge, score
 from agentflow.scoring._judge import Opinion
-from agentflow.trajectory import Task
-from tests.agentflow.rollout._rollouts import RolloutConfig
+from agentflow.trace import Task
+from tests.agentflow.rollouts._rollouts import RolloutConfig
 from tests.agentflow.scoring._judging import FunctionModel
 
 

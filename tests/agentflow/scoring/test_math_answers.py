@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentflow.scoring import make_metric, score
 from agentflow.scoring._math_verify import equal_by_math_verify, has_math_verify
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 RIGHT = [
     ("204", "204"), ("<answer>204</answer>", "204"), ("The final answer is 204.", "204"), ("**204**", "204"), ("Answer: 204", "204"),

@@ -16,7 +16,7 @@ from agentflow.scoring import (
     same_answer,
     summarise,
 )
-from agentflow.trajectory import Failure, Usage
+from agentflow.trace import Failure, Usage
 
 
 @pytest.mark.promise("scoring:summary")

@@ -4,7 +4,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.scoring import make_metric, score
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 
 
 @pytest.mark.promise("scoring:typed")

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from agentflow.errors import ConfigurationError
 from agentflow.learner import TrainConfig
 from agentflow.models import ModelSettings
-from agentflow.rollout import RolloutConfig
+from agentflow.rollouts import RolloutConfig
 from agentflow.runs import RoleModel
 from agentflow.sandbox import SandboxSettings
 from agentflow.settings import Section, Settings, load_settings

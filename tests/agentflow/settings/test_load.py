@@ -12,7 +12,7 @@ from pydantic import Field
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner import TrainConfig
-from agentflow.rollout import RolloutConfig
+from agentflow.rollouts import RolloutConfig
 from agentflow.sandbox import SandboxSettings
 from agentflow.serving import ServingSettings
 from agentflow.settings import Section, Settings, load_settings

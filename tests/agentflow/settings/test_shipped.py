@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.rollout import load_rollout_config
+from agentflow.rollouts import load_rollout_config
 from tests.behaviour._tree import ROOT
 
 pytestmark = pytest.mark.promise("settings:shipped")

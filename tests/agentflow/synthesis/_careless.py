@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from agentflow.questions import ProposalRequest, QuestionProposal, RepairRequest
 from agentflow.testing import ScriptedRoles
-from agentflow.trajectory import Reply
+from agentflow.trace import Reply
 from tests.agentflow.synthesis._grown import drafts_of
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from agentflow.journal import Page
 from agentflow.questions import Draft, DraftKind, DraftStep, ShownDocument, quoted
 from agentflow.testing import ScriptedRoles
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Failure,
     Node,

@@ -25,7 +25,7 @@ from agentflow.questions import (
 from agentflow.synthesis import SeedResult, SynthesisConfig, load_synthesis_config
 from agentflow.synthesis._journalled_calls import AlternativeSearch, JournalledCalls, PageSearch
 from agentflow.synthesis._questions import gate_settings, groups_of
-from agentflow.trajectory import ActionOutcome, Tree
+from agentflow.trace import ActionOutcome, Tree
 from tests._pages import page_over
 
 __all__ = [

@@ -12,7 +12,7 @@ from agentflow.journal import Page
 from agentflow.synthesis import SynthesisConfig, write_questions
 from agentflow.synthesis._attempts import Triage, attempt_question, chat_of
 from agentflow.synthesis._seed_result import SeedResult
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Blob,
     Ending,

@@ -14,7 +14,7 @@ from agentflow.runs import RoleModel, render_config
 from agentflow.sandbox import Sandbox
 from agentflow.sandbox._names import canonical_backend
 from agentflow.synthesis import SynthesisConfig, load_config
-from agentflow.trajectory import Example
+from agentflow.trace import Example
 from mcp_servers import load_backend
 
 ROOT = Path(__file__).parents[3]

@@ -19,7 +19,7 @@ from agentflow.questions import (
 )
 from agentflow.synthesis import SynthesisConfig, write_questions
 from agentflow.testing import ScriptedRoles
-from agentflow.trajectory import Reply, Seed, Tree
+from agentflow.trace import Reply, Seed, Tree
 from agentflow.values import ValueKind
 from tests.agentflow.synthesis._grown import page, tree
 

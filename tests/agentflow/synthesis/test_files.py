@@ -29,7 +29,7 @@ from agentflow.synthesis import (
 )
 from agentflow.synthesis.pipeline import render_report
 from agentflow.testing import ScriptedRoles
-from agentflow.trajectory import Failure, Seed, Tree, Verdict, tree_id
+from agentflow.trace import Failure, Seed, Tree, Verdict, tree_id
 from tests.agentflow.synthesis._careless import Careless
 from tests.agentflow.synthesis._grown import (
     FACTS,

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from agentflow.cli import main
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Usage
+from agentflow.trace import Usage
 from tests.agentflow.synthesis._scenarios import CONFIGS, SCENARIOS, Scenario, small_web, write_settings
 from tests.agentflow.tasks._sight import Sight, harbour_figures, illustrated_pdf, sight
 

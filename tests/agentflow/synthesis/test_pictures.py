@@ -23,7 +23,7 @@ from agentflow.synthesis._files import pair_record
 from agentflow.synthesis._questions import write_questions
 from agentflow.testing import ScriptedRoles
 from agentflow.testing.endpoint._prompt import read_prompt
-from agentflow.trajectory import (
+from agentflow.trace import (
     Blob,
     Failure,
     Look,

@@ -24,7 +24,7 @@ from agentflow.questions import (
 )
 from agentflow.synthesis import SeedResult, SynthesisConfig, write_questions
 from agentflow.testing import ScriptedRoles
-from agentflow.trajectory import Example, Failure, Judgement, Plan, Reply, Usage
+from agentflow.trace import Example, Failure, Judgement, Plan, Reply, Usage
 from tests._pages import written
 from tests.agentflow.synthesis._careless import Careless
 from tests.agentflow.synthesis._grown import (

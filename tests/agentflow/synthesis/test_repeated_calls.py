@@ -7,7 +7,7 @@ from agentflow import Sandbox
 from agentflow.growth import BranchSandboxes
 from agentflow.synthesis._repeated_calls import CallRepeater
 from agentflow.team import call_tool
-from agentflow.trajectory import Action, ActionOutcome, Blob, Node, Tree, tree_id
+from agentflow.trace import Action, ActionOutcome, Blob, Node, Tree, tree_id
 from tests.agentflow.synthesis._grown import SEED, node, page, tree
 
 OWN = tree_id("run", SEED)

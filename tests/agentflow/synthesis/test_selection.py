@@ -13,7 +13,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.synthesis import SynthesisConfig
 from agentflow.synthesis._selection import EvidencePath, Selection, find_paths, select, similarity
 from agentflow.text import content_word_pairs
-from agentflow.trajectory import Node, Tree, Verdict, tree_id
+from agentflow.trace import Node, Tree, Verdict, tree_id
 from tests.agentflow.synthesis._grown import SEED, chain, node, tree
 
 OWN = tree_id("run", SEED)

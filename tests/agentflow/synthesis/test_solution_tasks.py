@@ -10,7 +10,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError
 from agentflow.journal import NewSeed
-from agentflow.rollout.benchmarks import load_tasks
+from agentflow.rollouts.benchmarks import load_tasks
 from agentflow.synthesis import TASKS, SynthesisConfig, load_config
 from agentflow.tasks import VerifiableTask
 from agentflow.testing.endpoint import fake_endpoint

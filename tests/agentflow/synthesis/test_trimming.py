@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from agentflow.synthesis._trimming import trimmed_path
-from agentflow.trajectory import Node, Observation, SourceSpan, Text, tree_id
+from agentflow.trace import Node, Observation, SourceSpan, Text, tree_id
 from tests.agentflow.synthesis._grown import SEED, node, tree
 
 OWN = tree_id("run", SEED)

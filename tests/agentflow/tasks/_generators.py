@@ -1,7 +1,7 @@
 """Generators of tasks for tests: scripted ones, and one that others answer for."""
 
 from agentflow.questions import Recalled, RecallRequest
-from agentflow.trajectory import (
+from agentflow.trace import (
     Failure,
     IndependentSolution,
     IndependentSolutionRequest,

@@ -11,7 +11,7 @@ import msgspec
 
 from agentflow.offline import answer as offline_answer
 from agentflow.questions import Recalled, RecallRequest
-from agentflow.trajectory import (
+from agentflow.trace import (
     IndependentSolution,
     IndependentSolutionRequest,
     InstructionRequest,

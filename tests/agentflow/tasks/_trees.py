@@ -11,7 +11,7 @@ from agentflow.offline import answer
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.tasks import StateReader, StateTasks, StateTaskSettings, VerifiableTask
 from agentflow.team._executor import call_tool
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     ActionOutcome,
     InstructionRequest,

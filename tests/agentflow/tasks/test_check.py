@@ -20,7 +20,7 @@ from agentflow.tasks import (
     relation_holds,
     task_id,
 )
-from agentflow.trajectory import Action, Tree
+from agentflow.trace import Action, Tree
 
 NO_OP = TaskAttempt(name="no_op", answer="?")
 SIBLING = TaskAttempt(name="sibling/node_2", answer="Vessel Bay")

@@ -23,7 +23,7 @@ from agentflow.tasks import (
     open_data_analysis,
 )
 from agentflow.tasks.inside._data_programs import perturb, perturb_folder, relocate
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Failure,
     IndependentSolutionRequest,

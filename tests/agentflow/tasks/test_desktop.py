@@ -19,7 +19,7 @@ from agentflow.tasks import (
     VerifiableTask,
     check_task,
 )
-from agentflow.trajectory import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, ToolCard
+from agentflow.trace import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, ToolCard
 from tests.agentflow.tasks._trees import OfflineRoles
 
 SETTINGS = SandboxSettings(backends={"vm": {"desktop": {"panel": True}}, "bash": {}})

@@ -15,7 +15,7 @@ from agentflow.synthesis.pipeline import SynthesisRun
 from agentflow.tasks import TaskAttempt, TaskProblem, VerifiableTask
 from agentflow.tasks._image_regions import views_of
 from agentflow.tasks._printed_values import answer_verdict
-from agentflow.trajectory import Region
+from agentflow.trace import Region
 from tests.agentflow.tasks._sight import Figure, Sight, harbour_figures, illustrated_pdf, sight
 
 CONFIG = Path(__file__).parents[3] / "configs/synthesis/document_pictures.yaml"

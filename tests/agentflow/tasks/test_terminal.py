@@ -9,7 +9,7 @@ from agentflow.growth import GrowthSettings
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.tasks import State, StateCondition, TaskAttempt, TerminalState, VerifiableTask, check_task
-from agentflow.trajectory import Action, Tree
+from agentflow.trace import Action, Tree
 from tests.agentflow.tasks._trees import Workshop, workshop
 
 

@@ -21,7 +21,7 @@ from agentflow.tasks import (
     check_task,
     open_text2sql,
 )
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Failure,
     IndependentSolutionRequest,

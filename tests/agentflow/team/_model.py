@@ -9,7 +9,7 @@ import msgspec
 from agentflow.actors import Supervisor
 from agentflow.models import Call, Completion
 from agentflow.team import Team, Verify
-from agentflow.trajectory import Action, Blob, MemoryBlobStore, PlanRequest, Step, ToolCard, Usage
+from agentflow.trace import Action, Blob, MemoryBlobStore, PlanRequest, Step, ToolCard, Usage
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from agentflow.journal import Page, Writing
 from agentflow.models import Call, Prices
 from agentflow.sandbox import Backend, Sandbox, Session, tool
 from agentflow.team import EffectGate, EpisodeSettings, solve_task
-from agentflow.trajectory import (
+from agentflow.trace import (
     AnalysisRequest,
     Assessment,
     Command,

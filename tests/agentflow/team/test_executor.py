@@ -9,7 +9,7 @@ from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
 from agentflow.sandbox import Backend, Image, Sandbox, TextContent, tool
 from agentflow.team._executor import SERVER_SECONDS, call_tool
 from agentflow.testing import VirtualClock, VirtualTimeLoop
-from agentflow.trajectory import Action, ActionOutcome, Blob, Failure, MemoryBlobStore
+from agentflow.trace import Action, ActionOutcome, Blob, Failure, MemoryBlobStore
 from mcp_servers import CallContext
 from runtimes.process import ProcessRuntime
 from tests.agentflow.sandbox._backends import EchoBackend

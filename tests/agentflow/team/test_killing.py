@@ -8,7 +8,7 @@ import pytest
 from agentflow.actors import DynamicSupervisor, Supervisor
 from agentflow.models import Call, Completion
 from agentflow.team import EpisodeSettings, Team, solve_task
-from agentflow.trajectory import Episode, MemoryBlobStore
+from agentflow.trace import Episode, MemoryBlobStore
 from tests.agentflow.team._model import FunctionModel
 from tests.agentflow.team._solving import TASK, Book, Script, diary_sandbox
 

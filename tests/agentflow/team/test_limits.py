@@ -10,7 +10,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.models import Call, Completion, Prices
 from agentflow.team import EpisodeSettings, Team, solve_task
 from agentflow.testing import VirtualTimeLoop
-from agentflow.trajectory import Ending, Episode, Failure, MemoryBlobStore, SolutionRequest
+from agentflow.trace import Ending, Episode, Failure, MemoryBlobStore, SolutionRequest
 from tests.agentflow.team._model import FunctionModel, unasked
 from tests.agentflow.team._solving import TASK, Book, Script, diary_sandbox, roles, solved
 

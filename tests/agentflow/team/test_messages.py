@@ -33,7 +33,7 @@ from agentflow.team._document_messages import (
     repair_messages,
 )
 from agentflow.team._messages import judge_messages, plan_messages, solution_messages
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Blob,
     Example,

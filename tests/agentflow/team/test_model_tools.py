@@ -8,7 +8,7 @@ from agentflow.sandbox import Sandbox
 from agentflow.team import EpisodeSettings, model_tools, solve_task
 from agentflow.team._executor import call_tool
 from agentflow.team._model_tools import Program
-from agentflow.trajectory import Action, Command, MemoryBlobStore, NextStep, Usage
+from agentflow.trace import Action, Command, MemoryBlobStore, NextStep, Usage
 from tests.agentflow.team._model import FunctionModel, team
 from tests.agentflow.team._solving import TASK, Book, Script
 

@@ -14,7 +14,7 @@ from agentflow.team import EpisodeSettings, ObservationLimits, solve_alone
 from agentflow.team._document_messages import proposal_messages
 from agentflow.team._executor import call_tool
 from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages
-from agentflow.trajectory import Action, MemoryBlobStore, PlanRequest, Step, Task, Verdict
+from agentflow.trace import Action, MemoryBlobStore, PlanRequest, Step, Task, Verdict
 from mcp_servers.web._parsers import ParserPool
 from tests._pages import page_over
 from tests.agentflow.team._canned import Canned

@@ -13,8 +13,7 @@ from agentflow.actors import Supervisor
 from agentflow.models import Accounts, Model, TokenMode, make_model
 from agentflow.serving import ModelServer
 from agentflow.team import EpisodeSettings, Team, solve_task
-from agentflow.tokens import TokenTree, calls_of
-from agentflow.trajectory import Episode, MemoryBlobStore, Task, Tokens
+from agentflow.trace import Episode, MemoryBlobStore, Task, Tokens, TokenTree, calls_of
 from tests._vllm import settings_of
 from tests.agentflow.team._model import FunctionModel
 from tests.agentflow.team._solving import GO_ON, Book, diary_sandbox

@@ -10,7 +10,7 @@ from agentflow.models import Call
 from agentflow.sandbox import Sandbox
 from agentflow.team import EpisodeSettings, solve_task
 from agentflow.testing import VirtualClock
-from agentflow.trajectory import Action, Ending, Turn
+from agentflow.trace import Action, Ending, Turn
 from tests.agentflow.team._model import team, unasked
 from tests.agentflow.team._solving import TASK, Book, Diary, Script, diary_sandbox, solved
 

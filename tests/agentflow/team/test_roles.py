@@ -25,7 +25,7 @@ from agentflow.questions import (
     documents_from,
 )
 from agentflow.team import Team
-from agentflow.trajectory import (
+from agentflow.trace import (
     AnalysisRequest,
     Assessment,
     Command,

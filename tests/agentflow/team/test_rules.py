@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.team import judge_by_rule
-from agentflow.trajectory import Blob, Failure, JudgementRequest, Step, Verdict
+from agentflow.trace import Blob, Failure, JudgementRequest, Step, Verdict
 from tests.agentflow.team._model import step, team
 
 SEED = "Explore the Kestrel Observatory."

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentflow.questions import HiddenAnswer, QuestionProposal
 from agentflow.sandbox import Sandbox
 from agentflow.team._schemas import answer_schema, plan_schema
-from agentflow.trajectory import Judgement, ToolCard
+from agentflow.trace import Judgement, ToolCard
 from tests.agentflow.team._model import SEARCH
 
 Schema = dict[str, Any]

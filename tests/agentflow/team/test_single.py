@@ -23,8 +23,17 @@ from agentflow.models import (
 from agentflow.sandbox import Backend, Sandbox, tool
 from agentflow.team import EpisodeSettings, solve_alone
 from agentflow.testing import VirtualTimeLoop, fake_endpoint
-from agentflow.tokens import TokenTree, calls_of
-from agentflow.trajectory import Action, Ending, Episode, Failure, MemoryBlobStore, Task, Usage
+from agentflow.trace import (
+    Action,
+    Ending,
+    Episode,
+    Failure,
+    MemoryBlobStore,
+    Task,
+    TokenTree,
+    Usage,
+    calls_of,
+)
 from tests.agentflow.team._solving import TASK, Book, Diary
 from tests.agentflow.telemetry._collected import attributes, collected
 

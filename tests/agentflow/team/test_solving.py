@@ -4,7 +4,7 @@ import pytest
 
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models import Call
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Assessment,
     Command,

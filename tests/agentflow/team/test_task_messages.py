@@ -15,7 +15,7 @@ from agentflow.team._messages import (
     verification_messages,
 )
 from agentflow.team._schemas import answer_schema, command_schema, decided_schema, step_schema
-from agentflow.trajectory import (
+from agentflow.trace import (
     Action,
     Blob,
     Command,

@@ -8,7 +8,7 @@ import pytest
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.team._ledger import ToolReplay
-from agentflow.trajectory import Action, ActionOutcome, Observation
+from agentflow.trace import Action, ActionOutcome, Observation
 from tests._pages import SlowDisk
 
 

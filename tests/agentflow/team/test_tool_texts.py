@@ -12,7 +12,7 @@ from agentflow.growth import GrowthSettings
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team import card_of
 from agentflow.team._rendering import describe_tools
-from agentflow.trajectory import Task, ToolCard
+from agentflow.trace import Task, ToolCard
 from mcp_servers import BACKENDS, load_backend
 from tests.agentflow.growth._functions import SEED, PlanBy, fresh_page, grower
 from tests.agentflow.team.test_single import Agent, solved

@@ -31,7 +31,7 @@ from agentflow.learner._loop import Loop, LoopPosition
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import SyncSource
 from agentflow.learner.losses import LossSettings
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner import GatewayRollout, PolicyEndpoint, WorkflowPlayers
 from agentflow.tuner.judges import JudgeSpec, make_judge
 from tests.agentflow.gateway._registry import EchoModel, served

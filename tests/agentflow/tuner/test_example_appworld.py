@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from agentflow.errors import ConfigurationError
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.appworld.run import code_in, main, make_solve, read_tasks
 from examples.appworld.worlds import AppWorlds, WorldFailure
 

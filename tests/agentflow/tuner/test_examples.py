@@ -15,7 +15,7 @@ from aiohttp import web
 from agentflow.errors import ConfigurationError
 from agentflow.gateway import EpisodeOutcome
 from agentflow.sandbox import Sandbox, SandboxSettings
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from examples.countdown.game import reply_to, solutions
 from examples.countdown.run import EXAMPLE as COUNTDOWN
 from examples.frozen_lake.game import Lake, path_of

@@ -16,7 +16,7 @@ from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.gateway import EpisodeOutcome, GatewayError, GatewaySettings
 from agentflow.learner import Group
 from agentflow.learner._rollout_store import RolloutStore
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner import TOKEN_VARIABLE, Swarm, SwarmEpisode
 from tests._core import core_environment, core_python
 from tests.agentflow.tuner._tuning import Address, gateway_at, some_tasks, tuned

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner import atune
 
 

@@ -16,7 +16,7 @@ from agentflow.learner import POLICY
 from agentflow.models import ModelSettings
 from agentflow.sandbox import Sandbox
 from agentflow.testing import fake_endpoint
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner import TOKEN_VARIABLE, PolicyEndpoint, atune, load_tune_config, tune_run
 from agentflow.tuner._tune import SWARM_FILE, with_client_access
 from tests.agentflow.tuner._tuning import WORKER_TOKEN, gateway_at

@@ -17,7 +17,7 @@ from agentflow.learner._rollout_store import RolloutStore
 from agentflow.models import ModelSettings
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import Scored
-from agentflow.trajectory import Failure, Task
+from agentflow.trace import Failure, Task
 from agentflow.tuner import GatewayRollout, PolicyEndpoint
 from agentflow.tuner.judges import make_judge
 from tests.agentflow.gateway._registry import EchoModel

@@ -6,7 +6,7 @@ import json
 import sys
 import traceback
 
-from agentflow.trajectory import Task
+from agentflow.trace import Task
 from agentflow.tuner import PolicyEndpoint
 
 

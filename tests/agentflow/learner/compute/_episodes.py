@@ -14,7 +14,7 @@ from agentflow.learner import Sample
 from agentflow.learner._rows import Row
 from agentflow.learner.compute import log_probs_by_row
 from agentflow.learner.losses import LossSettings, rows_of
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 
 __all__ = ["grown", "step"]
 

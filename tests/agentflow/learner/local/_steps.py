@@ -9,7 +9,7 @@ from agentflow.learner import Sample
 from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings, rows_of
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 
 LOSS = LossSettings(kl_coef=0.0)
 """Flow-GRPO, without a reference."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from agentflow.learner import Sample
 from agentflow.learner._rows import Row, longest_trained
 from agentflow.learner.losses import LossSettings, loss_of
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 
 WORDS = 11
 

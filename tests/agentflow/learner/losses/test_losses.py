@@ -25,7 +25,7 @@ from agentflow.learner.losses import (
     register_loss,
     rows_of,
 )
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 from tests.agentflow.learner.losses._cases import SETTINGS, Table, episodes, with_policies
 
 DIFFERENTIABLE = [name for name in sorted(SETTINGS) if not name.startswith(("cispo", "reinforce"))]

@@ -13,7 +13,7 @@ from msgspec import structs
 from agentflow.errors import LossFailure
 from agentflow.learner import Sample
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of, step_rows
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 from tests.agentflow.learner.losses._cases import SETTINGS, Table, episodes, with_policies
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from agentflow.learner import Sample
 from agentflow.learner._rows import Row, longest_trained
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 from tests._verl import verl_python
 
 ORACLE = Path(__file__).with_name("_verl_oracle.py")

@@ -14,7 +14,7 @@ from agentflow.learner._policy import OptimizerSettings
 from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings, rows_of
-from agentflow.trajectory import Tokens
+from agentflow.trace import Tokens
 
 # AdamW divides by the size of a gradient: without an epsilon, one that is nearly 0 goes anywhere.
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, weight_decay=0.0, adam_epsilon=1e-3)

@@ -18,7 +18,7 @@ from agentflow.readers import (
     serve_environments,
 )
 from agentflow.scoring import Scored
-from agentflow.trajectory import Task, Tokens
+from agentflow.trace import Task, Tokens
 from agentflow.tuner.judges import (
     Judged,
     as_outcome,

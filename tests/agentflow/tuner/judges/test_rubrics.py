@@ -12,8 +12,8 @@ from agentflow.gateway import EpisodeOutcome
 from agentflow.learner import JUDGE, POLICY, RolloutContext
 from agentflow.learner._progress import TrainProgress
 from agentflow.models import Accounts, ModelSettings, Prices, make_model
-from agentflow.rollout import Assignment
-from agentflow.trajectory import Task
+from agentflow.rollouts import Assignment
+from agentflow.trace import Task
 from agentflow.tuner import load_tune_config
 from agentflow.tuner._workflow_rollouts import WorkflowRollouts
 from agentflow.tuner.judges import (

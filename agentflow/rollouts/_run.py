@@ -1,0 +1,446 @@
+"""A rollout run: episodes for tasks, scores, files written from the journal."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from agentflow.actors import ChildSpec, Restart
+from agentflow.errors import ConfigurationError, RunStopped, StopCause, WorkPostponed, error_line
+from agentflow.journal import NewSeed, Page, Run
+from agentflow.models import Call, Completion, Model
+from agentflow.rollouts._config import AGENT, JUDGE, RolloutConfig
+from agentflow.rollouts._files import ResultLines, write_files
+from agentflow.rollouts._progress import RolloutProgress, RolloutStatus
+from agentflow.rollouts._result import TaskResult, task_of
+from agentflow.rollouts._summary import RolloutSummary, SummaryBuilder
+from agentflow.rollouts._tasks import Assignment
+from agentflow.runs import (
+    GRACE_SECONDS,
+    AnswerGuard,
+    PauseGate,
+    Phase,
+    Resume,
+    RoleReplies,
+    SandboxPool,
+    SupervisedRun,
+    check_models,
+    may_pass,
+    open_supervised,
+    prices_of,
+    sandbox_settings,
+    start_child,
+    unused_arguments,
+)
+from agentflow.sandbox import Backend, Sandbox, SandboxSettings
+from agentflow.scoring import Metric, Scored, ScoreGuard, make_metric, needs_judge
+from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
+from agentflow.team import Prepare, Team, model_tools, solve_alone, solve_task
+from agentflow.telemetry import get_logger, record_score
+from agentflow.trace import Ending, Episode, Failure, Seed, Task
+
+MAX_AHEAD = 16
+"""Maximum number of sandboxes made before they are requested."""
+
+
+CRASHED = "crashed"
+
+
+logger = get_logger(__name__)
+
+
+T = TypeVar("T")
+
+
+Solver = Callable[[Task, Sandbox, Page], Awaitable[Episode]]
+"""Works on a task in a sandbox; effects recorded on the page are not repeated."""
+
+
+Report = Callable[[TaskResult], Awaitable[None]]
+"""Called with each finished task."""
+
+
+class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
+    """A rollout, from its settings to its files. An instance runs once; `stop` and `pause` may be called meanwhile."""
+
+    unit = "task"
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        *,
+        resume: Resume = "auto",
+        retry_failed: bool = False,
+        in_order: Callable[[TaskResult], None] | None = None,
+        grace_seconds: float = GRACE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Describe it.
+
+        :param resume: handling of an existing run.
+        :param retry_failed: work again on finished tasks that failed for a reason that may pass.
+        :param in_order: called at the end with every result, in the order of the files.
+        :param grace_seconds: time that effects in flight get when the run is stopped.
+        :param clock: monotonic seconds.
+        """
+        super().__init__(
+            config,
+            RolloutProgress(clock),
+            name="rollout",
+            resume=resume,
+            retry_failed=retry_failed,
+            grace_seconds=grace_seconds,
+        )
+        self.summary: RolloutSummary | None = None
+        """RolloutSummary of the files, once they are written; also after a stop."""
+        self._in_order = in_order
+        self._with_page = config.save_summary
+        self._tool_models = {name: LateModel(config.tool_role(name)) for name in config.model_tools}
+
+    async def run(self, assignment: Assignment) -> RolloutSummary:
+        """Work on every unfinished task, write the files and return the summary of them.
+
+        :raises ConfigurationError: if something can't be used; nothing was begun.
+        :raises RunStopped: if it ended early. The files hold the finished tasks; running it again resumes.
+        """
+        await self._supervise(partial(self._execute, assignment))
+        assert self.summary is not None, "a run that was not stopped has written its files"
+        return self.summary
+
+    def status(self) -> RolloutStatus:
+        """Return the current progress."""
+        return self._progress.status()
+
+    async def _execute(self, assignment: Assignment) -> None:
+        self._check(assignment)
+        sandbox = await self._open_tools(self._backends)
+        self._note(unused_arguments(self.chosen.tools, [task.kwargs for task in assignment.tasks]))
+        metric = assignment.metric if self.config.evaluate_results else None
+        run = await self._open_run(_seeds(assignment), assignment.pictures, evaluation_metric=metric)
+        lines = ResultLines(self.directory.folder, self.config, run.blob)
+        await lines.begin(_results(run))
+        if not self.nothing_to_do:
+            await self._work(run, sandbox, lines, assignment)
+        if self._shutdown.immediate.is_set():
+            return
+        self._progress.phase = Phase.WRITING
+        used = await run.load_usage()
+        tally = SummaryBuilder(self.config, assignment, self.chosen, used, self._progress.seconds)
+        results = self._reported(_results(run))
+        self.summary = await write_files(results, self.directory.folder, self.config, tally, run.blob)
+
+    async def _reported(self, results: AsyncIterator[TaskResult]) -> AsyncGenerator[TaskResult]:
+        async for result in results:
+            if self._in_order is not None:
+                self._in_order(result)
+            yield result
+
+    async def _failed_seeds(self, run: Run) -> AsyncGenerator[tuple[Seed, Sequence[str]]]:
+        async for seed, result in run.results(TaskResult):
+            if _failed_in_passing(result):
+                yield seed, ()
+            elif result.failure is None and result.scored is not None and result.scored.failure is not None:
+                # Only the score is missing.
+                yield seed, ("try", f"{CRASHED}/")
+
+    def _check(self, assignment: Assignment) -> None:
+        """Check models and metric before anything is begun."""
+        if self.config.offline and self.config.agent == "single":
+            raise ConfigurationError("agent: a single agent needs a model; set model_name, or agent=team")
+        if self.config.offline and self.config.model_tools:
+            raise ConfigurationError(
+                f"available_tools: {self.config.model_tools[0]} needs a model; set model_name"
+            )
+        if (
+            self.config.offline
+            and self.config.evaluate_results
+            and needs_judge(assignment.metric, assignment.options)
+        ):
+            raise ConfigurationError(
+                f"evaluation_metric: {assignment.metric} needs a judge model; set evaluator_model_name"
+            )
+        models = check_models(self.config, self.config.models)
+        if self.config.evaluate_results:
+            self._make_metric(assignment, models.get(JUDGE))
+
+    def _make_metric(self, assignment: Assignment, judge: Model | None) -> Metric:
+        options = assignment.options
+        if needs_judge(assignment.metric, assignment.options):
+            # A judge has a sampling temperature of its own.
+            options = {"temperature": self.config.evaluator_temperature, **options}
+        return make_metric(assignment.metric, options=options, judge=judge)
+
+    def _backends(self, settings: SandboxSettings) -> Sequence[str | Backend] | None:
+        names = self._tool_models
+        return [*(settings.backend_names or ()), *model_tools(**names)] if names else None
+
+    async def _work(self, run: Run, sandbox: Sandbox, lines: ResultLines, assignment: Assignment) -> None:
+        models = await self._open_models(run, self.config.models)
+        for late in self._tool_models.values():
+            late.engine = models[late.role]
+        metric = self._make_metric(assignment, models.get(JUDGE)) if self.config.evaluate_results else None
+        verifiers = await self._open_verifiers(sandbox, assignment)
+        solve = await self._make_solver(run, models, verifiers, abstain=assignment.abstain)
+        sandboxes = SandboxPool(
+            sandbox,
+            self.chosen.tools,
+            most=self.config.max_sandboxes,
+            ahead=min(self.config.workers, MAX_AHEAD),
+            wanted=self._progress.seeds - self._progress.done,
+        )
+        spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
+        await start_child(self._supervisor, spec)
+
+        async def report(result: TaskResult) -> None:
+            self._progress.count(result)
+            await lines.add(result)
+
+        guard = ScoreGuard(assignment.metric)
+        guard.works = metric is not None and await _was_scored(run)
+        answers = self._answer_guard()
+        worker = TaskWorker(run, solve, sandboxes, metric, self.config, report, guard, self._gate, answers)
+        await self._schedule(run, worker, concurrency=self.config.workers)
+
+    async def _open_verifiers(self, sandbox: Sandbox, assignment: Assignment) -> TaskVerifiers:
+        """Open the verifiers of the tasks, which also prepare their initial states."""
+        opens = partial(
+            open_task_verifiers,
+            assignment.verified,
+            sandbox,
+            self.chosen.tools,
+            sandbox_settings(self.config)[0],
+            max_sandboxes=self.config.max_sandboxes,
+        )
+        return await open_supervised(self._supervisor, "task verifiers", opens)
+
+    async def _make_solver(
+        self, run: Run, models: dict[str, Model], verifiers: TaskVerifiers, *, abstain: bool
+    ) -> "Solver":
+        team = await self._open_team(run, models) if self.config.agent == "team" else None
+        settings = self.config.episode.model_copy(update={"abstain": abstain})
+        prices = prices_of(self.config.models)
+
+        async def solve(task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
+            if team is not None:
+                return await solve_task(
+                    task,
+                    team=team,
+                    sandbox=sandbox,
+                    tools=self.chosen.tools,
+                    page=page,
+                    settings=settings,
+                    prices=prices,
+                    gate=self._gate.run,
+                    prepare=prepare,
+                )
+            return await solve_alone(
+                task,
+                model=models[AGENT],
+                sandbox=sandbox,
+                tools=self.chosen.tools,
+                page=page,
+                settings=settings,
+                put_blob=run.put_blob,
+                blob=run.blob,
+                prices=prices.get(AGENT),
+                gate=self._gate.run,
+                prepare=prepare,
+            )
+
+        async def verified(task: Task, sandbox: Sandbox, page: Page) -> Episode:
+            return await verifiers.run(task, sandbox, page, solve)
+
+        return verified
+
+    async def _open_team(self, run: Run, models: dict[str, Model]) -> Team:
+        team = Team(
+            analyst=models["analyst"],
+            planner=models["planner"],
+            executor=models["executor"],
+            verifier=models.get("verifier"),
+            generator=models["generator"],
+            put_blob=run.put_blob,
+            blob=run.blob,
+            short_prompts=self.config.short_prompts,
+            workers=max(512, self.config.workers),
+        )
+        for spec in team.specs():
+            await start_child(self._supervisor, spec)
+        return team
+
+
+def _seeds(assignment: Assignment) -> Sequence[NewSeed]:
+    """Return a seed for each sample of each task, task by task, so that further tasks can be appended later."""
+    return [
+        NewSeed(
+            asked.question,
+            {"task": msgspec.to_builtins(asked), "sample": sample},
+            task.id if assignment.samples == 1 else f"{task.id}#{sample + 1}",
+        )
+        for task in assignment.tasks
+        for sample in range(assignment.samples)
+        for asked in [assignment.sample(task, sample)]
+    ]
+
+
+async def _results(run: Run) -> AsyncGenerator[TaskResult]:
+    async for _, result in run.results(TaskResult):
+        yield result
+
+
+def _failed_in_passing(result: TaskResult) -> bool:
+    """Return whether a task failed for a reason that may pass."""
+    episode = result.episode
+    if result.failure is not None or episode is None:
+        return may_pass(result.failure)
+    if episode.ending is Ending.TIME or (episode.verdict is not None and episode.verdict.error):
+        return True
+    # A role failed, and the answer is a guess.
+    guess = episode.ending is Ending.FAILED
+    return guess and any(may_pass(exchange.failure) for exchange in episode.exchanges)
+
+
+async def _was_scored(run: Run) -> bool:
+    """Return true if an earlier process has scored an answer."""
+    async for result in _results(run):
+        if result.failure is None and result.scored is not None and result.scored.failure is None:
+            return True
+    return False
+
+
+class LateModel:
+    """Stand-in for a model that is opened later: tools are opened before the journal, and models after it."""
+
+    def __init__(self, role: str) -> None:
+        self.engine: Model | None = None
+        """The model, once it is open."""
+        self.role = role
+        """Role under which its usage is accounted."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.role if self.engine is None else self.engine.name
+
+    @property
+    def vision(self) -> bool:
+        """The model accepts images."""
+        return self.engine is not None and self.engine.vision
+
+    async def complete(self, call: Call[T]) -> Completion[T]:
+        """Answer one call."""
+        assert self.engine is not None, f"the model of the {self.role} is used before it is open"
+        return await self.engine.complete(msgspec.structs.replace(call, role=self.role))
+
+
+@dataclass(frozen=True)
+class TaskWorker:
+    """Work on the tasks of a run."""
+
+    run: Run
+    """Run in the journal."""
+    solve: Solver
+    """Runs an episode."""
+    sandboxes: SandboxPool
+    """Sandboxes of the episodes."""
+    metric: Metric | None
+    """Metric of the answers; `None`: they are not scored."""
+    config: RolloutConfig
+    """Settings of the run."""
+    report: Report
+    """Called with each finished task."""
+    guard: ScoreGuard
+    """Guard against a metric that fails on every answer."""
+    gate: PauseGate = field(default_factory=PauseGate)
+    """Gate in front of the metric, which may ask a judge."""
+    answers: AnswerGuard = field(default_factory=AnswerGuard)
+    """Guard against models without usable answers."""
+
+    async def work(self, seed: Seed) -> bytes:
+        """Work on a task until it is answered or all tries are used, and score the answer."""
+        task, sample = task_of(seed)
+
+        async def work(page: Page) -> tuple[TaskResult, RoleReplies]:
+            return await self._result(task, sample, page)
+
+        result = await self.answers.work(self.run, seed, work, lambda _: ())
+        await self.report(result)
+        return msgspec.json.encode(result)
+
+    async def _result(self, task: Task, sample: int, page: Page) -> tuple[TaskResult, RoleReplies]:
+        """Return the result of a task with the replies of the models; the answer is scored if each role has a usable one."""
+        episode, failure, tries = await self._answered(task, page)
+        replies = RoleReplies()
+        for exchange in () if episode is None else episode.exchanges:
+            replies.add(exchange.role, exchange.failure)
+        scored: Scored | None = None
+        if self.metric is not None and replies.unanswered is None:
+            scored = Scored(0.0) if failure is not None else await self._score(episode, task, page)
+            if scored.failure is None:
+                record_score(self.metric.name, scored.score)
+        result = TaskResult(
+            task=task, sample=sample, episode=episode, failure=failure, scored=scored, tries=tries
+        )
+        return result, replies
+
+    def give_up(self, seed: Seed, error: Exception) -> bytes:
+        """Return the result of a task whose work crashed outside its episodes."""
+        task, sample = task_of(seed)
+        scored = None if self.metric is None else Scored(0.0)
+        return msgspec.json.encode(
+            TaskResult(task=task, sample=sample, failure=Failure(CRASHED, error_line(error)), scored=scored)
+        )
+
+    async def _answered(self, task: Task, page: Page) -> tuple[Episode | None, Failure | None, int]:
+        """Return the first episode with an answer, else the last one; the failure, and the number of tries."""
+        tried, (episode, failure) = 1, await self._try(task, page, 1)
+        while failure is not None and tried <= self.config.max_retries:
+            tried += 1
+            episode, failure = await self._try(task, page, tried)
+        return episode, failure, tried
+
+    async def _try(self, task: Task, page: Page, tried: int) -> tuple[Episode | None, Failure | None]:
+        crash = page.recall(f"{CRASHED}/{tried}", Failure)
+        if crash is not None:
+            return None, crash
+        try:
+            async with self.sandboxes.fresh() as sandbox:
+                episode = await self.solve(task, sandbox, page.section(f"try{tried}"))
+        except (RunStopped, ConfigurationError):
+            raise
+        except Exception as error:  # boundary: a task whose episode crashes is data
+            logger.exception("episode crashed", task=task.id, tried=tried)
+            crash = Failure(CRASHED, error_line(error))
+            await page.record(f"{CRASHED}/{tried}", crash)
+            return None, crash
+        return episode, episode.failure
+
+    async def _scored(self, episode: Episode, task: Task) -> Scored:
+        """Return the verdict of the task's own verifier as a score, or else score the answer."""
+        assert self.metric is not None, "only answers are scored"
+        if episode.verdict is not None:
+            return scored_verdict(episode.verdict)
+        return await self.gate.run(self.metric.score, episode.answer, task)
+
+    async def _score(self, episode: Episode | None, task: Task, page: Page) -> Scored:
+        """Score the answer.
+
+        :raises WorkPostponed: if no answer of the run could be scored so far.
+        """
+        assert self.metric is not None and episode is not None, "only answers are scored"
+        scored = page.recall("score", Scored)
+        if scored is None:
+            try:
+                scored = await self._scored(episode, task)
+            except (RunStopped, ConfigurationError):
+                raise
+            except Exception as error:  # boundary: a metric that crashes is data
+                logger.exception("metric crashed", task=task.id)
+                scored = Scored(0.0, failure=Failure(CRASHED, error_line(error)))
+            if problem := self.guard.check(scored, task.id):
+                raise WorkPostponed(StopCause.SCORING, problem)
+            await page.note("score", scored)
+        return scored

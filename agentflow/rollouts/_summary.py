@@ -1,0 +1,318 @@
+"""Summary of a rollout."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
+from typing import Literal
+
+from msgspec import Struct, field
+
+from agentflow._typeguards import is_object
+from agentflow.rollouts._config import RolloutConfig
+from agentflow.rollouts._result import TaskResult
+from agentflow.rollouts._tasks import Assignment
+from agentflow.runs import ChosenTools, cost_by_role, prices_as_of
+from agentflow.scoring import Interval, Scored, best_of, chosen_option, majority, pass_at, summarise
+from agentflow.trace import Failure, Usage
+
+_NAMED_FAILURES = 20
+_PERFECT = 0.99
+_UNJUDGED = Failure("unjudged", "no sample of it could be judged")
+
+
+class Spread(Struct, frozen=True):
+    """Distribution of a quantity over episodes."""
+
+    mean: float = 0.0
+    """Mean."""
+    p50: float = 0.0
+    """Median."""
+    p95: float = 0.0
+    """95th percentile."""
+
+
+class ToolUsage(Struct, frozen=True):
+    """Use of a tool."""
+
+    calls: int
+    """Number of calls."""
+    share: float
+    """Share of all tool calls."""
+    errors: int
+    """Calls that failed, or whose program failed."""
+
+
+class FailedTask(Struct, frozen=True):
+    """Task without an answer."""
+
+    task_id: str
+    """Id of the task."""
+    sample: int
+    """Number of the sample, from 0."""
+    why: str
+    """Reason."""
+
+
+class RolloutSummary(Struct, frozen=True, kw_only=True):
+    """Summary of a rollout; only `seconds` and `wall_seconds` differ between runs of the same work."""
+
+    benchmark: str
+    """Name of the benchmark or of the file of tasks."""
+    metric: str | None
+    """Metric; `None`: answers were not scored."""
+    agent: Literal["team", "single"]
+    """`team` or `single`."""
+    verify: Literal["separate", "merged"]
+    """`separate` or `merged`, in the team."""
+    max_turns: int
+    """Maximum number of turns of an episode."""
+    samples: int
+    """Episodes per task."""
+    models: dict[str, str]
+    """Model name by role."""
+    tools: list[str]
+    """Names of the tools."""
+    dropped_tools: dict[str, str]
+    """Reasons of requested tools that could not be used, by name."""
+    tasks: int
+    """Tasks with all samples finished."""
+    results: int
+    """Finished samples."""
+    failed: int
+    """Samples without an answer; they count as wrong."""
+    failures: dict[str, int]
+    """Samples without an answer, by reason."""
+    failed_tasks: list[FailedTask]
+    """The first samples without an answer."""
+    abstained: int = 0
+    """Answers that were left empty; they count as wrong."""
+    unjudged: int
+    """Answers that could not be judged; they are excluded from the mean."""
+    unjudged_tasks: list[FailedTask] = field(default_factory=list[FailedTask])
+    """The first of them."""
+    perfect: int
+    """Answers with the maximum score."""
+    score: float | None
+    """Mean score of tasks; `None`: nothing was scored."""
+    interval: Interval | None
+    """95 % confidence interval of the mean, over tasks."""
+    pass_at: dict[str, float]
+    """pass@k by k; only with several samples."""
+    majority: float | None
+    """Mean score of the majority answer; only with several samples."""
+    best_by_verifier: float | None
+    """Mean score of the sample with the highest verifier confidence; only with several samples."""
+    endings: dict[str, int]
+    """Episodes by the reason of their end."""
+    turns: Spread
+    """Turns per episode."""
+    seconds: Spread
+    """Seconds per episode."""
+    calls_per_task: dict[str, float]
+    """Model calls per task, by role."""
+    usage: dict[str, Usage]
+    """Model usage by role of the whole run, including failed tries."""
+    tokens: int
+    """Prompt and completion tokens."""
+    cost: dict[str, float]
+    """Cost by role, of models with prices."""
+    prices_as_of: str = ""
+    """Date of the built-in prices, if they were used for the cost; else empty."""
+    tool_calls: int
+    """Tool calls."""
+    tool_use: dict[str, ToolUsage]
+    """Use of each tool that was called."""
+    tool_error_rate: float
+    """Share of tool calls that failed."""
+    wall_seconds: float
+    """Seconds that this process took."""
+
+    def _repr_html_(self) -> str:
+        from agentflow.rollouts.analysis import summary_card  # it shows summaries, and knows this class
+
+        return summary_card(self)
+
+
+class SummaryBuilder:
+    """Builds a summary result by result, and keeps a few numbers of each."""
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        assignment: Assignment,
+        tools: ChosenTools,
+        used: Mapping[str, Usage],
+        wall_seconds: float,
+    ) -> None:
+        """Start counting.
+
+        :param used: model usage by role, of the whole run.
+        :param wall_seconds: seconds that this process took.
+        """
+        self._config = config
+        self._assignment = assignment
+        self._tools = tools
+        self._used = used
+        self._wall_seconds = wall_seconds
+        self._tasks: dict[str, list[_Mark]] = {}
+        self._failures: Counter[str] = Counter()
+        self._failed: list[FailedTask] = []
+        self._unjudged: list[FailedTask] = []
+        self._endings: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+        self._tool_calls: Counter[str] = Counter()
+        self._tool_errors: Counter[str] = Counter()
+        self._turns: list[float] = []
+        self._seconds: list[float] = []
+
+    def add(self, result: TaskResult) -> None:
+        """Count a result."""
+        self._tasks.setdefault(result.task.id, []).append(_mark(result))
+        if result.failure is not None:
+            self._failures[result.failure.kind] += 1
+            if len(self._failed) < _NAMED_FAILURES:
+                self._failed.append(FailedTask(result.task.id, result.sample, result.failure.message))
+        unjudged = None if result.scored is None else result.scored.failure
+        if unjudged is not None and len(self._unjudged) < _NAMED_FAILURES:
+            self._unjudged.append(FailedTask(result.task.id, result.sample, unjudged.message))
+        if result.episode is None:
+            return
+        self._endings[result.episode.ending] += 1
+        self._calls.update(result.episode.calls)
+        self._turns.append(len(result.turns))
+        self._seconds.append(result.episode.seconds)
+        for turn in result.turns:
+            if turn.action is not None:
+                self._tool_calls[turn.action.tool] += 1
+                self._tool_errors[turn.action.tool] += turn.failed
+
+    def summary(self) -> RolloutSummary:
+        """Return the summary."""
+        config = self._config
+        models = config.models
+        marks = [mark for task in self._tasks.values() for mark in task]
+        scored = summarise([_of_task(task) for task in self._tasks.values()])
+        evaluated = config.evaluate_results and scored.unjudged < scored.tasks
+        several = evaluated and self._assignment.samples > 1
+        calls, errors = sum(self._tool_calls.values()), sum(self._tool_errors.values())
+        return RolloutSummary(
+            benchmark=self._assignment.name,
+            metric=self._assignment.metric if config.evaluate_results else None,
+            agent=config.agent,
+            verify=config.verify,
+            max_turns=config.turns,
+            samples=self._assignment.samples,
+            models={role: own.name for role, own in models.items()},
+            tools=[tool.name for tool in self._tools.tools],
+            dropped_tools=self._tools.dropped,
+            tasks=len(self._tasks),
+            results=len(marks),
+            failed=sum(mark.failed for mark in marks),
+            failures=dict(sorted(self._failures.items())),
+            failed_tasks=self._failed,
+            abstained=sum(mark.answer is None and not mark.failed for mark in marks),
+            unjudged=sum(mark.unjudged for mark in marks),
+            unjudged_tasks=self._unjudged,
+            perfect=sum(mark.right for mark in marks),
+            score=scored.mean if evaluated else None,
+            interval=scored.interval if evaluated else None,
+            pass_at=self._pass_at() if several else {},
+            majority=self._mean_of(_by_majority) if several else None,
+            best_by_verifier=self._mean_of(_by_verifier) if several else None,
+            endings=dict(sorted(self._endings.items())),
+            turns=_spread(self._turns),
+            seconds=_spread(self._seconds),
+            calls_per_task={role: count / len(marks) for role, count in sorted(self._calls.items())},
+            usage=dict(sorted(self._used.items())),
+            tokens=sum(used.prompt_tokens + used.completion_tokens for used in self._used.values()),
+            cost=cost_by_role(models, self._used),
+            prices_as_of=prices_as_of(model for role, model in models.items() if role in self._used),
+            tool_calls=calls,
+            tool_use={
+                tool: ToolUsage(count, count / calls, self._tool_errors[tool])
+                for tool, count in sorted(self._tool_calls.items())
+            },
+            tool_error_rate=errors / calls if calls else 0.0,
+            wall_seconds=self._wall_seconds,
+        )
+
+    def _pass_at(self) -> dict[str, float]:
+        samples = self._assignment.samples
+        whole = [task for task in self._tasks.values() if len(task) == samples]
+        return {
+            str(k): _mean(
+                [pass_at(k, right=sum(mark.right for mark in task), samples=samples) for task in whole]
+            )
+            for k in range(1, samples + 1)
+            if whole
+        }
+
+    def _mean_of(self, choose: "_Choice") -> float:
+        chosen = [(task, choose(task)) for task in self._tasks.values()]
+        return _mean([0.0 if place is None else task[place].score for task, place in chosen])
+
+
+class _Mark(Struct, frozen=True):
+    """Numbers of one result."""
+
+    score: float
+    answer: str | None
+    trust: float
+    failed: bool
+    unjudged: bool
+    weight: float
+
+    @property
+    def right(self) -> bool:
+        return self.score >= _PERFECT
+
+
+_Choice = Callable[[Sequence[_Mark]], int | None]
+
+
+def _mark(result: TaskResult) -> _Mark:
+    scored = result.scored
+    return _Mark(
+        score=result.score,
+        answer=_comparable(result) or None,
+        trust=result.trust,
+        failed=result.failure is not None,
+        unjudged=scored is not None and scored.failure is not None,
+        weight=1.0 if scored is None else scored.weight,
+    )
+
+
+def _comparable(result: TaskResult) -> str:
+    """Return the answer; that of a multiple-choice question as text, as samples may have the options in another order."""
+    options = result.task.metadata.get("options")
+    chosen = chosen_option(result.answer, options) if is_object(options) else None
+    return chosen or result.answer
+
+
+def _by_majority(task: Sequence[_Mark]) -> int | None:
+    return majority([mark.answer for mark in task])
+
+
+def _by_verifier(task: Sequence[_Mark]) -> int | None:
+    return best_of([mark.trust if mark.answer else None for mark in task])
+
+
+def _of_task(task: Sequence[_Mark]) -> Scored | None:
+    """Return the score of a task: the mean of its samples."""
+    judged = [mark for mark in task if not mark.unjudged]
+    if not judged:
+        return Scored(0.0, failure=_UNJUDGED)
+    if all(mark.failed for mark in judged):
+        return None
+    return Scored(_mean([mark.score for mark in judged]), weight=_mean([mark.weight for mark in judged]))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    if not values:
+        return Spread()
+    ranked = sorted(values)
+    return Spread(_mean(values), ranked[ceil(0.5 * len(ranked)) - 1], ranked[ceil(0.95 * len(ranked)) - 1])
