@@ -14,7 +14,7 @@ from mcp_servers.core._running import read_settings, sendable
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.vm import _results as out
-from mcp_servers.vm._evaluation_schema import Evaluation
+from mcp_servers.vm._evaluation import Evaluation
 from mcp_servers.vm._session_machine import MachineFactory, SessionMachine
 from mcp_servers.vm._settings import VmSettings
 from mcp_servers.vm._steps import run_steps, wait_unchanging

@@ -11,20 +11,203 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import anyio.to_thread
+from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ErrorKind, NotOffered, ToolFailure
 from agentflow.extras import with_command
+from agentflow.settings import Section
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._session import Session
-from mcp_servers.vm import _evaluation_schema as schema
 from mcp_servers.vm._results import ComparisonResult, EvaluationResult
 from mcp_servers.vm._session_machine import SessionMachine
-from mcp_servers.vm._steps import check, run_steps, words
+from mcp_servers.vm._steps import Command, Step, check, run_steps, words
 from runtimes import FrameError, JsonLimits, Outcome, decode_object, decode_untrusted
+
+Func = Literal[
+    "exact_match",
+    "fuzzy_match",
+    "check_include_exclude",
+    "is_in_list",
+    "check_json",
+    "compare_table",
+    "compare_image",
+    "infeasible",
+]
+
+
+class Rule(Section):
+    """Given value."""
+
+    type: Literal["rule", "constant"]
+    """`rule`."""
+    rules: dict[str, Any] | list[Any] | str | bool | int | float | None = Field(
+        validation_alias=AliasChoices("rules", "value")
+    )
+    """The value, or an object with it: `{expected: …}`, `{include: […], exclude: […]}`, `{expect: […]}`."""
+
+
+class FileContent(Section):
+    """File on the machine."""
+
+    type: Literal["vm_file", "file"]
+    """`vm_file`."""
+    path: str
+    """Path on the machine."""
+
+
+class WorkspaceFile(Section):
+    """File of the session's workspace."""
+
+    type: Literal["workspace_file"]
+    """`workspace_file`."""
+    path: str
+    """Path in the workspace."""
+
+
+class MachineDirectoryListing(Section):
+    """Names of a directory's entries on the machine, one a line."""
+
+    type: Literal["list_directory", "vm_directory"]
+    """`list_directory`."""
+    path: str
+    """Path on the machine."""
+
+
+class CommandOutput(Section):
+    """Output of a command on the machine."""
+
+    type: Literal["vm_command_line", "command"]
+    """`vm_command_line`."""
+    command: Command
+    """Shell line, or a program with its arguments. Its exit code must be 0."""
+    shell: bool = False
+    """Accepted for compatibility and ignored: a line always goes to the shell."""
+
+
+class ProcessState(Section):
+    """State of a program: `running` or `not running`."""
+
+    type: Literal["vm_process", "process"]
+    """`vm_process`."""
+    name: str = Field(min_length=1)
+    """Program name, without the directory."""
+
+
+class WindowTitle(Section):
+    """Title of the focused window, or of an application's topmost one; empty if there is none."""
+
+    type: Literal["vm_window_title", "window"]
+    """`vm_window_title`."""
+    application: str | None = None
+    """Window class of the program, case-insensitive."""
+
+
+class WindowList(Section):
+    """Titles of all windows, topmost last, one a line."""
+
+    type: Literal["vm_window_list", "windows"]
+    """`vm_window_list`."""
+
+
+class AccessibilityNode(Section):
+    """Accessibility tree: all of it, or the lines of nodes with this role and name."""
+
+    type: Literal["accessibility_tree"]
+    """`accessibility_tree`."""
+    role: str | None = None
+    """`push-button`, `text`, `dialog`, …"""
+    name: str | None = None
+    """Name of the node."""
+
+
+class ScreenRegion(Section):
+    """Part of the screen, as a picture."""
+
+    type: Literal["screen_region", "screenshot"]
+    """`screen_region`."""
+    x: int = Field(default=0, ge=0)
+    """Left edge."""
+    y: int = Field(default=0, ge=0)
+    """Top edge."""
+    width: int | None = Field(default=None, gt=0)
+    """Width; the default extends to the right edge of the screen."""
+    height: int | None = Field(default=None, gt=0)
+    """Height; the default extends to the bottom edge of the screen."""
+
+
+def _kind(value: object) -> str:
+    kind = str(value.get("type") if is_object(value) else getattr(value, "type", None))
+    return _GETTER_ALIASES.get(kind, kind)
+
+
+_GETTER_ALIASES = {
+    "constant": "rule",
+    "file": "vm_file",
+    "vm_directory": "list_directory",
+    "command": "vm_command_line",
+    "process": "vm_process",
+    "window": "vm_window_title",
+    "windows": "vm_window_list",
+    "screenshot": "screen_region",
+}
+"""Aliases of the getters."""
+
+Getter = Annotated[
+    Annotated[Rule, Tag("rule")]
+    | Annotated[FileContent, Tag("vm_file")]
+    | Annotated[WorkspaceFile, Tag("workspace_file")]
+    | Annotated[MachineDirectoryListing, Tag("list_directory")]
+    | Annotated[CommandOutput, Tag("vm_command_line")]
+    | Annotated[ProcessState, Tag("vm_process")]
+    | Annotated[WindowTitle, Tag("vm_window_title")]
+    | Annotated[WindowList, Tag("vm_window_list")]
+    | Annotated[AccessibilityNode, Tag("accessibility_tree")]
+    | Annotated[ScreenRegion, Tag("screen_region")],
+    Discriminator(_kind),
+]
+"""Getter: a value to read."""
+
+
+class Evaluation(Section):
+    """Evaluation: getters and comparisons. With several comparisons each list has one entry for each."""
+
+    func: Func | list[Func]
+    """Comparison, or several."""
+    result: Getter | list[Getter] | None = None
+    """Getter of the actual value."""
+    expected: Getter | list[Getter] | None = None
+    """Expected value."""
+    options: dict[str, Any] | list[dict[str, Any]] | None = None
+    """Options of the comparison: `threshold`, `ignore_case`, `strip`, `tolerance`, `sheet`, …"""
+    conj: Literal["and", "or"] = "and"
+    """Combination of several comparisons."""
+    postconfig: list[Step] = Field(default_factory=list[Step])
+    """Steps to run on the machine first."""
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Self:
+        many = len(self.func) if isinstance(self.func, list) else 1
+        for name in ("result", "expected", "options"):
+            given: object = getattr(self, name)
+            if is_list(given):
+                if len(given) != many:
+                    raise ValueError(f"`{name}` has {len(given)} entries, `func` {many}: give one for each")
+            elif isinstance(self.func, list) and given is not None:
+                raise ValueError(f"`func` is a list of {many}, so `{name}` must be one, too")
+        return self
+
+    def parts(self) -> list[tuple[Func, Getter | None, Getter | None, dict[str, Any]]]:
+        """Return each comparison with its getter, expected value and options."""
+        funcs: list[Func] = self.func if isinstance(self.func, list) else [self.func]
+        results = self.result if isinstance(self.result, list) else [self.result] * len(funcs)
+        expected = self.expected if isinstance(self.expected, list) else [self.expected] * len(funcs)
+        options = self.options if isinstance(self.options, list) else [self.options or {}] * len(funcs)
+        return list(zip(funcs, results, expected, options, strict=True))
+
 
 Score = tuple[float, str]
 """Score from 0 to 1, and a description of the difference."""
@@ -49,9 +232,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-async def evaluate(
-    evaluator: schema.Evaluation, acting: SessionMachine, session: Session
-) -> EvaluationResult:
+async def evaluate(evaluator: Evaluation, acting: SessionMachine, session: Session) -> EvaluationResult:
     """Run the getters and compare.
 
     :raises ToolFailure: if a getter fails or a comparison is invalid: that is not a score of 0.
@@ -75,9 +256,9 @@ async def evaluate(
 
 
 async def _measure(
-    func: schema.Func,
-    result: schema.Getter | None,
-    expected: schema.Getter | None,
+    func: Func,
+    result: Getter | None,
+    expected: Getter | None,
     options: dict[str, object],
     acting: SessionMachine,
     session: Session,
@@ -107,7 +288,7 @@ def _shown(found: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
 
 
-async def _look(getter: schema.Getter, acting: SessionMachine, session: Session) -> object:
+async def _look(getter: Getter, acting: SessionMachine, session: Session) -> object:
     """Return the value of a getter.
 
     :raises ToolFailure: if it cannot be determined.
@@ -121,27 +302,27 @@ async def _look(getter: schema.Getter, acting: SessionMachine, session: Session)
         raise ToolFailure(ErrorKind.UNAVAILABLE, f"{getter.type}: {error}") from None
 
 
-async def _value_of(getter: schema.Getter, acting: SessionMachine, session: Session) -> object:
+async def _value_of(getter: Getter, acting: SessionMachine, session: Session) -> object:
     match getter:
-        case schema.Rule():
+        case Rule():
             return getter.rules
-        case schema.FileContent():
+        case FileContent():
             return _bounded(await acting.machine.read(getter.path), getter.path)
-        case schema.WorkspaceFile():
+        case WorkspaceFile():
             return _bounded(
                 await (await session.instance()).read(getter.path, length=_FILE_BYTES + 1), getter.path
             )
-        case schema.ScreenRegion():
+        case ScreenRegion():
             return await _region(getter, acting, session)
-        case schema.AccessibilityNode():
+        case AccessibilityNode():
             return _nodes(await acting.machine.accessibility(), getter)
-        case schema.WindowTitle() | schema.WindowList():
+        case WindowTitle() | WindowList():
             return await _windows(getter, acting)
-        case schema.MachineDirectoryListing():
+        case MachineDirectoryListing():
             return await _output(["ls", "-1A", "--", getter.path], acting)
-        case schema.ProcessState():
+        case ProcessState():
             return await _process(getter.name, acting)
-        case schema.CommandOutput():
+        case CommandOutput():
             return await _output(getter.command, acting)
 
 
@@ -151,7 +332,7 @@ def _bounded(data: bytes, path: str) -> bytes:
     return data
 
 
-async def _output(command: schema.Command, acting: SessionMachine) -> str:
+async def _output(command: Command, acting: SessionMachine) -> str:
     done = await acting.machine.exec(words(command), timeout=acting.settings.evaluate_seconds)
     check(done, command)
     return done.stdout.decode("utf-8", "replace")
@@ -163,9 +344,9 @@ async def _process(name: str, acting: SessionMachine) -> str:
     return "running" if "yes" in await _output(line, acting) else "not running"
 
 
-async def _windows(getter: schema.WindowTitle | schema.WindowList, acting: SessionMachine) -> str:
+async def _windows(getter: WindowTitle | WindowList, acting: SessionMachine) -> str:
     there = await acting.machine.windows()
-    if isinstance(getter, schema.WindowList):
+    if isinstance(getter, WindowList):
         return "\n".join(window.title for window in there)
     if getter.application is None:
         return next((window.title for window in there if window.focused), "")
@@ -173,7 +354,7 @@ async def _windows(getter: schema.WindowTitle | schema.WindowList, acting: Sessi
     return next((window.title for window in reversed(there) if window.application.lower() == wanted), "")
 
 
-def _nodes(tree: str, getter: schema.AccessibilityNode) -> str:
+def _nodes(tree: str, getter: AccessibilityNode) -> str:
     if getter.role is None and getter.name is None:
         return tree
     role = re.escape(getter.role) if getter.role is not None else r"\S+"
@@ -182,7 +363,7 @@ def _nodes(tree: str, getter: schema.AccessibilityNode) -> str:
     return "\n".join(line.strip() for line in tree.splitlines() if wanted.match(line))
 
 
-async def _region(getter: schema.ScreenRegion, acting: SessionMachine, session: Session) -> bytes:
+async def _region(getter: ScreenRegion, acting: SessionMachine, session: Session) -> bytes:
     screen = await acting.machine.screenshot()
     right = getter.x + (getter.width or screen.width - getter.x)
     lower = getter.y + (getter.height or screen.height - getter.y)
@@ -197,7 +378,7 @@ async def _region(getter: schema.ScreenRegion, acting: SessionMachine, session: 
 
 
 async def _compare(
-    func: schema.Func, found: object, expected: object, options: Mapping[str, Any], session: Session
+    func: Func, found: object, expected: object, options: Mapping[str, Any], session: Session
 ) -> Score:
     """Compare a found value with the expected one.
 
@@ -233,7 +414,7 @@ def _value(expected: object) -> object:
     return expected["expected"] if is_object(expected) and "expected" in expected else expected
 
 
-def _rules(func: schema.Func, expected: object) -> Mapping[str, Any]:
+def _rules(func: Func, expected: object) -> Mapping[str, Any]:
     if not is_object(expected):
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{func}: expected must be a rule with an object")
     return expected
