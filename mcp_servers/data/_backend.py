@@ -72,21 +72,21 @@ def check_folder(settings: Mapping[str, object]) -> None:
             raise ConfigurationError(f"data: there is no folder {folder}: set `folder` to one that is there")
 
 
-def folder_for(settings: Mapping[str, object], asked: Mapping[str, object]) -> Path | None:
+def folder_for(settings: Mapping[str, object], session_settings: Mapping[str, object]) -> Path | None:
     """Return the data directory of a session, from the server's settings and its own.
 
     :raises ToolFailure: `denied`, if it is not inside one of the server's `roots`; `not_found`.
     """
-    given = read_settings(DataSettings, "data", asked).folder
-    own = read_settings(DataSettings, "data", settings)
-    folder = (given or own.folder or Path()).resolve()
-    if given is None and own.folder is None:
+    requested = read_settings(DataSettings, "data", session_settings).folder
+    defaults = read_settings(DataSettings, "data", settings)
+    folder = (requested or defaults.folder or Path()).resolve()
+    if requested is None and defaults.folder is None:
         return None
-    if given is not None and not any(folder.is_relative_to(root.resolve()) for root in own.readable):
-        message = f"data: no session may see {given}: the operator can allow it with `roots`."
+    if requested is not None and not any(folder.is_relative_to(root.resolve()) for root in defaults.readable):
+        message = f"data: no session may see {requested}: the operator can allow it with `roots`."
         raise ToolFailure(ErrorKind.DENIED, message)
     if not folder.is_dir():
-        raise ToolFailure(ErrorKind.NOT_FOUND, f"data: there is no folder {given or own.folder}.")
+        raise ToolFailure(ErrorKind.NOT_FOUND, f"data: there is no folder {requested or defaults.folder}.")
     return folder
 
 
@@ -102,7 +102,7 @@ class DataDirectory:
         """Path of the data in the session."""
         return DATA if self.folder else WORKSPACE
 
-    def inside(self, name: str | None, folder: str | None) -> list[str]:
+    def candidates(self, name: str | None, folder: str | None) -> list[str]:
         """Return the paths in the session that a name may refer to, the most likely first.
 
         :param folder: a directory in the data: a path in the session, on this machine or relative to the data.
@@ -141,7 +141,7 @@ M = TypeVar("M", bound="FileReply")
 ENDING_SECONDS = 3.0
 """Time after the program's own limit at which it is killed."""
 ENOENT = 2
-_MOST_STDERR: Final = 4_000
+_MAX_STDERR: Final = 4_000
 
 
 class FileReply(BaseModel):
@@ -203,9 +203,9 @@ async def ask(
     """
     answer, path = kind(), paths[0]
     for path in paths:
-        given = {"modules": program_sources(), "request": {**request, "path": path, "seconds": seconds}}
+        payload = {"modules": program_sources(), "request": {**request, "path": path, "seconds": seconds}}
         done = await instance.exec(
-            _COMMAND, input=json.dumps(given).encode(), timeout=seconds + ENDING_SECONDS
+            _COMMAND, input=json.dumps(payload).encode(), timeout=seconds + ENDING_SECONDS
         )
         check_outcome(tool, done.outcome, done.detail, "", Output())
         if not done.stdout:
@@ -241,7 +241,7 @@ def _check(tool: str, answer: ReadRows, path: str) -> None:
 
 
 def _why(stderr: bytes) -> str:
-    last = stderr[-_MOST_STDERR:].decode("utf-8", "replace").strip().rpartition("\n")[2]
+    last = stderr[-_MAX_STDERR:].decode("utf-8", "replace").strip().rpartition("\n")[2]
     if "No module named" in last:
         return missing_extra("the sandbox's Python", "data")
     return f"looking into the files failed: {one_line(last[-300:])}"
@@ -312,9 +312,11 @@ class DataBackend(Backend):
         check_folder(settings)
         self._server_settings = settings
 
-    def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
+    def mounts(
+        self, settings: Mapping[str, object], session_settings: Mapping[str, object]
+    ) -> Mapping[str, str]:
         """Return the mount of the session's data directory."""
-        folder = folder_for(settings, asked)
+        folder = folder_for(settings, session_settings)
         return {DATA: str(folder)} if folder else {}
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
@@ -357,13 +359,13 @@ class DataBackend(Backend):
         Excel and JSON files are supported; an unreadable file is listed with the reason.
         """
         settings = session.get(DataSettings)
-        found, path = await _ask("data_inspect", FoundFiles, session, context, file, folder, do="inspect")
+        reply, path = await _ask("data_inspect", FoundFiles, session, context, file, folder, do="inspect")
         inspected = Inspected(
             folder=path if file is None else str(Path(path).parent),
-            files=found.files,
-            links=found.links,
-            others=found.others,
-            more=found.more,
+            files=reply.files,
+            links=reply.links,
+            others=reply.others,
+            more=reply.more,
         )
         context.show(TextContent(summary(inspected, settings.summary_characters)))
         return inspected
@@ -386,7 +388,7 @@ class DataBackend(Backend):
         Use it to see individual rows, selected columns, or rows that satisfy a condition. To count, join or
         aggregate use data_run.
         """
-        found, path = await _ask(
+        reply, path = await _ask(
             "data_read",
             ReadRows,
             session,
@@ -402,11 +404,11 @@ class DataBackend(Backend):
         )
         return Slice(
             file=path,
-            sheet=found.sheet,
-            columns=found.columns,
-            rows=found.rows,
-            next_offset=offset + len(found.rows) if found.more else None,
-            note=found.note,
+            sheet=reply.sheet,
+            columns=reply.columns,
+            rows=reply.rows,
+            next_offset=offset + len(reply.rows) if reply.more else None,
+            note=reply.note,
         )
 
     @tool(title="Run Python over the data")
@@ -483,7 +485,7 @@ async def _ask(
         "rows": settings.rows,
         "bytes": settings.result_bytes,
     }
-    paths = session.get(DataDirectory).inside(file, folder)
+    paths = session.get(DataDirectory).candidates(file, folder)
     # A value of a row has at least one byte.
     more = settings.result_bytes if kind is ReadRows else 0
     limits = JsonLimits(_LIMITS.max_bytes + more, _LIMITS.max_values + more)

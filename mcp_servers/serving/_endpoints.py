@@ -188,7 +188,7 @@ class TableEndpoints:
     def sessions_report(self, principal: str) -> bytes:
         """Return the sessions of a principal in this server, and links to their resources, as JSON."""
         summaries = session_summaries(self._table.sessions, principal)
-        sessions = [one.model_dump(mode="json") for one in summaries]
+        sessions = [summary.model_dump(mode="json") for summary in summaries]
         return msgspec.json.encode(SessionsReport(sessions, [*self._table.sessions.links(principal)]))
 
     async def _run(
@@ -278,8 +278,8 @@ class TableEndpoints:
 
 def _own_id(connection: bytes, name: str) -> bytes:
     """Return the SDK's id of a connection of this server; that of another server is unknown to the SDK."""
-    own, server = split_connection(connection.decode("latin-1"))
-    return own.encode("latin-1") if server == name else connection
+    sdk_id, server = split_connection(connection.decode("latin-1"))
+    return sdk_id.encode("latin-1") if server == name else connection
 
 
 async def respond(

@@ -201,13 +201,13 @@ class Guard:
         if path == HEALTH:
             return await _answer(send, 200, {"status": "stopping" if self._stopping else "ok"})
         if path == READY:
-            return await self._say_ready(send)
+            return await self._answer_ready(send)
         principal = LOCAL if self._tokens is None else self._tokens.principal(headers.get(b"authorization"))
         endpoint = self._application.by_path.get(path)
         if endpoint is None and path not in (METRICS, SESSIONS_PATH):
             # Before the token is checked: clients look for OAuth metadata without one, and 404 tells them that there is none.
-            known = f"; available: {', '.join(self._application.by_path)}" if principal else ""
-            return await self._refuse(send, 404, f"unknown endpoint{known}")
+            endpoints = f"; available: {', '.join(self._application.by_path)}" if principal else ""
+            return await self._refuse(send, 404, f"unknown endpoint{endpoints}")
         if principal is None:
             size = body_size(scope["headers"])
             close = CLOSE if size is None or size > LARGE_BYTES else ()
@@ -261,7 +261,7 @@ class Guard:
             if self._stopping and self.active == 0:
                 self._idle.set()
 
-    async def _say_ready(self, send: Send) -> None:
+    async def _answer_ready(self, send: Send) -> None:
         if self._stopping:
             return await _answer(send, 503, {"ready": False, "status": "stopping"})
         if self.waiting_for:

@@ -192,11 +192,11 @@ class Evaluation(Section):
     def _as_many(self) -> Self:
         many = len(self.func) if isinstance(self.func, list) else 1
         for name in ("result", "expected", "options"):
-            given: object = getattr(self, name)
-            if is_list(given):
-                if len(given) != many:
-                    raise ValueError(f"`{name}` has {len(given)} entries, `func` {many}: give one for each")
-            elif isinstance(self.func, list) and given is not None:
+            value: object = getattr(self, name)
+            if is_list(value):
+                if len(value) != many:
+                    raise ValueError(f"`{name}` has {len(value)} entries, `func` {many}: give one for each")
+            elif isinstance(self.func, list) and value is not None:
                 raise ValueError(f"`func` is a list of {many}, so `{name}` must be one, too")
         return self
 
@@ -267,24 +267,24 @@ async def _measure(
         lacking = "result" if result is None else "expected"
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"vm_evaluate: {func} needs `{lacking}`.")
     try:
-        found = await _look(result, acting, session)
+        actual = await _look(result, acting, session)
         wanted = await _look(expected, acting, session)
-        score, detail = await _compare(func, found, wanted, options, session)
+        score, detail = await _compare(func, actual, wanted, options, session)
     except ToolFailure as failure:
         raise ToolFailure(failure.kind, f"vm_evaluate: {failure.message}") from None
     return ComparisonResult(
-        func=func, score=score, result=_shown(found), expected=_shown(wanted), detail=detail
+        func=func, score=score, result=_shown(actual), expected=_shown(wanted), detail=detail
     )
 
 
-def _shown(found: object) -> str:
-    if isinstance(found, bytes):
+def _shown(value: object) -> str:
+    if isinstance(value, bytes):
         try:
-            text = found.decode()
+            text = value.decode()
         except UnicodeDecodeError:
-            return f"{len(found)} bytes"
+            return f"{len(value)} bytes"
     else:
-        text = found if isinstance(found, str) else repr(found)
+        text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
 
 
@@ -378,33 +378,33 @@ async def _region(getter: ScreenRegion, acting: SessionMachine, session: Session
 
 
 async def _compare(
-    func: Func, found: object, expected: object, options: Mapping[str, Any], session: Session
+    func: Func, actual: object, expected: object, options: Mapping[str, Any], session: Session
 ) -> Score:
     """Compare a found value with the expected one.
 
     :raises ToolFailure: if the values do not fit the comparison.
     """
-    known = _OPTIONS[func]
+    option_names = _OPTIONS[func]
     for name in options:
-        if name not in known:
+        if name not in option_names:
             raise ToolFailure(
-                ErrorKind.BAD_ARGUMENTS, f"{func}: no option {name!r}.{did_you_mean(name, known)}"
+                ErrorKind.BAD_ARGUMENTS, f"{func}: no option {name!r}.{did_you_mean(name, option_names)}"
             )
     match func:
         case "exact_match":
-            return _exact(_text(found, options), _text(_value(expected), options))
+            return _exact(_text(actual, options), _text(_value(expected), options))
         case "fuzzy_match":
-            return await _fuzzy(_text(found, options), _text(_value(expected), options), options)
+            return await _fuzzy(_text(actual, options), _text(_value(expected), options), options)
         case "check_include_exclude":
-            return _included(_text(found, options), _rules(func, expected), options)
+            return _included(_text(actual, options), _rules(func, expected), options)
         case "is_in_list":
-            return await _in_list(_text(found, options), _text(_value(expected), options))
+            return await _in_list(_text(actual, options), _text(_value(expected), options))
         case "check_json":
-            return await _json(found, _rules(func, expected))
+            return await _json(actual, _rules(func, expected))
         case "compare_table":
-            return await _tables(found, expected, options, session)
+            return await _tables(actual, expected, options, session)
         case "compare_image":
-            return await _images(found, expected, options, session)
+            return await _images(actual, expected, options, session)
         case "infeasible":
             raise AssertionError("scored without inspection")
 
@@ -420,26 +420,26 @@ def _rules(func: Func, expected: object) -> Mapping[str, Any]:
     return expected
 
 
-def _text(found: object, options: Mapping[str, Any]) -> str:
-    if isinstance(found, bytes):
-        found = found.decode("utf-8", "replace")
-    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+def _text(value: object, options: Mapping[str, Any]) -> str:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if options.get("strip", True):
         text = text.strip()
     return text.lower() if options.get("ignore_case") else text
 
 
-def _exact(found: str, expected: str) -> Score:
-    return (1.0, "") if found == expected else (0.0, "they differ")
+def _exact(actual: str, expected: str) -> Score:
+    return (1.0, "") if actual == expected else (0.0, "they differ")
 
 
-async def _fuzzy(found: str, expected: str, options: Mapping[str, Any]) -> Score:
+async def _fuzzy(actual: str, expected: str, options: Mapping[str, Any]) -> Score:
     from rapidfuzz import fuzz  # imported on first use
 
-    if max(len(found), len(expected)) > _FUZZY_CHARACTERS:
+    if max(len(actual), len(expected)) > _FUZZY_CHARACTERS:
         message = f"fuzzy_match: limited to {_FUZZY_CHARACTERS} characters: use exact_match"
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
-    likeness = await anyio.to_thread.run_sync(lambda: fuzz.ratio(found, expected)) / 100
+    likeness = await anyio.to_thread.run_sync(lambda: fuzz.ratio(actual, expected)) / 100
     threshold = options.get("threshold")
     detail = f"likeness {likeness:.3f}"
     if threshold is None:
@@ -447,43 +447,43 @@ async def _fuzzy(found: str, expected: str, options: Mapping[str, Any]) -> Score
     return float(likeness >= float(threshold)), detail
 
 
-def _included(found: str, rules: Mapping[str, Any], options: Mapping[str, Any]) -> Score:
-    missing = [word for word in _words(rules, "include") if _text(word, options) not in found]
-    there = [word for word in _words(rules, "exclude") if _text(word, options) in found]
+def _included(actual: str, rules: Mapping[str, Any], options: Mapping[str, Any]) -> Score:
+    missing = [word for word in _words(rules, "include") if _text(word, options) not in actual]
+    forbidden = [word for word in _words(rules, "exclude") if _text(word, options) in actual]
     if not rules.keys() & {"include", "exclude"}:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "check_include_exclude: give include, exclude, or both")
-    lines = [f"missing: {word!r}" for word in missing] + [f"there: {word!r}" for word in there]
+    lines = [f"missing: {word!r}" for word in missing] + [f"there: {word!r}" for word in forbidden]
     return float(not lines), "; ".join(lines)
 
 
 def _words(rules: Mapping[str, Any], name: str) -> Sequence[str]:
-    given = rules.get(name) or ()
-    return [given] if isinstance(given, str) else [str(word) for word in given]
+    words = rules.get(name) or ()
+    return [words] if isinstance(words, str) else [str(word) for word in words]
 
 
-async def _in_list(found: str, expected: str) -> Score:
+async def _in_list(actual: str, expected: str) -> Score:
     try:
-        listed = await _decoded(found)
+        listed = await _decoded(actual)
     except FrameError:
         listed = None
-    entries = listed if is_list(listed) else found.splitlines()
-    there = any(expected == str(entry).strip() for entry in entries)
-    return float(there), "" if there else f"not among {len(entries)} entries"
+    entries = listed if is_list(listed) else actual.splitlines()
+    listed_value = any(expected == str(entry).strip() for entry in entries)
+    return float(listed_value), "" if listed_value else f"not among {len(entries)} entries"
 
 
-async def _decoded(found: str | bytes) -> object:
+async def _decoded(encoded: str | bytes) -> object:
     """Decode JSON from the machine or the session.
 
     :raises FrameError: if it is no JSON, or has too many values.
     """
-    data = found.encode("utf-8", "replace") if isinstance(found, str) else found
+    data = encoded.encode("utf-8", "replace") if isinstance(encoded, str) else encoded
     value: object = await decode_untrusted(data, json.loads, _FILE_LIMITS)
     return value
 
 
-async def _json(found: object, rules: Mapping[str, Any]) -> Score:
+async def _json(actual: object, rules: Mapping[str, Any]) -> Score:
     try:
-        value = await _decoded(found) if isinstance(found, str | bytes) else found
+        value = await _decoded(actual) if isinstance(actual, str | bytes) else actual
     except FrameError as error:
         raise ToolFailure(ErrorKind.FAILED, f"check_json: the result is not JSON: {error}") from None
     lines: list[str] = []
@@ -535,24 +535,24 @@ _METHODS: Mapping[str, Callable[[Any, Any], object]] = {
 }
 
 
-async def _tables(found: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
+async def _tables(actual: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
     sheet = options.get("sheet")
-    one = await _rows(found, sheet, session)
-    other = await _rows(_value(expected), options.get("expected_sheet", sheet), session)
-    if len(one) != len(other):
-        return 0.0, f"{len(one)} rows, expected {len(other)}"
+    rows = await _rows(actual, sheet, session)
+    expected_rows = await _rows(_value(expected), options.get("expected_sheet", sheet), session)
+    if len(rows) != len(expected_rows):
+        return 0.0, f"{len(rows)} rows, expected {len(expected_rows)}"
     fold, tolerance = bool(options.get("ignore_case")), float(options.get("tolerance", 0.0))
-    for number, (row, wanted) in enumerate(zip(one, other, strict=True), 1):
+    for number, (row, wanted) in enumerate(zip(rows, expected_rows, strict=True), 1):
         for column, (cell, should) in enumerate(zip_longest(row, wanted), 1):
             if not _same_cell(cell, should, tolerance, fold=fold):
                 return 0.0, f"row {number}, column {column}: {cell!r}, expected {should!r}"
     return 1.0, ""
 
 
-async def _rows(found: object, sheet: str | int | None, session: Session) -> list[list[object]]:
-    if is_list(found):
-        return found
-    data = found.encode() if isinstance(found, str) else found
+async def _rows(content: object, sheet: str | int | None, session: Session) -> list[list[object]]:
+    if is_list(content):
+        return content
+    data = content.encode() if isinstance(content, str) else content
     if not isinstance(data, bytes):
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "compare_table: it needs two files, or a list of rows")
     answer = await _object_from_sandbox(session, {"do": "table", "sheet": sheet}, data)
@@ -562,23 +562,23 @@ async def _rows(found: object, sheet: str | int | None, session: Session) -> lis
 
 def _same_cell(cell: object, should: object, tolerance: float, *, fold: bool) -> bool:
     """Compare cells: empty ones are equal, numbers compare by value, everything else by text."""
-    one, other = ("" if value is None else str(value).strip() for value in (cell, should))
-    if one == other or (fold and one.lower() == other.lower()):
+    text, expected = ("" if value is None else str(value).strip() for value in (cell, should))
+    if text == expected or (fold and text.lower() == expected.lower()):
         return True
     try:
-        return abs(float(one) - float(other)) <= tolerance
+        return abs(float(text) - float(expected)) <= tolerance
     except ValueError:
         return False
 
 
-async def _images(found: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
-    if not (isinstance(found, bytes) and isinstance(expected, bytes)):
+async def _images(actual: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
+    if not (isinstance(actual, bytes) and isinstance(expected, bytes)):
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "compare_image: it needs two pictures: a region, a file")
     tolerance = int(options.get("tolerance", 0))
-    answer = await _object_from_sandbox(session, {"do": "compare", "tolerance": tolerance}, found, expected)
-    one, other = answer["sizes"]
-    if one != other:
-        return 0.0, f"{one[0]}x{one[1]} pixels, expected {other[0]}x{other[1]}"
+    answer = await _object_from_sandbox(session, {"do": "compare", "tolerance": tolerance}, actual, expected)
+    size, expected_size = answer["sizes"]
+    if size != expected_size:
+        return 0.0, f"{size[0]}x{size[1]} pixels, expected {expected_size[0]}x{expected_size[1]}"
     alike = float(answer["alike"])
     threshold = float(options.get("threshold", 1.0))
     return float(alike >= threshold), "" if alike >= threshold else f"{alike:.4f} of the pixels are equal"
@@ -595,8 +595,8 @@ async def _object_from_sandbox(
 
 async def _in_sandbox(session: Session, request: Mapping[str, object], *files: bytes) -> bytes:
     """Run the sandboxed program on some files."""
-    given = json.dumps({**request, "sizes": [len(file) for file in files]})
-    command = [_PYTHON, "-E", "-s", "-c", _PROGRAM, given]
+    arguments = json.dumps({**request, "sizes": [len(file) for file in files]})
+    command = [_PYTHON, "-E", "-s", "-c", _PROGRAM, arguments]
     done = await (await session.instance()).exec(command, input=b"".join(files), timeout=_SECONDS)
     if done.outcome is not Outcome.OK or done.exit_code != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()

@@ -210,7 +210,7 @@ class WorldEpisode:
 
     def __init__(self, settings: WorldSettings) -> None:
         self._settings = settings
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._world: World | None = None
         self._env = settings.env
         self._seed = self._next_seed = settings.seed
@@ -224,19 +224,19 @@ class WorldEpisode:
         self, context: CallContext, seed: int | None, task: str | None, env: str | None
     ) -> WorldObservation:
         """Begin a new episode; omitted settings stay as before, and the seed is the next one."""
-        async with self._turn:
+        async with self._lock:
             await self._begin(seed, self._task if task is None else task, env or self._env)
             return await self._observation(context)
 
     async def observe(self, context: CallContext) -> WorldObservation:
         """Return the observation; begin an episode if there is none."""
-        async with self._turn:
+        async with self._lock:
             await self._ensure()
             return await self._observation(context)
 
     async def act(self, context: CallContext, action: str) -> WorldObservation:
         """Take an action; begin an episode if there is none."""
-        async with self._turn:
+        async with self._lock:
             await self._ensure()
             if self._done:
                 message = "world_act: the episode is over: call world_reset to begin another one."
@@ -252,7 +252,7 @@ class WorldEpisode:
 
     async def progress(self) -> WorldProgress:
         """Return the progress."""
-        async with self._turn:
+        async with self._lock:
             await self._ensure()
             task, digest = await self._in_thread(lambda world: (world.task, world.digest()))
             return WorldProgress(
@@ -269,19 +269,19 @@ class WorldEpisode:
 
     async def facts(self) -> WorldFacts:
         """Return the properties of everything."""
-        async with self._turn:
+        async with self._lock:
             await self._ensure()
-            task, found = await self._in_thread(lambda world: (world.task, world.facts()))
-            return WorldFacts(facts=found, task=task, success=bool(self._success))
+            task, properties = await self._in_thread(lambda world: (world.task, world.facts()))
+            return WorldFacts(facts=properties, task=task, success=bool(self._success))
 
     async def copy(self) -> "WorldEpisode":
         """Return an independent copy.
 
         :raises ToolFailure: `cannot_fork`, if the world can be neither copied nor repeated.
         """
-        async with self._turn:
+        async with self._lock:
             copied = copy(self)
-            copied._turn = anyio.Lock()
+            copied._lock = anyio.Lock()
             copied._history, copied._rewards = list(self._history), list(self._rewards)
             if self._world is not None:
                 try:
@@ -292,7 +292,7 @@ class WorldEpisode:
 
     async def close(self) -> None:
         """Close the world."""
-        async with self._turn:
+        async with self._lock:
             await self._replace(None)
 
     async def _ensure(self) -> None:

@@ -85,9 +85,11 @@ class Shelves(Backend):
     name = "shelves"
     description = "Shows."
 
-    def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
-        if asked:
-            raise ToolFailure(ErrorKind.DENIED, f"{asked['folder']} is not for you.")
+    def mounts(
+        self, settings: Mapping[str, object], session_settings: Mapping[str, object]
+    ) -> Mapping[str, str]:
+        if session_settings:
+            raise ToolFailure(ErrorKind.DENIED, f"{session_settings['folder']} is not for you.")
         return {"/shelf": str(settings["folder"])} if settings else {}
 
 
