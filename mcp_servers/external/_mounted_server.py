@@ -88,9 +88,7 @@ class MountedServer:
         tools: Mapping[str, types.Tool] | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        """Describe the server.
-
-        :param tools: its tools, if known from another instance of the server.
+        """:param tools: its tools, if known from another instance of the server.
         :param on_change: is called when `tools` change.
         """
         self.name = name

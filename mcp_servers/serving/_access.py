@@ -78,7 +78,6 @@ class BearerTokens:
     """Maps bearer tokens to principals, in constant time for wrong tokens."""
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
-        """Store the token of each principal."""
         self._digests = [(principal, _digest(token.encode())) for principal, token in tokens.items()]
 
     def principal(self, authorization: bytes | None) -> str | None:
@@ -100,7 +99,6 @@ class Scopes:
     """Backends that each principal may use. A principal that is not listed may use all."""
 
     def __init__(self, backends: Mapping[str, Iterable[str]] | None = None) -> None:
-        """Store the backends of each restricted principal."""
         self._backends = {principal: frozenset(names) for principal, names in (backends or {}).items()}
 
     def __bool__(self) -> bool:
@@ -149,9 +147,7 @@ class RateLimit:
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the rate.
-
-        :param principals: all principals, for a shared file.
+        """:param principals: all principals, for a shared file.
         :param file: file in which the servers of a machine share the limit.
         :raises ConfigurationError: if it can't be used.
         """

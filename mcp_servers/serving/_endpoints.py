@@ -46,9 +46,7 @@ class RequestIds:
     """
 
     def __init__(self, connection: bytes, max_body: int) -> None:
-        """Create it empty.
-
-        :param connection: name of the header with the id of the connection.
+        """:param connection: name of the header with the id of the connection.
         :param max_body: requests above this size are passed on unread, to be refused.
         """
         self._connection = connection
@@ -131,10 +129,7 @@ class TableEndpoints:
     def __init__(
         self, table: ToolTable, options: HttpOptions, extend: Callable[[Server[Any]], object] = lambda _: None
     ) -> None:
-        """Create the endpoints.
-
-        :param extend: adds handlers to each endpoint's MCP server.
-        """
+        """:param extend: adds handlers to each endpoint's MCP server."""
         self._table = table
         self._options = options
         self._extend = extend

@@ -360,9 +360,7 @@ class HttpServer:
         *,
         extend: Callable[[Server[Any]], object] = lambda _: None,
     ) -> None:
-        """Prepare to serve.
-
-        :param listener: a listening socket; by default one is created from the options. For a Unix socket the options
+        """:param listener: a listening socket; by default one is created from the options. For a Unix socket the options
             hold the address that clients use.
         :param extend: adds handlers to each endpoint's MCP server.
         :raises ConfigurationError: if the options would admit unauthorized clients, or the address is not available.

@@ -64,9 +64,7 @@ class McpAdapter:
         profiles: ClientProfiles | None = None,
         routed: bool = False,
     ) -> None:
-        """Create the adapter.
-
-        :param principal: returns the sender of a request.
+        """:param principal: returns the sender of a request.
         :param backend: serve only this backend (and the session tools).
         :param default: session of clients that name none, for a transport with a single client; without it, `session` is
             a required argument.
@@ -88,9 +86,7 @@ class McpAdapter:
         self._edition = -1
         self._tools_by_name: dict[str, Tool] = {}
         self._listing = types.ListToolsResult(tools=[])
-        discovers = any(
-            entry.discovers for entry in table.backends.values() if backend in (None, entry.name)
-        )
+        discovers = any(entry.discovers for entry in table.backends.values() if backend in (None, entry.name))
         self._listing_seconds = 10 if discovers else 3_600
         self._name = backend or "agentflow"
         self._description = (
@@ -173,7 +169,9 @@ class McpAdapter:
                 for tool in self._table.tools
                 if self._backend is None or tool.backend in (self._backend, SESSIONS)
             }
-            self._listing = types.ListToolsResult(tools=[_listed(tool) for tool in self._tools_by_name.values()])
+            self._listing = types.ListToolsResult(
+                tools=[_listed(tool) for tool in self._tools_by_name.values()]
+            )
 
     async def call_tool(
         self, context: RequestContext, params: types.CallToolRequestParams

@@ -150,9 +150,7 @@ class WorkerServer:
     def __init__(
         self, settings: ServerSettings, backends: Sequence[str], options: HttpOptions, listener: socket.socket
     ) -> None:
-        """Prepare to serve.
-
-        :param backends: names of the backends to warm up.
+        """:param backends: names of the backends to warm up.
         :raises ConfigurationError: if the options would admit unauthorized clients.
         """
         options.check()

@@ -162,9 +162,7 @@ class WebBackend(Backend):
         environment: Callable[[], Mapping[str, str]] = read_environment,
         parsers: ParserPool | None = None,
     ) -> None:
-        """Create the backend.
-
-        :param network: name resolution, connections and clocks, for tests.
+        """:param network: name resolution, connections and clocks, for tests.
         :param environment: source of keys that are missing in the settings.
         :param parsers: pool of parser processes owned by the caller; by default the backend has its own.
         """

@@ -73,8 +73,12 @@ TASKS: Final = {
     "find": _Task(destination=None),
     "place": _Task(),
     "clean": _Task("clean", thing=lambda able: able.washable, destination=lambda able: not able.cleans),
-    "heat": _Task("hot", thing=lambda able: able.warms, destination=lambda able: not (able.heats or able.cools)),
-    "cool": _Task("cold", thing=lambda able: able.warms, destination=lambda able: not (able.heats or able.cools)),
+    "heat": _Task(
+        "hot", thing=lambda able: able.warms, destination=lambda able: not (able.heats or able.cools)
+    ),
+    "cool": _Task(
+        "cold", thing=lambda able: able.warms, destination=lambda able: not (able.heats or able.cools)
+    ),
     "slice": _Task("sliced", thing=lambda able: able.slices),
     "examine": _Task(thing=lambda able: able.readable, destination=None),
     "two": _Task(number=2),
