@@ -28,6 +28,7 @@ from agentflow.trace._identity import (
 )
 from agentflow.trace._node import (
     Action,
+    ActionOutcome,
     Blob,
     Failure,
     Isolation,
@@ -43,7 +44,6 @@ from agentflow.trace._node import (
     Verdict,
 )
 from agentflow.trace._roles import (
-    ActionOutcome,
     Example,
     Judgement,
     JudgementRequest,
@@ -55,7 +55,6 @@ from agentflow.trace._roles import (
     Region,
     Reply,
     Request,
-    Step,
     ToolCard,
 )
 from agentflow.trace._task import (
@@ -164,7 +163,6 @@ __all__ = [
     "SolutionRequest",
     "SolutionsRequest",
     "SourceSpan",
-    "Step",
     "Summary",
     "SummaryRequest",
     "Task",
