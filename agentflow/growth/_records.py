@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from agentflow.journal import Page
 from agentflow.trace import (
+    NO_OUTCOME,
     ActionOutcome,
     Failure,
     Node,
@@ -77,7 +78,7 @@ def without_observations(tree: Tree) -> Tree:
 
     See docs/journal.md and docs/growth.md.
     """
-    nodes = tuple(replace(node, outcome=ActionOutcome()) for node in tree.nodes)
+    nodes = tuple(replace(node, outcome=NO_OUTCOME) for node in tree.nodes)
     seed = Seed(index=tree.seed.index, id=tree.seed.id, content="")
     return replace(tree, seed=seed, nodes=nodes)
 

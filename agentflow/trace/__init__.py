@@ -27,6 +27,7 @@ from agentflow.trace._identity import (
     tree_id,
 )
 from agentflow.trace._node import (
+    NO_OUTCOME,
     Action,
     ActionOutcome,
     Blob,
@@ -114,6 +115,7 @@ from agentflow.trace._token_spans import TokenSpan, path_ids, walk
 from agentflow.trace._token_tree import TokenTree
 
 __all__ = [
+    "NO_OUTCOME",
     "Action",
     "ActionOutcome",
     "AnalysisRequest",

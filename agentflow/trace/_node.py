@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b, sha256
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -200,6 +200,10 @@ class ActionOutcome(Struct, frozen=True):
     """Usage of models inside the tool."""
 
 
+NO_OUTCOME: Final = ActionOutcome()
+"""Outcome of a step without an action, and of one that is stored elsewhere; it takes no room in a record."""
+
+
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A step: an action, its outcome and the verdict on it. The root of a tree has no action; it observed the seed.
 
@@ -218,7 +222,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The planner's reason for the action."""
     action: Action | None = None
     """The tool call; `None` for the root."""
-    outcome: ActionOutcome = ActionOutcome()
+    outcome: ActionOutcome = NO_OUTCOME
     """Result of the action."""
     verdict: Verdict = Verdict.NEW
     """The verifier's verdict; the record of a step that is not judged yet has none."""
