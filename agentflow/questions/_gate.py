@@ -87,8 +87,18 @@ class QuestionReader(Protocol):
         ...
 
 
-class GateRoles(QuestionWriter, QuestionReader, Protocol):
-    """Both roles as one object."""
+class GateRoles(Protocol):
+    """The roles that write and check questions, such as a team."""
+
+    @property
+    def generator(self) -> QuestionWriter:
+        """Writes questions."""
+        ...
+
+    @property
+    def reader(self) -> QuestionReader:
+        """Checks them."""
+        ...
 
 
 class RecordedCalls(Protocol):
@@ -237,7 +247,10 @@ class QuestionGate:
         A prompt that is too long is answered by nothing at all.
         """
         reply = await self._ask(
-            "propose", Reply[QuestionProposal], "generator", partial(self._roles.propose_questions, request)
+            "propose",
+            Reply[QuestionProposal],
+            "generator",
+            partial(self._roles.generator.propose_questions, request),
         )
         if reply.value is not None:
             return list(reply.value.drafts)
@@ -254,7 +267,7 @@ class QuestionGate:
                 f"propose/{half}",
                 Reply[QuestionProposal],
                 "generator",
-                partial(self._roles.propose_questions, smaller),
+                partial(self._roles.generator.propose_questions, smaller),
             )
             drafts += () if reply.value is None else reply.value.drafts
         return drafts
@@ -298,7 +311,7 @@ class QuestionGate:
                 f"look/{judged.number}/{judged.attempt}/{number}",
                 Reply[Look],
                 "generator",
-                partial(self._roles.look, request),
+                partial(self._roles.generator.look, request),
             )
             for number, request in enumerate(requests)
         )
@@ -339,7 +352,7 @@ class QuestionGate:
             f"{name}/{judged.number}/{judged.attempt}",
             Reply[HiddenAnswer],
             "reader",
-            partial(self._roles.read_hidden, request),
+            partial(self._roles.reader.read_hidden, request),
         )
         if reply.value is None:
             return replace(judged, findings=(_unanswered(GateCheck.ONE_DOCUMENT),), votes=())
@@ -371,7 +384,7 @@ class QuestionGate:
                 f"recall/{judged.number}/{judged.attempt}/{sample}",
                 Reply[Recalled],
                 "learner",
-                partial(self._roles.recall, RecallRequest(question=draft.question, sample=sample)),
+                partial(self._roles.reader.recall, RecallRequest(question=draft.question, sample=sample)),
             )
             for sample in range(samples)
         )
@@ -438,7 +451,7 @@ class QuestionGate:
             AskedQuestion(number, asked[place].draft.question) for number, place in enumerate(batch, 1)
         )
         request = ReadingRequest(documents=self._documents, questions=questions, sample=sample)
-        reply = await self._ask(key, Reply[Readings], "reader", partial(self._roles.read_all, request))
+        reply = await self._ask(key, Reply[Readings], "reader", partial(self._roles.reader.read_all, request))
         if reply.value is not None:
             return {
                 batch[reading.number - 1]: reading
@@ -555,7 +568,7 @@ class QuestionGate:
             f"others/{judged.number}/{judged.attempt}",
             Reply[OtherAnswers],
             "reader",
-            partial(self._roles.find_others, request),
+            partial(self._roles.reader.find_others, request),
         )
         if reply.value is None:
             return replace(judged, findings=(_unanswered(GateCheck.UNIQUE),), votes=())
@@ -613,7 +626,7 @@ class QuestionGate:
             min_steps=rules.min_steps,
         )
         reply = await self._ask(
-            key, Reply[RepairedDrafts], "generator", partial(self._roles.repair_questions, request)
+            key, Reply[RepairedDrafts], "generator", partial(self._roles.generator.repair_questions, request)
         )
         rewritten = {
             drafts[each.number - 1].number: each.draft

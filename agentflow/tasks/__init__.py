@@ -27,7 +27,7 @@ from agentflow.tasks._contract import (
     task_id,
 )
 from agentflow.tasks._data_analysis import DataAnalysis, open_data_analysis
-from agentflow.tasks._derivation import DerivationSettings, TaskAuthor, TaskGenerator
+from agentflow.tasks._derivation import DerivationSettings, TaskAuthor, TaskRoles
 from agentflow.tasks._desktop import DesktopState
 from agentflow.tasks._document_pictures import DocumentPictures, PictureRoles
 from agentflow.tasks._household import HouseholdState
@@ -75,11 +75,11 @@ __all__ = [
     "TaskAuthor",
     "TaskCheck",
     "TaskFinding",
-    "TaskGenerator",
     "TaskKind",
     "TaskPredicate",
     "TaskProblem",
     "TaskRelation",
+    "TaskRoles",
     "TaskSetup",
     "TaskTrial",
     "TaskVerdict",

@@ -62,8 +62,18 @@ class ClosedBook(Protocol):
         ...
 
 
-class TaskGenerator(TaskAuthor, ClosedBook, Protocol):
-    """Author of tasks that also answers without data."""
+class TaskRoles(Protocol):
+    """The roles that write tasks and answer without data, such as a team."""
+
+    @property
+    def generator(self) -> TaskAuthor:
+        """Writes solutions and instructions."""
+        ...
+
+    @property
+    def reader(self) -> ClosedBook:
+        """Answers from memory."""
+        ...
 
 
 class DerivationSettings(Struct, frozen=True, kw_only=True):
@@ -210,7 +220,7 @@ class IndependentVote(Struct, frozen=True):
 
 async def vote(
     calls: TaskCalls,
-    generator: TaskGenerator,
+    generator: TaskAuthor,
     request: IndependentSolutionRequest,
     differs: Callable[[str], Awaitable[str]],
     *,
@@ -257,12 +267,12 @@ async def count_votes(difference: Callable[[int], Awaitable[str]], samples: int)
     return IndependentVote(agreed, number, reason)
 
 
-async def closed_book_guesses(calls: TaskCalls, generator: ClosedBook, question: str, key: str) -> list[str]:
+async def closed_book_guesses(calls: TaskCalls, reader: ClosedBook, question: str, key: str) -> list[str]:
     """Return the answers of a model that sees nothing but the question."""
     guesses: list[str] = []
     for number in range(1, _GUESSES + 1):
         request = RecallRequest(question=question, sample=number - 1)
-        reply = await calls.ask(f"{key}/closed/{number}", Reply[Recalled], partial(generator.recall, request))
+        reply = await calls.ask(f"{key}/closed/{number}", Reply[Recalled], partial(reader.recall, request))
         if reply.value is not None and reply.value.answer.strip():
             guesses.append(reply.value.answer.strip())
     return list(dict.fromkeys(guesses))

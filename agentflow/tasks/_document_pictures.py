@@ -79,8 +79,8 @@ _UNDETERMINED: Final = "It cannot be determined."
 _PICTURE: Final = "A picture from a document"
 
 
-class PictureRoles(ClosedBook, Protocol):
-    """Roles with vision that read facts in pictures, write questions about them, and answer them. A failed call is a reply."""
+class PictureWriter(Protocol):
+    """Role with vision that reads facts in pictures and writes questions about them. A failed call is a reply."""
 
     async def list_image_facts(self, request: ImageFactsRequest) -> Reply[ImageFacts]:
         """List the facts of a picture, each with its region."""
@@ -90,8 +90,26 @@ class PictureRoles(ClosedBook, Protocol):
         """Write the question that a fact answers."""
         ...
 
+
+class PictureReader(ClosedBook, Protocol):
+    """Role with vision that answers questions about pictures. A failed call is a reply."""
+
     async def read_all(self, request: ReadingRequest) -> Reply[Readings]:
         """Answer a question from pictures and texts alone."""
+        ...
+
+
+class PictureRoles(Protocol):
+    """The roles that write questions about pictures and answer them, such as a team."""
+
+    @property
+    def generator(self) -> PictureWriter:
+        """Writes questions."""
+        ...
+
+    @property
+    def reader(self) -> PictureReader:
+        """Answers them."""
         ...
 
 
@@ -217,7 +235,9 @@ class _PictureTaskWriter(TaskWriter):
             image=picture.blob,
         )
         reply = await self.calls.ask(
-            f"facts/{picture.blob.hash}", Reply[ImageFacts], partial(self._roles.list_image_facts, request)
+            f"facts/{picture.blob.hash}",
+            Reply[ImageFacts],
+            partial(self._roles.generator.list_image_facts, request),
         )
         if reply.value is None:
             return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution="")
@@ -253,7 +273,7 @@ class _PictureTaskWriter(TaskWriter):
         answer = show_value(shown.value)
         request = self._instruction(shown, answer, earlier)
         reply = await self.calls.ask(
-            f"{key}/instruct", Reply[TaskInstruction], partial(self._roles.instruct, request)
+            f"{key}/instruct", Reply[TaskInstruction], partial(self._roles.generator.instruct, request)
         )
         if reply.value is None:
             return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution=shown.words)
@@ -292,7 +312,7 @@ class _PictureTaskWriter(TaskWriter):
         request = ReadingRequest(
             documents=tuple(documents), questions=(AskedQuestion(1, question),), sample=sample
         )
-        reply = await self.calls.ask(key, Reply[Readings], partial(self._roles.read_all, request))
+        reply = await self.calls.ask(key, Reply[Readings], partial(self._roles.reader.read_all, request))
         if reply.value is None or not reply.value.readings:
             return None
         return reply.value.readings[0].answers
@@ -328,7 +348,7 @@ class _PictureTaskWriter(TaskWriter):
             if any(answer_agrees(value, each, question=question) for each in said):
                 return _Readings((), TaskFinding(TaskProblem.ELSEWHERE, f"it is answered from {name}"))
             wrong.append((name, said[0] if said else ""))
-        guesses = await closed_book_guesses(self.calls, self._roles, question, key)
+        guesses = await closed_book_guesses(self.calls, self._roles.reader, question, key)
         if any(answer_agrees(value, guess, question=question) for guess in guesses):
             reason = TaskFinding(TaskProblem.CLOSED_BOOK, "a model answers it without the picture")
             return _Readings((), reason)

@@ -31,8 +31,8 @@ from agentflow.tasks._derivation import (
     DerivationSettings,
     Earlier,
     IndependentVote,
+    TaskAuthor,
     TaskCalls,
-    TaskGenerator,
     TaskWriter,
     failure_reason,
     instruction_problem,
@@ -93,7 +93,7 @@ class _Gold(Struct, frozen=True):
 class Text2Sql(QueryVerifier):
     """Tasks whose answer is a query. See docs/tasks.md."""
 
-    def __init__(self, copies: SqlCopies, generator: TaskGenerator, settings: DerivationSettings) -> None:
+    def __init__(self, copies: SqlCopies, generator: TaskAuthor, settings: DerivationSettings) -> None:
         """Describe the kind; `open_text2sql` makes one."""
         super().__init__(copies)
         self._generator = generator
@@ -121,7 +121,7 @@ class Text2Sql(QueryVerifier):
 
 @asynccontextmanager
 async def open_text2sql(
-    sandbox: Sandbox, generator: TaskGenerator, settings: DerivationSettings
+    sandbox: Sandbox, generator: TaskAuthor, settings: DerivationSettings
 ) -> AsyncGenerator[Text2Sql]:
     """Open the kind, and close its copies at the end.
 
@@ -157,7 +157,7 @@ class _Text2SqlWriter(TaskWriter):
         schema: SqlSchema,
         calls: TaskCalls,
         copies: SqlCopies,
-        generator: TaskGenerator,
+        generator: TaskAuthor,
         settings: DerivationSettings,
     ) -> None:
         super().__init__(KIND, tree, calls, settings)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from agentflow.questions import (
     Basis,
@@ -57,6 +57,16 @@ class ScriptedRoles:
         self._write = write
         self._known = dict(known or {})
         self._fails = fails
+
+    @property
+    def generator(self) -> Self:
+        """This object, which also writes."""
+        return self
+
+    @property
+    def reader(self) -> Self:
+        """This object, which also reads."""
+        return self
 
     @property
     def counts(self) -> Counter[str]:
