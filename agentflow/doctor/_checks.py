@@ -174,7 +174,7 @@ async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[
     """
     checks = _checks(environment)
     wanted = _wanted(list(names), checks)
-    found: dict[tuple[str, str], Diagnosis] = {}
+    diagnoses: dict[tuple[str, str], Diagnosis] = {}
     limit = anyio.CapacityLimiter(CONCURRENCY)
 
     async def check(key: tuple[str, str]) -> None:
@@ -182,16 +182,16 @@ async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[
         async with limit:
             try:
                 with anyio.move_on_after(SECONDS):
-                    found[key] = await checks[key]()
+                    diagnoses[key] = await checks[key]()
             except Exception as error:  # boundary: any error of a check is its result
-                found[key] = _missing(area, name, error_line(error))
-        if key not in found:
-            found[key] = _missing(area, name, f"not finished after {SECONDS:.0f} seconds")
+                diagnoses[key] = _missing(area, name, error_line(error))
+        if key not in diagnoses:
+            diagnoses[key] = _missing(area, name, f"not finished after {SECONDS:.0f} seconds")
 
     async with anyio.create_task_group() as tasks:
         for key in wanted:
             tasks.start_soon(check, key)
-    return [found[key] for key in wanted]
+    return [diagnoses[key] for key in wanted]
 
 
 def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
@@ -204,7 +204,10 @@ def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
         ("installation", "trinity"): examine_trinity,
         ("installation", "verifiers"): examine_verifiers,
         **{("runtimes", name): partial(examine_runtime, name) for name in RUNTIMES},
-        **{("containment", one.name): partial(machine.examine, one) for one in CONTAINMENT},
+        **{
+            ("containment", containment.name): partial(machine.examine, containment)
+            for containment in CONTAINMENT
+        },
         **{("backends", name): partial(examine_backend, name) for name in BACKENDS},
         ("backends", "panel"): examine_panel,
         **{("models", name): partial(examine_provider, name, environment) for name in PROVIDERS},
@@ -215,8 +218,8 @@ def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
 def _wanted(names: list[str], checks: Mapping[tuple[str, str], _Check]) -> list[tuple[str, str]]:
     for name in names:
         if not any(name in key for key in checks):
-            known = [*AREAS, *(name for _, name in checks)]
-            raise ConfigurationError(f"{name!r} is unknown.{did_you_mean(name, known)}")
+            known_names = [*AREAS, *(name for _, name in checks)]
+            raise ConfigurationError(f"{name!r} is unknown.{did_you_mean(name, known_names)}")
     return [key for key in checks if not names or any(name in key for name in names)]
 
 

@@ -101,10 +101,12 @@ class Journal:
 
         def open_or_make(connection: Connection) -> tuple[int, bytes]:
             put_new(connection, runs, {"name": name, "settings": wanted, "paused": False}, "name")
-            found = connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name)).one()
-            row = {"run": found.id, "launch": launch, "stopped": False}
+            stored_run = connection.execute(
+                select(runs.c.id, runs.c.settings).where(runs.c.name == name)
+            ).one()
+            row = {"run": stored_run.id, "launch": launch, "stopped": False}
             put_new(connection, launches, row, "run", "launch")
-            return found
+            return stored_run
 
         number, kept = await self._inbox.change(open_or_make)
         before: object = msgspec.json.decode(kept)

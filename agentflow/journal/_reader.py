@@ -172,10 +172,10 @@ class JournalReader:
                 select(usage.c.role, usage.c.body).where(usage.c.run == run).order_by(usage.c.role)
             ).all()
         )
-        found: dict[str, Usage] = {}
+        usage_by_role: dict[str, Usage] = {}
         for role, body in rows:
-            found[role] = found.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
-        return found
+            usage_by_role[role] = usage_by_role.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
+        return usage_by_role
 
     def seeds(
         self,
@@ -208,12 +208,12 @@ class JournalReader:
 
         :raises KeyError: if there is none.
         """
-        found = self._seeds([seeds.c.run == run, seeds.c.name == name], 2)
-        if not found:
+        matching = self._seeds([seeds.c.run == run, seeds.c.name == name], 2)
+        if not matching:
             raise KeyError(name)
-        if len(found) > 1:
+        if len(matching) > 1:
             raise ConfigurationError(f"{self.shown}: it is damaged: two seeds have the id {name!r}")
-        return found[0]
+        return matching[0]
 
     def _seeds(self, chosen: Sequence[ColumnElement[bool]], limit: int) -> list[StoredSeed]:
         columns = (
@@ -272,8 +272,8 @@ class JournalReader:
                 )
             )
 
-        found = self.read(ask)
-        return [] if found is None else found.split("\n")
+        rests = self.read(ask)
+        return [] if rests is None else rests.split("\n")
 
     def entries(self, run: int, seed: int, prefix: str) -> dict[str, bytes]:
         """Return the entries of a seed with a prefix, in the order in which they were written."""
@@ -293,7 +293,7 @@ class JournalReader:
         wanted = list(dict.fromkeys(keys))
 
         def ask(connection: Connection) -> dict[str, bytes]:
-            found: dict[str, bytes] = {}
+            bodies: dict[str, bytes] = {}
             for start in range(0, len(wanted), _SOME):
                 rows = connection.execute(
                     select(entries.c.key, entries.c.body).where(
@@ -302,8 +302,8 @@ class JournalReader:
                         entries.c.key.in_(wanted[start : start + _SOME]),
                     )
                 )
-                found |= {row[0]: row[1] for row in rows.all()}
-            return found
+                bodies |= {row[0]: row[1] for row in rows.all()}
+            return bodies
 
         return self.read(ask) if wanted else {}
 
@@ -311,15 +311,15 @@ class JournalReader:
         """Return those of the keys that a seed has; no body is read."""
 
         def ask(connection: Connection) -> set[str]:
-            found: set[str] = set()
+            existing_keys: set[str] = set()
             for start in range(0, len(keys), _SOME):
                 some = entries.c.key.in_(keys[start : start + _SOME])
-                found |= set(
+                existing_keys |= set(
                     connection.scalars(
                         select(entries.c.key).where(entries.c.run == run, entries.c.seed == seed, some)
                     )
                 )
-            return found
+            return existing_keys
 
         return self.read(ask)
 
@@ -335,9 +335,9 @@ class JournalReader:
         def ask(connection: Connection) -> list[tuple[int, str, str]]:
             lite = connection.dialect.name == "sqlite"
             body = cast(entries.c.body, Text) if lite else func.convert_from(entries.c.body, "UTF8")
-            place = (func.instr if lite else func.strpos)(func.lower(body), func.lower(words))
-            begin = case((place > _AROUND, place - _AROUND), else_=1)
-            chosen = [entries.c.run == run, entries.c.seed >= 0, place > 0]
+            position = (func.instr if lite else func.strpos)(func.lower(body), func.lower(words))
+            begin = case((position > _AROUND, position - _AROUND), else_=1)
+            chosen = [entries.c.run == run, entries.c.seed >= 0, position > 0]
             if seed is not None:
                 chosen.append(entries.c.seed == seed)
             rows = connection.execute(
@@ -356,10 +356,10 @@ class JournalReader:
 
     def failures(self, run: int) -> dict[str, int]:
         """Return the failures that the processes of a run saw, by kind; each stores them every ten seconds and at its end."""
-        found = Counter[str]()
+        failures = Counter[str]()
         for body in self.entries(run, RUN_PAGE, FAILURES).values():
-            found.update(msgspec.json.decode(body, type=dict[str, int]))
-        return dict(sorted(found.items()))
+            failures.update(msgspec.json.decode(body, type=dict[str, int]))
+        return dict(sorted(failures.items()))
 
     def harvests(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
         """Return the results of finished seeds by number."""

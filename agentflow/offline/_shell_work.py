@@ -84,9 +84,9 @@ def shell_jobs(seed: str, path: Sequence[Step]) -> Iterator[ProjectJob]:
     """
     projects = _projects(seed)
     done = _done(path)
-    project = next((each for each in projects if each.start.command in done), None)
+    project = next((project for project in projects if project.start.command in done), None)
     if project is None:
-        yield from (each.start for each in projects)
+        yield from (project.start for project in projects)
         return
     yield from _remaining(project.jobs, seed, done)
 
@@ -120,7 +120,9 @@ def _preparation(request: PlanRequest) -> Iterator[tuple[str, Use]]:
 def _done(path: Sequence[Step]) -> list[str]:
     """Return the commands of a path, run or typed."""
     arguments = [step.action.arguments for step in path]
-    return [str(each.get("command", each.get("text", ""))).removesuffix("\n") for each in arguments]
+    return [
+        str(argument.get("command", argument.get("text", ""))).removesuffix("\n") for argument in arguments
+    ]
 
 
 def _remaining(jobs: Sequence[ProjectJob], seed: str, done: Sequence[str]) -> Iterator[ProjectJob]:
@@ -250,5 +252,5 @@ def _notes(random: Random) -> _Project:
         f"mkdir -p notes\n{written}\n: > {empty}",
         f"notes/{topics[0]}.txt",
     )
-    one, other = random.sample(topics, 2)
-    return _Project(start, _jobs("notes", {"empty": empty, "one": one, "other": other}))
+    first, other = random.sample(topics, 2)
+    return _Project(start, _jobs("notes", {"empty": empty, "one": first, "other": other}))

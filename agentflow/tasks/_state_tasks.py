@@ -59,9 +59,7 @@ class StateTasks(StateVerifier):
         author: InstructionAuthor,
         settings: StateTaskSettings | None = None,
     ) -> None:
-        """Describe it.
-
-        :param reader: reads states, and compares them.
+        """:param reader: reads states, and compares them.
         :param executor: makes the tool calls.
         :param sandboxes: sandboxes of the run.
         :param author: writes instructions.
@@ -87,10 +85,10 @@ class StateTasks(StateVerifier):
             )
 
         chosen = (await page.once(f"tasks/{self.name}", _Candidates, find)).found
-        written = await together(partial(self._task, tree, each, page) for each in chosen)
+        written = await together(partial(self._task, tree, task, page) for task in chosen)
         return DerivedTasks(
-            tasks=tuple(each for each, _ in written if isinstance(each, VerifiableTask)),
-            rejected=tuple(each for each, _ in written if isinstance(each, RejectedTask)),
+            tasks=tuple(outcome for outcome, _ in written if isinstance(outcome, VerifiableTask)),
+            rejected=tuple(outcome for outcome, _ in written if isinstance(outcome, RejectedTask)),
             usage=sum((usage for _, usage in written), Usage()),
         )
 
@@ -109,7 +107,7 @@ class StateTasks(StateVerifier):
                     kind=self.name,
                     instruction=instruction.text,
                     solution=solution,
-                    findings=tuple(TaskFinding(*each) for each in instruction.findings),
+                    findings=tuple(TaskFinding(*finding) for finding in instruction.findings),
                 ),
                 instruction.usage,
             )
@@ -120,8 +118,8 @@ class StateTasks(StateVerifier):
             setup=setup,
             gold=gold,
             verifier=tuple(
-                each.predicate(self._reader.says(each), self._reader.probe(each))
-                for each in candidate.conditions
+                condition.predicate(self._reader.says(condition), self._reader.probe(condition))
+                for condition in candidate.conditions
             ),
             wrong=self._wrong(candidate),
             tree_id=tree.id,
@@ -141,12 +139,12 @@ class StateTasks(StateVerifier):
 
     @staticmethod
     def _gold(tree: Tree, candidate: TaskCandidate) -> TaskAttempt:
-        nodes = [tree.by_id[each] for each in candidate.path]
+        nodes = [tree.by_id[node_id] for node_id in candidate.path]
         return TaskAttempt(name=GOLD, actions=tuple(node.action for node in nodes if node.action is not None))
 
     def _wrong(self, candidate: TaskCandidate) -> tuple[TaskAttempt, ...]:
         siblings = [
-            TaskAttempt(name=f"sibling/{each.node}", actions=each.actions) for each in candidate.wrong
+            TaskAttempt(name=f"sibling/{miss.node}", actions=miss.actions) for miss in candidate.wrong
         ]
         shortcut = self._reader.shortcut(candidate.conditions)
         cheats = [TaskAttempt(name=SHORTCUT, actions=shortcut)] if shortcut else []

@@ -14,9 +14,7 @@ class StateVerifier:
     """Verifies the states of a terminal, a household, a desktop. See docs/tasks.md."""
 
     def __init__(self, reader: StateReader, *, executor: ExecutorPort, sandboxes: BranchSandboxes) -> None:
-        """Describe it.
-
-        :param reader: reads states.
+        """:param reader: reads states.
         :param executor: makes the tool calls.
         :param sandboxes: sandboxes of the run.
         """
@@ -38,7 +36,7 @@ class StateVerifier:
 
         :raises RunStopped: if the run can't continue.
         """
-        conditions = [StateCondition.of(each) for each in task.verifier]
+        conditions = [StateCondition.of(predicate) for predicate in task.verifier]
         try:
             if session is None:
                 async with self._sandboxes.reserve(1):
@@ -96,5 +94,9 @@ class StateVerifier:
 
     async def _judge(self, sandbox: Sandbox, conditions: Sequence[StateCondition]) -> TaskVerdict:
         state = await self._reader.read(sandbox, conditions)
-        failed = tuple(self._reader.says(each).split("\n")[0] for each in conditions if not each.holds(state))
+        failed = tuple(
+            self._reader.says(condition).split("\n")[0]
+            for condition in conditions
+            if not condition.holds(state)
+        )
         return TaskVerdict(not failed, failed)

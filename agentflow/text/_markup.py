@@ -49,15 +49,15 @@ def escape_special_tokens(text: str) -> str:
     pieces: list[str] = []
     end = 0
     for start in range(0, len(text), _PIECE):
-        for found in _SPECIAL.finditer(text, start, start + _PIECE + _LONGEST):
-            if found.start() < start + _PIECE:
-                pieces += [text[end : found.end()], " "]
-                end = found.end()
+        for match in _SPECIAL.finditer(text, start, start + _PIECE + _LONGEST):
+            if match.start() < start + _PIECE:
+                pieces += [text[end : match.end()], " "]
+                end = match.end()
     return "".join([*pieces, text[end:]]) if pieces else text
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"{found[0]} "
+def _escaped(match: re.Match[str]) -> str:
+    return f"{match[0]} "
 
 
 def escape_all_special_tokens(value: object) -> object:
@@ -69,9 +69,9 @@ def escape_all_special_tokens(value: object) -> object:
     if isinstance(value, str):
         return escape_special_tokens(value)
     if is_list(value):
-        return [escape_all_special_tokens(each) for each in value]
+        return [escape_all_special_tokens(item) for item in value]
     if is_object(value):
-        return {escape_special_tokens(key): escape_all_special_tokens(each) for key, each in value.items()}
+        return {escape_special_tokens(key): escape_all_special_tokens(item) for key, item in value.items()}
     return value
 
 

@@ -45,25 +45,25 @@ def read_date_answer(answer: str, like: DateValue, question: str = "") -> DateVa
 def read_dates(answer: str, like: DateValue, question: str = "") -> list[DateValue]:
     """Return the dates that an answer states; none if it hedges. A year with a day in it counts as that day only."""
     line = answer.replace("\n", " ; ")
-    found = [each for each in find_dates(line) if not each.bare or _may_be_year(line, each, like)]
-    masked = mask(line, [(each.start, each.end) for each in found])
+    mentions = [date for date in find_dates(line) if not date.bare or _may_be_year(line, date, like)]
+    masked = mask(line, [(mention.start, mention.end) for mention in mentions])
     if is_uncertain(masked) or is_denied(masked) or has_alternatives(masked):
         return []
     stated = asserted(masked)
-    asked = {_date(each) for each in find_dates(" ".join(question.split()))}
+    question_dates = {_date(date) for date in find_dates(" ".join(question.split()))}
     exact = [
-        each
-        for each in found
-        if within((each.start, each.end), stated)
-        and not _VAGUE_DATE.search(line, max(0, each.start - _NEAR), each.start)
+        mention
+        for mention in mentions
+        if within((mention.start, mention.end), stated)
+        and not _VAGUE_DATE.search(line, max(0, mention.start - _NEAR), mention.start)
     ]
     first = next(iter(sentences(masked)), (0, 0))
     if exact and _BARE.fullmatch(masked, *first):
-        exact = [each for each in exact if each.end <= first[1]]
+        exact = [mention for mention in exact if mention.end <= first[1]]
     dates = list(dict.fromkeys(map(_date, exact)))
-    dates = [each for each in dates if each not in asked] or dates
+    dates = [date for date in dates if date not in question_dates] or dates
     return [
-        each for each in dates if not any(each != other and _contains(each, other) for other in dates[:_MOST])
+        date for date in dates if not any(date != other and _contains(date, other) for other in dates[:_MOST])
     ]
 
 
@@ -86,6 +86,6 @@ def _date(mention: DateMention) -> DateValue:
     return DateValue(mention.year, mention.month, mention.day)
 
 
-def _contains(one: DateValue, other: DateValue) -> bool:
+def _contains(date: DateValue, other: DateValue) -> bool:
     """Return whether a date is a year or month that contains the other date."""
-    return one.year == other.year and (not one.month or (one.month == other.month and not one.day))
+    return date.year == other.year and (not date.month or (date.month == other.month and not date.day))

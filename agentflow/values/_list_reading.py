@@ -101,12 +101,12 @@ def _read_records(
         return None
     kind = type(like.items[0])
     items: list[ScalarValue] = []
-    for place, (name, span) in enumerate(named):
-        end = named[place + 1][1][0] if place + 1 < len(named) else len(answer)
+    for index, (name, span) in enumerate(named):
+        end = named[index + 1][1][0] if index + 1 < len(named) else len(answer)
         items.append(TextValue(name) if kind is TextValue else EntityValue(name))
         part = answer if len(named) == 1 else answer[span[1] : end]
-        for each in expected.get(name, records[0])[1:]:
-            value = read(part, each, question)
+        for like_value in expected.get(name, records[0])[1:]:
+            value = read(part, like_value, question)
             items.extend([] if value is None else [value])
     return items
 
@@ -129,40 +129,40 @@ def _read_names(answer: str, like: Sequence[str], question: str = "") -> list[tu
     :param like: the expected names, which may contain commas and `and`.
     """
     reader = NameReader(answer, question)
-    found = _longest(sorted((span, name) for name in dict.fromkeys(like) for span in reader.find(name)))
-    masked = mask(answer, [span for span, _ in found])
+    named_spans = _longest(sorted((span, name) for name in dict.fromkeys(like) for span in reader.find(name)))
+    masked = mask(answer, [span for span, _ in named_spans])
     if is_uncertain(masked) or is_denied(masked) or has_alternatives(masked) or _OPEN.search(masked):
         return None
-    if not found:
+    if not named_spans:
         return [(item, (0, 0)) for item in split_list(_without_lead(answer))]
     stated = asserted(masked)
     parts = sentences(masked)
-    start = next(first for first, last in parts if first <= found[0][0][0] < last)
-    end = _end(masked, parts, found[-1][0][0])
+    start = next(first for first, last in parts if first <= named_spans[0][0][0] < last)
+    end = _end(masked, parts, named_spans[-1][0][0])
     proper = any(name[:1].isupper() for name in like)
-    leads = [each.end() for each in _LEAD.finditer(masked, start, found[0][0][0])]
+    leads = [match.end() for match in _LEAD.finditer(masked, start, named_spans[0][0][0])]
     region = (leads[-1] if leads else start, end)
     others = _other_names(reader, _without_brackets(masked), region, stated, proper=proper, lead=bool(leads))
-    named = [(name, span) for span, name in found if within(span, stated)]
-    return sorted([*named, *others], key=lambda each: each[1])
+    named = [(name, span) for span, name in named_spans if within(span, stated)]
+    return sorted([*named, *others], key=lambda named_span: named_span[1])
 
 
 def _without_brackets(text: str) -> str:
     """Replace remarks in brackets by spaces."""
-    return _BRACKETS.sub(lambda found: " " * len(found[0]), text)
+    return _BRACKETS.sub(lambda match: " " * len(match[0]), text)
 
 
 def _other_names(
     reader: NameReader, masked: str, region: Span, stated: Sequence[Span], *, proper: bool, lead: bool
 ) -> Iterator[tuple[str, Span]]:
     """Iterate over the items of an enumeration that begin with another name."""
-    cuts = [(each.start(), each.end()) for each in _SEPARATOR.finditer(masked, *region)]
+    cuts = [(match.start(), match.end()) for match in _SEPARATOR.finditer(masked, *region)]
     starts, ends = [region[0], *(end for _, end in cuts)], [*(start for start, _ in cuts), region[1]]
     for start, end in zip(starts, ends, strict=True):
         item = masked[start:end]
         word = start + len(item) - len(item.lstrip())
-        known = MASK in item or not item.strip() or not within((word, word + 1), stated)
-        if not known and reader.opens_with_item(
+        is_settled = MASK in item or not item.strip() or not within((word, word + 1), stated)
+        if not is_settled and reader.opens_with_item(
             (start, end), proper=proper, first=start == region[0] and not lead
         ):
             yield bare_text(_ARTICLES.sub("", item.strip())), (start, end)
@@ -179,11 +179,11 @@ def _end(masked: str, parts: Sequence[Span], last: int) -> int:
     return end
 
 
-def _longest(found: Sequence[tuple[Span, str]]) -> list[tuple[Span, str]]:
+def _longest(named_spans: Sequence[tuple[Span, str]]) -> list[tuple[Span, str]]:
     """Return the spans without those inside of others, and each name once."""
     kept: list[tuple[Span, str]] = []
     names: set[str] = set()
-    for span, name in sorted(found, key=lambda each: (each[0][0], -each[0][1])):
+    for span, name in sorted(named_spans, key=lambda named_span: (named_span[0][0], -named_span[0][1])):
         if (not kept or span[0] >= kept[-1][0][1]) and name not in names:
             kept.append((span, name))
             names.add(name)

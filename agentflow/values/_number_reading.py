@@ -63,7 +63,7 @@ def read_number_answer(answer: str, like: NumberValue, question: str = "") -> Nu
     values = read_numbers(answer, like, question)
     first = next(iter(values), None)
     if first is None or not all(
-        same_number((first.amount, first.unit), (each.amount, each.unit)) for each in values
+        same_number((first.amount, first.unit), (value.amount, value.unit)) for value in values
     ):
         return None
     return first
@@ -92,30 +92,30 @@ def read_numbers(
 
 def find_numbers(plain: str) -> list[NumberMention]:
     """Return the numbers of a text from `plain_numbers`, without dates and ordinals."""
-    dates = [(each.start, each.end) for each in find_dates(plain) if not each.bare]
-    found: list[NumberMention] = []
+    dates = [(date.start, date.end) for date in find_dates(plain) if not date.bare]
+    mentions: list[NumberMention] = []
     for first, last, quantity in find_quantities(plain):
         if quantity.kind == "ordinal" or not quantity.amount.is_finite():
             continue
         start = last - len(plain[first:last].lstrip())
         written = plain[start:last].removesuffix("" if quantity.known else quantity.unit)
         end = start + len(written.rstrip(" -"))
-        if _overlaps((start, end), dates) or (found and _TOTAL.fullmatch(plain, found[-1].end, start)):
+        if _overlaps((start, end), dates) or (mentions and _TOTAL.fullmatch(plain, mentions[-1].end, start)):
             continue
         after = _NEXT_WORDS.match(plain, end)
         words = (after[0] if after else "").replace("-", " ").split()
         vague = bool(_BOUND.search(plain, max(0, start - _NEAR), start) or _BOUND_AFTER.match(plain, end))
         nouns = frozenset(quantity_of(quantity.amount, word).kind for word in words)
-        found.append(NumberMention(start, end, quantity, nouns, vague))
-    return _with_shared_units(plain, found)
+        mentions.append(NumberMention(start, end, quantity, nouns, vague))
+    return _with_shared_units(plain, mentions)
 
 
 def _fitting(mentions: Sequence[NumberMention], like: NumberValue) -> list[NumberMention]:
     """Return the numbers that measure the same thing as the expected one, as far as the text tells."""
     wanted = quantity_of(like.amount, like.unit)
-    ranks = [_rank(each, wanted, _noun(like)) for each in mentions]
+    ranks = [_rank(mention, wanted, _noun(like)) for mention in mentions]
     best = min(ranks, default=0)
-    return [each for each, rank in zip(mentions, ranks, strict=True) if rank == best]
+    return [mention for mention, rank in zip(mentions, ranks, strict=True) if rank == best]
 
 
 def _rank(mention: NumberMention, wanted: Quantity, noun: str) -> int:
@@ -137,23 +137,23 @@ def _noun(like: NumberValue) -> str:
 
 def _answering(plain: str, mentions: list[NumberMention]) -> list[NumberMention] | None:
     """Return the numbers of the clauses that answer; `None` if the answer hedges."""
-    masked = mask(plain, [(each.start, each.end) for each in mentions])
+    masked = mask(plain, [(mention.start, mention.end) for mention in mentions])
     if is_uncertain(masked) or is_denied(masked) or has_alternatives(masked):
         return None
     stated = asserted(masked)
     if (equals := plain.rfind("=")) >= 0:
-        mentions = [each for each in mentions if each.start > equals] or mentions
+        mentions = [mention for mention in mentions if mention.start > equals] or mentions
     first = next(iter(sentences(masked)), (0, 0))
-    alone = [each for each in mentions if within((each.start, each.end), [first])]
+    alone = [mention for mention in mentions if within((mention.start, mention.end), [first])]
     if len(alone) == 1 and not masked[slice(*first)].replace(MASK, "").strip(" .;!~\"'"):
         # The sentences after a bare number explain it.
         mentions = alone
-    return [each for each in mentions if within((each.start, each.end), stated)]
+    return [mention for mention in mentions if within((mention.start, mention.end), stated)]
 
 
 def _select(mentions: list[NumberMention], like: NumberValue, question: str) -> list[NumberValue]:
-    given = {each.quantity.amount for each in find_numbers(plain_numbers(question))}
-    others = [each for each in mentions if each.quantity.amount not in given]
+    question_amounts = {number.quantity.amount for number in find_numbers(plain_numbers(question))}
+    others = [mention for mention in mentions if mention.quantity.amount not in question_amounts]
     chosen = _fitting(others or mentions, like)
     if any(each.vague for each in chosen):
         return []
@@ -172,16 +172,16 @@ def _number_value(mention: NumberMention, like: NumberValue) -> NumberValue | No
     return None if stated is None else NumberValue(*stated)
 
 
-def _with_shared_units(plain: str, found: list[NumberMention]) -> list[NumberMention]:
+def _with_shared_units(plain: str, mentions: list[NumberMention]) -> list[NumberMention]:
     """Give the first number of "34 to 36 metres" its unit."""
-    shared = list(found)
-    for place in range(len(found) - 2, -1, -1):
-        one, other = shared[place], shared[place + 1]
-        gap = plain[one.end : other.start]
-        listed = "," in gap and one.quantity.may_be_year
-        if not one.quantity.known and not listed and len(gap) < 12 and _JOINED.fullmatch(gap):
-            quantity = quantity_of(one.quantity.amount, other.quantity.unit)
-            shared[place] = one._replace(quantity=quantity, nouns=other.nouns)
+    shared = list(mentions)
+    for index in range(len(mentions) - 2, -1, -1):
+        first, second = shared[index], shared[index + 1]
+        gap = plain[first.end : second.start]
+        listed = "," in gap and first.quantity.may_be_year
+        if not first.quantity.known and not listed and len(gap) < 12 and _JOINED.fullmatch(gap):
+            quantity = quantity_of(first.quantity.amount, second.quantity.unit)
+            shared[index] = first._replace(quantity=quantity, nouns=second.nouns)
     return shared
 
 
@@ -192,5 +192,5 @@ def _measures(quantity: Quantity) -> bool:
 
 
 def _overlaps(span: Span, others: Sequence[Span]) -> bool:
-    place = bisect_right(others, span[0], key=itemgetter(0))
-    return any(span[0] < end and start < span[1] for start, end in others[max(0, place - 1) : place + 1])
+    index = bisect_right(others, span[0], key=itemgetter(0))
+    return any(span[0] < end and start < span[1] for start, end in others[max(0, index - 1) : index + 1])

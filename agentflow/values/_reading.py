@@ -59,11 +59,11 @@ _OPPOSITE: Final = {
     False: re.compile(r"\byes\b|\btrue\b(?=\W*$)", re.IGNORECASE),
 }
 _OPENING: Final = " \n\"'({[*"
-_MOST_WORDS: Final = 12
+_MAX_WORDS: Final = 12
 """Words of the longest name that is read without knowing it."""
 
 
-def read_answer(said: str, like: Value, *, question: str = "", surname: bool = False) -> Value | None:
+def read_answer(text: str, like: Value, *, question: str = "", surname: bool = False) -> Value | None:
     """Return the value that an answer states; `None` if it states none of that type, hedges, or gives alternatives.
 
     >>> from decimal import Decimal
@@ -76,14 +76,14 @@ def read_answer(said: str, like: Value, *, question: str = "", surname: bool = F
     :param question: the question. Its names and numbers are no answers.
     :param surname: the last word of a name is enough. Right only if no other candidate has it.
     """
-    answer = _marked(plain_text(said))
+    answer = _marked(plain_text(text))
     read = partial(_read_scalar, surname=surname)
     if isinstance(like, ListValue):
         return read_list_answer(answer, like, question, read)
     return read(answer, like, question)
 
 
-def answer_agrees(expected: Value, said: str, *, question: str = "", surname: bool = False) -> bool:
+def answer_agrees(expected: Value, answer: str, *, question: str = "", surname: bool = False) -> bool:
     """Return whether an answer in prose states the expected value and no other.
 
     >>> answer_agrees(DateValue(1841, 5, 12), "13 May 1841 in Port Vannick")
@@ -94,14 +94,14 @@ def answer_agrees(expected: Value, said: str, *, question: str = "", surname: bo
     :param question: the question. Its names and numbers are no answers.
     :param surname: the last word of a name is enough. Right only if no other candidate has it.
     """
-    read = read_answer(said, expected, question=question, surname=surname)
+    read = read_answer(answer, expected, question=question, surname=surname)
     return read is not None and values_agree(expected, read)
 
 
 def _marked(text: str) -> str:
     """Return the part after the last `answer:`, `the answer is`, or `therefore`."""
-    for found in reversed(list(_MARK.finditer(text))):
-        if rest := text[found.end() :].strip():
+    for match in reversed(list(_MARK.finditer(text))):
+        if rest := text[match.end() :].strip():
             return rest
     return text
 
@@ -125,9 +125,9 @@ def _read_scalar(answer: str, like: ScalarValue, question: str, *, surname: bool
 def _read_truth(answer: str) -> BoolValue | None:
     """Return the truth of an answer that begins or ends with yes or no, or consists of "It was not."."""
     first = answer[slice(*next(iter(sentences(answer)), (0, 0)))].lstrip(_OPENING)
-    if found := _TRUTH.match(first):
-        truth = found["true"] is not None
-        rest = answer[found.end() :].strip(" ,.;:!-\n")
+    if match := _TRUTH.match(first):
+        truth = match["true"] is not None
+        rest = answer[match.end() :].strip(" ,.;:!-\n")
         short = _SHORT_TRUTH.match(rest)
         opposite = _OPPOSITE[truth].search(rest)
         contradicts = short and (not (short["negated"] or short["neither"])) is not truth
@@ -143,14 +143,14 @@ def _read_name(answer: str, name: str, question: str, *, surname: bool) -> str |
     # A question that offers the name as an alternative offers others, too.
     offered = NameReader(question).find(name) if question else []
     reader = NameReader(answer, "" if offered else question)
-    found = reader.find(name, surname=surname)
-    masked = mask(answer, found)
+    name_spans = reader.find(name, surname=surname)
+    masked = mask(answer, name_spans)
     if is_uncertain(masked) or is_denied(masked) or has_alternatives(masked):
         return None
-    if found:
-        return name if reader.is_answer(found, masked) else None
+    if name_spans:
+        return name if reader.is_answer(name_spans, masked) else None
     spans = sentences(answer)
     first = answer[slice(*spans[0])] if spans else ""
     core = bare_text(first[lead.end() if (lead := _LEAD.match(first)) else 0 :])
     negated = not asserted(first)
-    return core if core and not negated and core.count(" ") < _MOST_WORDS else None
+    return core if core and not negated and core.count(" ") < _MAX_WORDS else None

@@ -118,7 +118,7 @@ class FakeEndpoint:
             body = await request.content.read()
         match request.path:
             case "/v1/chat/completions":
-                return await self._count(request, body, self._said)
+                return await self._count(request, body, self._chat)
             case "/inference/v1/generate":
                 return await self._count(request, body, self._generated)
             case (
@@ -128,8 +128,8 @@ class FakeEndpoint:
             case "/v1/embeddings":
                 return self._embed(body)
             case "/v1/models":
-                one = {"id": self._config.model, "object": "model", "root": self._config.weights}
-                return self._reply({"object": "list", "data": [one]})
+                model_entry = {"id": self._config.model, "object": "model", "root": self._config.weights}
+                return self._reply({"object": "list", "data": [model_entry]})
             case "/stats":
                 pass
             case "/hold":
@@ -217,18 +217,18 @@ class FakeEndpoint:
         await response.write_eof()
         return response
 
-    def _said(self, body: bytes) -> tuple[str, bytes | web.Response]:
+    def _chat(self, body: bytes) -> tuple[str, bytes | web.Response]:
         prompt = read_prompt(body)
         return prompt.begin, self._answer(prompt)
 
     def _generated(self, body: bytes) -> tuple[str, bytes | list[bytes]]:
-        asked = msgspec.json.decode(body, type=GenerateBody)
-        samples = samples_of(asked, self._config.tool_turns)
-        begin = str(asked.token_ids[:64])
-        if asked.stream:
-            return begin, events_of(samples[0], asked, self._weights.version)
+        message = msgspec.json.decode(body, type=GenerateBody)
+        samples = samples_of(message, self._config.tool_turns)
+        begin = str(message.token_ids[:64])
+        if message.stream:
+            return begin, events_of(samples[0], message, self._weights.version)
         choices = [sample.choice(index, self._weights.version) for index, sample in enumerate(samples)]
-        whole = {"model": asked.model, "prompt_token_ids": asked.token_ids, "choices": choices}
+        whole = {"model": message.model, "prompt_token_ids": message.token_ids, "choices": choices}
         return begin, self._encoder.encode(whole)
 
     def _tokens(self, path: str, body: bytes) -> web.Response:
@@ -298,11 +298,11 @@ class FakeEndpoint:
 
     def _embed(self, body: bytes) -> web.Response:
         try:
-            asked = msgspec.json.decode(body, type=_Texts)
+            message = msgspec.json.decode(body, type=_Texts)
         except msgspec.MsgspecError as error:
             return self._refuse(400, f"invalid request: {error}", "invalid_request")
-        texts = [asked.input] if isinstance(asked.input, str) else asked.input
-        vectors = [embed(text, as_base64=asked.encoding_format == "base64") for text in texts]
+        texts = [message.input] if isinstance(message.input, str) else message.input
+        vectors = [embed(text, as_base64=message.encoding_format == "base64") for text in texts]
         data = [
             {"object": "embedding", "index": index, "embedding": vector}
             for index, vector in enumerate(vectors)
