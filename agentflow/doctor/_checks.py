@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import StrEnum
 from functools import partial
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
@@ -13,10 +14,9 @@ from typing import Final, Literal, TypeAlias, get_args
 import aiohttp
 import anyio
 import anyio.to_thread
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from agentflow._import_path import own_environment
-from agentflow.doctor._diagnosis import Diagnosis, DiagnosisState
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.extras import DISTRIBUTION, add_command, list_extras
 from agentflow.models import PROVIDERS, is_loopback
@@ -26,6 +26,35 @@ from mcp_servers import BACKENDS
 from mcp_servers.core import RUNTIMES, did_you_mean, runtime_maker
 from runtimes import Capabilities, InstanceSpec, Outcome
 from runtimes.process import CONTAINMENT, LACKS, ContainmentPromise, Lack, ProcessRuntime
+
+
+class DiagnosisState(StrEnum):
+    """State of a checked part."""
+
+    WORKS = "works"
+    """It works."""
+    PARTLY = "partly"
+    """It works with the limitations in the text."""
+    MISSING = "missing"
+    """It does not work; the text says how to fix it."""
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Result of one check."""
+
+    area: str
+    """`installation`, `runtimes`, `containment`, `backends`, `models`, `networks` or `live`."""
+    name: str
+    """Name of the checked part."""
+    state: DiagnosisState
+    """State of the part."""
+    text: str = field(default="", name="said")
+    """Abilities of the part; or what is missing, and what to install or set."""
+    variable: str = ""
+    """Environment variable of a model provider that nobody has configured."""
+    command: str = ""
+    """Command that installs what is missing."""
+
 
 PRELOADED = ("numpy", "pandas")
 """Libraries that sandboxes import at their start, if they are installed."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from agentflow._decoding import DECODE_ERRORS
 from agentflow._http_client import HttpAnswer, observe_answers, open_session, read_answer
 from agentflow._secrets import MASK, mask_remembered, remember_secrets
-from agentflow.doctor._diagnosis import Diagnosis, DiagnosisState
+from agentflow.doctor._checks import Diagnosis, DiagnosisState
 from agentflow.errors import AgentFlowError, ConfigurationError, ToolFailure, error_line
 from agentflow.models import (
     PROVIDERS,

@@ -20,7 +20,7 @@ from agentflow.tasks._data_programs import DataPrograms
 from agentflow.tasks._desktop import DesktopState
 from agentflow.tasks._household import HouseholdState
 from agentflow.tasks._sql_copies import SqlCopies
-from agentflow.tasks._state_verifier import StateVerifier
+from agentflow.tasks._state_tasks import StateVerifier
 from agentflow.tasks._states import StateReader
 from agentflow.tasks._terminal import TerminalState
 from agentflow.tasks._verifiers import AnswerVerifier, ProgramVerifier, QueryVerifier

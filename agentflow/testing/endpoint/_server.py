@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable
+from enum import StrEnum
 from hashlib import blake2b
 from statistics import median
 from time import perf_counter
@@ -13,7 +14,6 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
 from agentflow.testing.endpoint._play import embed, play, use_tool
 from agentflow.testing.endpoint._prompt import FakeToolCall, Prompt, read_prompt
 from agentflow.testing.endpoint._token_apis import (
@@ -27,6 +27,49 @@ from agentflow.testing.endpoint._token_apis import (
     samples_of,
     tokens_of_chat,
 )
+
+
+class EndpointFault(StrEnum):
+    """Fault of an answer."""
+
+    BUSY = "busy"
+    """429 without `Retry-After`."""
+    BUSY_UNTIL = "busy_until"
+    """429, with `Retry-After`."""
+    BROKEN = "broken"
+    """500."""
+    SILENT = "silent"
+    """Connection closed without an answer."""
+    GARBAGE = "garbage"
+    """Answer whose text is not JSON."""
+    SHAPE = "shape"
+    """Answer whose text is JSON of another shape."""
+
+
+_FAULTS = tuple(EndpointFault)
+
+
+class FaultPlan(Struct, frozen=True):
+    """Plan of failing calls."""
+
+    share: float = 0.0
+    """Share of failing calls, 0 to 1."""
+    seed: int = 1
+    """Seed that selects the failing calls."""
+    down_after: int | None = None
+    """Number of calls after which none is answered."""
+
+    def of(self, call: int) -> EndpointFault | None:
+        """Return the fault of a call, counted from 1."""
+        if self.down_after is not None and call > self.down_after:
+            return EndpointFault.SILENT
+        if not self.share:
+            return None
+        dice = blake2b(f"{self.seed} {call}".encode(), digest_size=8).digest()
+        if int.from_bytes(dice[:4], "big") / 2**32 >= self.share:
+            return None
+        return _FAULTS[dice[4] % len(_FAULTS)]
+
 
 _JSON = {"Content-Type": "application/json"}
 Answering: TypeAlias = Callable[[bytes], tuple[str, bytes | list[bytes] | web.Response]]
