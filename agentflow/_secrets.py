@@ -71,7 +71,7 @@ _SHORTEST: Final = 8
 """Shorter values are not remembered: they also occur in ordinary text."""
 _PATH: Final = re.compile(r"(/[\w.-]{1,24})+/?")
 """Values that are paths are not remembered either."""
-_MOST: Final = 1000
+_MAX_SECRETS: Final = 1000
 
 
 class _Secret(Protocol):
@@ -192,7 +192,7 @@ def remember_secrets(value: object, name: str = "") -> None:
     """
     forms = {form for secret in _secrets_in(value, name) for form in _written(secret)}
     if new := forms - _remembered.keys():
-        kept = sorted([*_remembered, *new][-_MOST:], key=len, reverse=True)
+        kept = sorted([*_remembered, *new][-_MAX_SECRETS:], key=len, reverse=True)
         _remembered.clear()
         _remembered.update(dict.fromkeys(kept))
 

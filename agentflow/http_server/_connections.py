@@ -173,7 +173,7 @@ class Connections:
             self._heads[connection] = self._now()
         return connection in self._heads
 
-    def hold(self, size: int) -> bool:
+    def count_head_bytes(self, size: int) -> bool:
         """Count bytes of headers that wait for their rest; return false if that is too much."""
         self._head_bytes += size
         return self._head_bytes <= WAITING_BYTES
@@ -338,13 +338,13 @@ class LimitedConnection(asyncio.Protocol):
     def _hold_head_bytes(self, size: int) -> bool:
         """Count bytes of incomplete headers; close the connection and return false if all connections have too many."""
         self._held += size
-        if not (fits := self._connections.hold(size)):
+        if not (fits := self._connections.count_head_bytes(size)):
             self._connections.log.refused("too many incomplete requests")
             self.abort()
         return fits
 
     def release_head(self) -> None:
         """Forget bytes of headers."""
-        self._connections.hold(-self._held)
+        self._connections.count_head_bytes(-self._held)
         self._held = 0
         self._head.clear()

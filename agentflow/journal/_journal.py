@@ -20,7 +20,7 @@ from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, Writer
 from agentflow.trace import Seed, digest
 
-_LONGEST = 60
+_MAX_SHOWN = 60
 _NOTHING = msgspec.Raw(b"nothing")
 _users = count(1)
 
@@ -185,4 +185,4 @@ def _text(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"

@@ -37,7 +37,7 @@ _AFTER: Final = (
     r"|extra inputs|extra_forbidden|n't support|cannot (?:both )?be|is fixed|only (?:the default|\d))"
 )
 _NEAR: Final = r"[^{}\n]{0,60}?"
-_LONGEST: Final = 4000
+_MAX_ERROR_TEXT: Final = 4000
 
 
 class RejectedParameters:
@@ -101,7 +101,7 @@ def _adapted(request: EncodedRequest, instead: Mapping[str, str]) -> EncodedRequ
 
 def _described(body: bytes) -> tuple[str, str, str]:
     """Return code, parameter and text of an error."""
-    text = body[:_LONGEST].decode(errors="replace").replace("\\", "")
+    text = body[:_MAX_ERROR_TEXT].decode(errors="replace").replace("\\", "")
     try:
         decoded: object = msgspec.json.decode(body)
     except DECODE_ERRORS:

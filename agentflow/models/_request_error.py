@@ -28,7 +28,7 @@ _FORMAT = re.compile(
 )
 _NO_KEY = re.compile(r"API_KEY_INVALID|API key not valid|credit balance is too low", re.IGNORECASE)
 _SOON = re.compile(rb'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')
-_LONGEST = 300
+_MAX_MESSAGE = 300
 
 
 @dataclass(eq=False)
@@ -132,7 +132,7 @@ def _error_of(body: bytes) -> tuple[str, str]:
     try:
         decoded: object = msgspec.json.decode(body)
     except DECODE_ERRORS:
-        return "", _one_line(body[: 4 * _LONGEST].decode(errors="replace"))
+        return "", _one_line(body[: 4 * _MAX_MESSAGE].decode(errors="replace"))
     if not is_object(decoded):
         return "", _one_line(str(decoded))
     error = decoded.get("error", decoded)
@@ -142,7 +142,7 @@ def _error_of(body: bytes) -> tuple[str, str]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST]
+    return " ".join(text.split())[:_MAX_MESSAGE]
 
 
 def _retry_after(headers: Mapping[str, str], body: bytes, now: float) -> float | None:

@@ -90,7 +90,7 @@ class Knowledge(NamedTuple):
     """Best hops to each thing. Hops from a hub score lower."""
 
 
-def know(texts: Iterable[str]) -> Knowledge:
+def learn(texts: Iterable[str]) -> Knowledge:
     """Read all texts."""
     documents_of: dict[Statement, list[int]] = {}
     classes: dict[str, str] = {}
@@ -334,7 +334,7 @@ def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
     """Yield the names that the texts lead to from the question; those that share the most words with it come first."""
     question_terms = set(terms(question))
     shared_terms: dict[str, int] = {}
-    for hops in know(texts).hops.values():
+    for hops in learn(texts).hops.values():
         for hop in hops:
             hop_terms = set(terms(hop.phrase.replace(SLOT, hop.start_shown)))
             shared = len(hop_terms & question_terms)
@@ -346,7 +346,7 @@ def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
 @lru_cache(maxsize=64)
 def _candidates(texts: tuple[str, ...]) -> tuple[_SolvingCandidate, ...]:
     """Return every question that these texts answer, over at most two intermediate facts."""
-    knowledge = know(texts)
+    knowledge = learn(texts)
     facts = (known_fact.fact for known_fact in knowledge.found)
     single = (_SolvingCandidate(fact.question, fact.value, fact.sentence) for fact in facts)
     return (*single, *_chained(knowledge), *_spans(knowledge))

@@ -20,7 +20,7 @@ from agentflow.http_server import BodyRefusedError, RequestBodies, cross_site, i
 from agentflow.readers._environments import EnvironmentState
 from runtimes import JsonLimits
 
-_LARGEST: Final = 4 << 20
+_MAX_REQUEST_BYTES: Final = 4 << 20
 """Maximum size of a request, in bytes."""
 
 
@@ -100,7 +100,7 @@ class _EnvironmentHost:
         self._most = most
         self._idle = idle_seconds
         self._clock = clock
-        self._bodies = RequestBodies(JsonLimits(max_bytes=_LARGEST))
+        self._bodies = RequestBodies(JsonLimits(max_bytes=_MAX_REQUEST_BYTES))
         self._instances: dict[str, _Instance] = {}
 
     async def answer(self, operation: str, request: web.Request) -> web.Response:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "environment"
 """`source` of tasks of a service, and the field that names their environment."""
-_LONGEST: Final = 16 << 20
+_MAX_ANSWER_BYTES: Final = 16 << 20
 """Maximum size of an answer, in bytes."""
 _EMPTY: Final[Mapping[str, object]] = {
     "env_type": "default",
@@ -233,7 +233,7 @@ class EnvironmentService:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=self._timeout),
             ) as answer:
-                payload = await read_answer(answer, _LONGEST)
+                payload = await read_answer(answer, _MAX_ANSWER_BYTES)
                 if answer.status in (429, 502, 503, 504):
                     return 0, b"", f"it answered {answer.status}", True
                 return answer.status, payload, "", False

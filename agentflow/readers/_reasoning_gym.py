@@ -38,7 +38,7 @@ _CPU_SECONDS: Final = 5.0
 _SECONDS: Final = 120
 """Time for a score, far above the limit of CPU time."""
 _ADDRESS_SPACE: Final = 4 << 30
-_LONGEST: Final = 100_000
+_MAX_ANSWER: Final = 100_000
 """Maximum length of an answer that is scored."""
 
 
@@ -111,7 +111,9 @@ def score_reasoning_gym(answer: str, task: Task) -> float:
         raise ValueError(f"{task.id} is not a task of reasoning_gym; choose another metric for it")
     prediction = without_reasoning(answer)
     marked = marked_answer(prediction)
-    reply = _scorer.ask({"answer": (prediction if marked is None else marked).strip()[:_LONGEST], **origin})
+    reply = _scorer.ask(
+        {"answer": (prediction if marked is None else marked).strip()[:_MAX_ANSWER], **origin}
+    )
     score: object = reply.get("score")
     if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
         raise ValueError(f"the scorer of {task.id} failed: {reply.get('error', 'it gave no number')}")

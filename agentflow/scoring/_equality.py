@@ -17,7 +17,7 @@ from agentflow.scoring._expressions import Apply, Expression, Number, Symbol
 _LOCK: Final = threading.Lock()
 """mpmath changes the precision of its context for a while, so threads take turns."""
 _DIGITS: Final = 400
-_LARGEST: Final = 1e300
+_MAX_VALUE: Final = 1e300
 _NEAR: Final = 1e-25
 _NOTHING: Final = 1e-60
 _MAX_EXPONENT: Final = 1000
@@ -141,7 +141,7 @@ def _value(expression: Expression, point: Mapping[str, Fraction]) -> _Value:
             value = {"pi": +numbers.pi, "e": +numbers.e, "i": numbers.j}[name]
         case Apply(function, arguments):
             value = _functions()[function](*[_value(argument, point) for argument in arguments])
-    if not abs(value) < _LARGEST:
+    if not abs(value) < _MAX_VALUE:
         raise OverflowError
     return numbers.mpc(value)
 

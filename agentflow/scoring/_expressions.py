@@ -39,9 +39,9 @@ FUNCTIONS: Final = frozenset([
     "tanh", "ln", "log", "exp", "sqrt", "abs", "floor", "ceil",
 ])  # fmt: skip
 """Functions that are written by name."""
-_LONGEST: Final = 1000
+_MAX_TEXT: Final = 1000
 _MAX_DIGITS: Final = 200
-_DEEPEST: Final = 40
+_MAX_DEPTH: Final = 40
 _CONSTANTS: Final = {"π": "pi", "∞": "oo", "infty": "oo", "infinity": "oo", "inf": "oo", "Pi": "pi"}
 _SIGNS: Final = {
     "×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "∕": "/", "⁄": "/", "−": "-", "–": "-", "√": "sqrt",
@@ -71,7 +71,7 @@ def parse(text: str) -> Expression | None:
 
 def _split(text: str) -> list[str]:
     """Return the tokens: numbers, names without backslashes, signs."""
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_TEXT:
         raise _Unreadable
     for written, meant in {**_RAISED, **_HALVES}.items():
         text = text.replace(written, meant)
@@ -152,7 +152,7 @@ class _Parser:
 
     def _sum(self) -> Expression:
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise _Unreadable
         read = self._product()
         while sign := self._accept("+", "-"):
@@ -212,7 +212,7 @@ class _Parser:
         if self._accept("-"):
             return Apply("neg", (self._script(),))
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise _Unreadable
         read = self._power()
         self._depth -= 1

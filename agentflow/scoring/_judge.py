@@ -26,7 +26,7 @@ from agentflow.trace import Failure, Reply, Task, Usage, digest
 
 _PROMPTS: Final = PromptFiles(Path(__file__).parent / "prompts")
 _MARK: Final = re.compile(r"<(?=/?(?:answer|question|references|evidence)\b)", re.IGNORECASE)
-_MOST: Final = 100_000
+_MAX_VERDICTS: Final = 100_000
 
 
 class Opinion(Struct, frozen=True):
@@ -46,7 +46,7 @@ def schema_of(**fields: str) -> dict[str, Any]:
     }
 
 
-_LONGEST: Final = 20_000
+_MAX_SHOWN: Final = 20_000
 """Number of characters of an answer shown to a judge; the middle of a longer one is omitted."""
 _SCHEMA: Final = schema_of(analysis="string", correct="boolean")
 
@@ -127,10 +127,10 @@ class Judge:
 
 
 def _shortened(answer: str) -> str:
-    if len(answer) <= _LONGEST:
+    if len(answer) <= _MAX_SHOWN:
         return answer
-    left_out = len(answer) - _LONGEST
-    return f"{answer[: _LONGEST // 2]}\n[{left_out} characters left out]\n{answer[-_LONGEST // 2 :]}"
+    left_out = len(answer) - _MAX_SHOWN
+    return f"{answer[: _MAX_SHOWN // 2]}\n[{left_out} characters left out]\n{answer[-_MAX_SHOWN // 2 :]}"
 
 
 def judge_messages(name: str, **values: str) -> tuple[Message, ...]:
@@ -192,7 +192,7 @@ class Verdicts:
     async def _keep(self, key: str, scored: Scored) -> None:
         # A cached verdict costs nothing.
         self._verdict_by_key[key] = Scored(scored.score, scored.reason)
-        if len(self._verdict_by_key) > _MOST:
+        if len(self._verdict_by_key) > _MAX_VERDICTS:
             del self._verdict_by_key[next(iter(self._verdict_by_key))]
         if self._path is None:
             return

@@ -12,7 +12,7 @@ from agentflow.scoring._expressions import FUNCTIONS, Apply, Expression, Number,
 from agentflow.scoring._math_verify import equal_by_math_verify, has_math_verify
 from agentflow.text import without_reasoning
 
-_LONGEST: Final = 1000
+_MAX_ANSWER: Final = 1000
 _MAX_PROSE: Final = 4000
 """Number of characters of a prediction that math-verify reads, from its end."""
 _SPACES: Final = re.compile(
@@ -53,7 +53,7 @@ _DIGITS_APART: Final = re.compile(r"\d+(?:\s+\d+)+")
 _THOUSANDS: Final = re.compile(r"\d{1,3}(?:\s\d{3})+")
 _MEMBER: Final = re.compile(r"^\s*[A-Za-z]\s*(?:\\in\b|∈)\s*")
 _ENUMERATION: Final = re.compile(r"\s(?:or|and)\s|[,;]\s")
-_MOST: Final = 40
+_MAX_ELEMENTS: Final = 40
 _ROUNDING: Final = 1e-5
 _SCIENTIFIC: Final = re.compile(r"(-?)(\d+(?:\.\d+)?|\.\d+)[eE]([+-]?\d{1,3})")
 _VERB: Final = re.compile(r"\b(?:is|are|equals)\b:? +(?=\S)")
@@ -123,7 +123,9 @@ def _excluded(answers: Sequence[str], reference: str) -> bool:
         return True
     comparing = _Comparing(_ROUNDING)
     return any(
-        comparing.refutes(_clean(answer), _clean(right)) for answer in answers[:2] if len(answer) <= _LONGEST
+        comparing.refutes(_clean(answer), _clean(right))
+        for answer in answers[:2]
+        if len(answer) <= _MAX_ANSWER
     )
 
 
@@ -133,7 +135,7 @@ def same_answer(answer: str, other: str, *, tolerance: float = 0.0) -> bool:
     >>> same_answer("1/2", "0.5")
     True
     """
-    if max(len(answer), len(other)) > _LONGEST:
+    if max(len(answer), len(other)) > _MAX_ANSWER:
         return answer.strip() == other.strip()
     left, right = _clean(answer), _clean(other)
     if not left or not right:
@@ -276,7 +278,7 @@ class _Comparing:
         return left[0] == right[0] and len(mine) == len(theirs) and all(map(self.same, mine, theirs))
 
     def _unordered(self, mine: list[str], theirs: list[str]) -> bool:
-        if len(mine) != len(theirs) or len(mine) > _MOST:
+        if len(mine) != len(theirs) or len(mine) > _MAX_ELEMENTS:
             return sorted(mine) == sorted(theirs)
         left = list(theirs)
         for element in mine:

@@ -27,7 +27,7 @@ _UNANSWERABLE: Final = re.compile(
     r"\b(?:not answerable|unanswerable|(?:can ?not|can't|could not) be (?:answered|determined)|fail to answer)\b",
     re.IGNORECASE,
 )
-_MOST: Final = 64
+_MAX_QUANTITIES: Final = 64
 """Number of quantities that are read from one text."""
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
@@ -142,9 +142,9 @@ def numeric_match(
     :param question: the question. If it asks for a percentage, a plain number counts as one.
     """
     percent = bool(re.search(r"%|percent", question, re.IGNORECASE))
-    question_quantities = quantities(question, limit=_MOST)
-    predicted = quantities(_result(prediction), limit=_MOST)
-    expected = (quantities(reference, limit=_MOST) for reference in references)
+    question_quantities = quantities(question, limit=_MAX_QUANTITIES)
+    predicted = quantities(_result(prediction), limit=_MAX_QUANTITIES)
+    expected = (quantities(reference, limit=_MAX_QUANTITIES) for reference in references)
     return float(
         any(
             _matches(predicted, expected_quantities, question_quantities, tolerance, percent=percent)

@@ -471,9 +471,9 @@ def _wrong(
     return tuple(wrong)
 
 
-MARGIN: Final = 0.01
+_MARGIN: Final = 0.01
 """Share of the image's width and height by which a region is enlarged: models place edges roughly."""
-LARGEST: Final = 0.6
+_MAX_SHARE: Final = 0.6
 """Largest share of an image that a region may cover."""
 _FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP")
 _MAX_PIXELS: Final = 50_000_000
@@ -509,7 +509,7 @@ async def views_of(data: bytes, region: Region) -> RegionViews | None:
 
         views = await views_of(png, Region(1, 0.1, 0.2, 0.5, 0.4))
     """
-    if (region.right - region.left) * (region.bottom - region.top) > LARGEST:
+    if (region.right - region.left) * (region.bottom - region.top) > _MAX_SHARE:
         return None
     return await anyio.to_thread.run_sync(_views, data, region)
 
@@ -525,10 +525,10 @@ def _views(data: bytes, region: Region) -> RegionViews | None:
     except Exception:  # boundary: the bytes come from a tool, and Pillow raises many kinds of errors
         return None
     box = (
-        max(0, int((region.left - MARGIN) * page.width)),
-        max(0, int((region.top - MARGIN) * page.height)),
-        min(page.width, ceil((region.right + MARGIN) * page.width)),
-        min(page.height, ceil((region.bottom + MARGIN) * page.height)),
+        max(0, int((region.left - _MARGIN) * page.width)),
+        max(0, int((region.top - _MARGIN) * page.height)),
+        min(page.width, ceil((region.right + _MARGIN) * page.width)),
+        min(page.height, ceil((region.bottom + _MARGIN) * page.height)),
     )
     crop = page.crop(box)
     page.paste(_COVER, box)

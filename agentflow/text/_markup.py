@@ -31,7 +31,7 @@ _SPECIAL: Final = re.compile(
     rf"|\[(?=/?(?:{_BRACKETED})\]|e~\[)"
     r"|\](?=~!?b[\[\]])",
 )
-_LONGEST: Final = 100
+_MAX_TOKEN: Final = 100
 """More characters than a special token can have."""
 _PIECE: Final = 65_536
 """Characters that are searched at once."""
@@ -49,7 +49,7 @@ def escape_special_tokens(text: str) -> str:
     pieces: list[str] = []
     end = 0
     for start in range(0, len(text), _PIECE):
-        for match in _SPECIAL.finditer(text, start, start + _PIECE + _LONGEST):
+        for match in _SPECIAL.finditer(text, start, start + _PIECE + _MAX_TOKEN):
             if match.start() < start + _PIECE:
                 pieces += [text[end : match.end()], " "]
                 end = match.end()

@@ -33,7 +33,7 @@ _SIGNS: Final = "$€£¥"
 _PERCENT: Final = frozenset({"%", "\\%"})
 _SCALES: Final = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 _WORDS: Final = re.compile(r"(?: [^\W\d_]+){1,3}")
-_LONGEST: Final = 60
+_MAX_DIGITS: Final = 60
 """Digits of the longest number that is exact."""
 _COMPOUND: Final = re.compile(r"\d[ -]?[^\W\d_]+\.?(?:,? and |, | )\d", re.IGNORECASE)
 _BETWEEN_UNITS: Final = re.compile(r"(?:,? and|,)? ", re.IGNORECASE)
@@ -42,7 +42,7 @@ _DAY: Final = Fraction(86_400)
 _YEAR: Final = _DAY * Fraction("365.2425")
 _CALENDAR: Final = "calendardays"
 """Unit of durations in months and days, which equal none in months alone or days alone."""
-_DIVISION: Final = Context(prec=_LONGEST)
+_DIVISION: Final = Context(prec=_MAX_DIGITS)
 _SHOWN: Final[Mapping[str, str]] = {
     "sqkm": "square kilometres", "sqm": "square metres", "sqmi": "square miles", "sqft": "square feet",
     "cbm": "cubic metres", "cbkm": "cubic kilometres", "nmi": "nautical miles",
@@ -128,7 +128,7 @@ def read_number(text: str, unit: str = "", *, compound: bool = False) -> tuple[D
 
 def stated_number(quantity: Quantity, rest: str = "", unit: str = "") -> tuple[Decimal, str] | None:
     """Return amount and unit of a quantity; the unit that is asked for, if it is the same one or none is stated."""
-    if not quantity.amount.is_finite() or abs(quantity.amount.adjusted()) > _LONGEST:
+    if not quantity.amount.is_finite() or abs(quantity.amount.adjusted()) > _MAX_DIGITS:
         return None
     stated = quantity.unit + rest
     if unit and (not stated or _same_unit(stated, unit)):
@@ -163,7 +163,7 @@ def show_number(amount: Decimal, unit: str = "") -> str:
 
 
 def _show_amount(amount: Decimal) -> str:
-    if abs(amount.adjusted()) > _LONGEST:
+    if abs(amount.adjusted()) > _MAX_DIGITS:
         return str(amount)
     whole = amount == amount.to_integral_value()
     for scale, name in _SCALES:

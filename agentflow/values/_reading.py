@@ -45,7 +45,7 @@ _VAGUE_DATE: Final = re.compile(
     re.IGNORECASE,
 )
 _NEXT_WORD: Final = re.compile(r" ?-?([^\W\d_]+)")
-_MOST: Final = 64
+_MAX_DATES: Final = 64
 """Number of dates that are compared with each other."""
 _IN: Final = re.compile(r"\b(?:in|since|from|of|year|until|till|by)\s$", re.IGNORECASE)
 """Words before a year, after which a plural is the next word of the sentence: "in 1841 ships …"."""
@@ -81,7 +81,9 @@ def read_dates(answer: str, like: DateValue, question: str = "") -> list[DateVal
     dates = list(dict.fromkeys(map(_date, exact)))
     dates = [date for date in dates if date not in question_dates] or dates
     return [
-        date for date in dates if not any(date != other and _contains(date, other) for other in dates[:_MOST])
+        date
+        for date in dates
+        if not any(date != other and _contains(date, other) for other in dates[:_MAX_DATES])
     ]
 
 

@@ -23,7 +23,7 @@ _MARKED: Final = re.compile(r"(?:^|(?<=\s))(?:\(?\d{1,2}[.)]|[-*•])\s+")
 _AND_LAST: Final = re.compile(r",? (?:and|&)$", re.IGNORECASE)
 _DATE_LEAD: Final = re.compile(r"(?:(?:on|in)\s+)?(?:the\s+)?", re.IGNORECASE)
 _TRUTHS: Final = {"yes": True, "true": True, "no": False, "false": False}
-_LONGEST: Final = 1000
+_MAX_TEXT: Final = 1000
 """Characters of the longest text of a single value."""
 
 
@@ -149,7 +149,7 @@ def parse_value(text: str, kind: ValueKind, unit: str = "") -> Value | None:
             return _parse_list(line)
         case ValueKind.TEXT:
             return TextValue(line) if line else None
-        case _ if len(line) > _LONGEST:
+        case _ if len(line) > _MAX_TEXT:
             return None
         case ValueKind.ENTITY:
             name = bare_text(line)

@@ -26,7 +26,7 @@ from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolC
 _VERSION = "2026-10-21"
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
 """Last version that accepts a temperature."""
-_LONGEST = 8192
+_MAX_ANSWER_TOKENS = 8192
 """Maximum length of an answer where nothing sets it; the API requires one."""
 _ANSWER = "give_answer"
 """Name of the tool whose arguments are the answer, for schemas that can't be compiled to a grammar."""
@@ -100,7 +100,7 @@ class AnthropicApi:
         fields = without_none(
             {
                 "model": ask.model,
-                "max_tokens": sampling.max_tokens or _LONGEST,
+                "max_tokens": sampling.max_tokens or _MAX_ANSWER_TOKENS,
                 "messages": [_message_fields(message) for message in others],
                 "system": system or None,
                 "temperature": sampling.temperature,

@@ -25,7 +25,7 @@ _MESSAGE = re.compile(r"\u241d(\w+)\n([^\u241e]*)(?:\u241e\n?|$)")
 _TOOLS = re.compile(r"\n*<tools>\n(.*?)</tools>$", re.DOTALL)
 _REPLY = re.compile(r"^<tool_response>\n(.*)\n</tool_response>$", re.DOTALL)
 _CALLS = re.compile(r"\n?<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
-_LONGEST = 20_000
+_MAX_TOKENS = 20_000
 
 
 class _SamplingParameters(Struct):
@@ -308,7 +308,7 @@ def _ended(text: str, params: _SamplingParameters) -> FakeSample:
         sample = FakeSample(encoded(text[:index] + stop), text[:index], "stop", stop)
     else:
         sample = FakeSample([*encoded(text), CLOSE], text)
-    most = _LONGEST if params.max_tokens is None else params.max_tokens
+    most = _MAX_TOKENS if params.max_tokens is None else params.max_tokens
     if len(sample.ids) > most:
         ids = sample.ids[:most]
         return FakeSample(ids, bytes(id for id in ids if id < OPEN).decode(errors="replace"), "length")
