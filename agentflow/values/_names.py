@@ -360,7 +360,7 @@ class NameReader:
         if not (joins or comma or self.words[index].form in _ADDING):
             return False
         return any(
-            self._starts_rival(index)
-            for index in range(index, min(index + 5, len(self.words)))
-            if all(word.form in _LISTING | _ADDING for word in self.words[index:index])
+            self._starts_rival(later)
+            for later in range(index, min(index + 5, len(self.words)))
+            if all(word.form in _LISTING | _ADDING for word in self.words[index:later])
         )
