@@ -152,10 +152,8 @@ def connect_read_only(path: Path, *, immutable: bool = False) -> sqlite3.Connect
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE)
         for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
             connection.execute(f"PRAGMA {pragma}")
-        if (other_object := connection.execute(_NO_TABLES).fetchone()) is not None:
-            raise sqlite3.DatabaseError(
-                f"{other_object[0]} has a statement of its own; a journal has only tables"
-            )
+        if (row := connection.execute(_NO_TABLES).fetchone()) is not None:
+            raise sqlite3.DatabaseError(f"{row[0]} has a statement of its own; a journal has only tables")
     except BaseException:
         connection.close()
         raise

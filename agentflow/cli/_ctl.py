@@ -271,10 +271,8 @@ class _RunWatch:
             await anyio.sleep(WATCH_SECONDS)
 
     async def _read(self, sandbox: Sandbox) -> None:
-        known_phase = "" if self._seen is None or self._lost else self._seen.phase
-        answer = await _call(
-            sandbox, "run:status", {"known_phase": known_phase, "wait_seconds": WATCH_SECONDS}
-        )
+        phase = "" if self._seen is None or self._lost else self._seen.phase
+        answer = await _call(sandbox, "run:status", {"known_phase": phase, "wait_seconds": WATCH_SECONDS})
         try:
             seen = StatusOutput.model_validate(answer)
         except ValidationError:

@@ -37,23 +37,19 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     """
     answers: list[RecordedAnswer] = []
     if arguments.live:
-        diagnoses, answers = anyio.run(examine_live, arguments.names, read_environment())
+        parts, answers = anyio.run(examine_live, arguments.names, read_environment())
     else:
-        diagnoses = anyio.run(examine, arguments.names, read_environment())
+        parts = anyio.run(examine, arguments.names, read_environment())
     if arguments.json:
-        sys.stdout.write(json.dumps([msgspec.to_builtins(diagnosis) for diagnosis in diagnoses]) + "\n")
-    elif not write_out(partial(_show, diagnoses, arguments.names)):
+        sys.stdout.write(json.dumps([msgspec.to_builtins(part) for part in parts]) + "\n")
+    elif not write_out(partial(_show, parts, arguments.names)):
         return Exit.INTERRUPTED
     if answers:
         _record(answers, Path(arguments.record))
     needed = [
-        diagnosis
-        for diagnosis in diagnoses
-        if arguments.live or arguments.names or (diagnosis.area, diagnosis.name) in ESSENTIAL
+        part for part in parts if arguments.live or arguments.names or (part.area, part.name) in ESSENTIAL
     ]
-    return (
-        Exit.FAILED if any(diagnosis.state is DiagnosisState.MISSING for diagnosis in needed) else Exit.DONE
-    )
+    return Exit.FAILED if any(part.state is DiagnosisState.MISSING for part in needed) else Exit.DONE
 
 
 def _record(answers: Sequence[RecordedAnswer], path: Path) -> None:
@@ -65,7 +61,7 @@ def _record(answers: Sequence[RecordedAnswer], path: Path) -> None:
     print_progress(f"{path}: {len(answers)} answers added")
 
 
-def _show(diagnoses: Sequence[Diagnosis], named: Sequence[str]) -> None:
+def _show(parts: Sequence[Diagnosis], named: Sequence[str]) -> None:
     from rich.console import Console
 
     from agentflow.runs import PrintableData
@@ -74,7 +70,7 @@ def _show(diagnoses: Sequence[Diagnosis], named: Sequence[str]) -> None:
     console.push_render_hook(PrintableData())
     # Rich would exit the program on a broken pipe, so it does not write by itself.
     with console.capture() as captured:
-        _print(console, diagnoses, named)
+        _print(console, parts, named)
     sys.stdout.write(captured.get())
 
 

@@ -203,13 +203,11 @@ def _chosen(runs: list[WatchedRun], action: str, name: str) -> list[WatchedRun]:
 
     :raises ConfigurationError: one line, if there is none, or there are several and none was named.
     """
-    known_names = _names(runs) or "none"
+    names = _names(runs) or "none"
     if name:
         runs = [run for run in runs if f"{run.summary.name}/".startswith(f"{name}/")]
     if not runs:
-        raise ConfigurationError(
-            f"{action}: the journal has no run{name and f' {name}'}; its runs: {known_names}"
-        )
+        raise ConfigurationError(f"{action}: the journal has no run{name and f' {name}'}; its runs: {names}")
     unfinished = [run for run in runs if run.summary.state is not WorkState.DONE]
     if action == "status":
         return unfinished or runs

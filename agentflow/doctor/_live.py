@@ -141,10 +141,8 @@ class _OtherForm(AgentFlowError):
 async def _tools(
     environment: Mapping[str, str], web: Mapping[str, object], **settings: object
 ) -> AsyncGenerator[ToolTable]:
-    web_settings = {"cache": None, "retry_times": 1, **settings, **web}
-    async with ToolTable(
-        [WebBackend(environment=lambda: environment)], settings={"web": web_settings}
-    ) as table:
+    options = {"cache": None, "retry_times": 1, **settings, **web}
+    async with ToolTable([WebBackend(environment=lambda: environment)], settings={"web": options}) as table:
         yield table
 
 

@@ -139,10 +139,8 @@ class _HeldMemory:
         self._released = anyio.Event()
 
     def _has_room(self, client: str, size: int) -> bool:
-        held_by_client, total = self._held.get(client, 0), sum(self._held.values())
-        return (not held_by_client or held_by_client + size <= self._of_one) and (
-            not total or total + size <= HELD_BY_ALL_BYTES
-        )
+        held, total = self._held.get(client, 0), sum(self._held.values())
+        return (not held or held + size <= self._of_one) and (not total or total + size <= HELD_BY_ALL_BYTES)
 
 
 class RequestBodies:

@@ -107,16 +107,14 @@ def _postgres_news(
     after = _NewsCursor(seeds={number: last or 0 for number, last in rows})
     if before is None:
         return after, set(), []
-    seen_ordinals = before.seeds
+    seen = before.seeds
     changed = {
-        number
-        for number in after.seeds.keys() | seen_ordinals.keys()
-        if after.seeds.get(number) != seen_ordinals.get(number)
+        number for number in after.seeds.keys() | seen.keys() if after.seeds.get(number) != seen.get(number)
     }
     keys: list[str] = []
-    if watched is not None and watched in seen_ordinals:
+    if watched is not None and watched in seen:
         chosen = select(entries.c.key).where(
-            entries.c.run == run, entries.c.seed == watched, entries.c.ordinal > seen_ordinals[watched]
+            entries.c.run == run, entries.c.seed == watched, entries.c.ordinal > seen[watched]
         )
         keys = list(connection.scalars(chosen.limit(_MANY_NEWS)))
     return after, changed, keys

@@ -395,14 +395,12 @@ class Run:
 
         return await self._inbox.change(take)
 
-    def attach_blobs(self, data_by_hash: Mapping[str, bytes], *, json: bool) -> None:
+    def attach_blobs(self, contents: Mapping[str, bytes], *, json: bool) -> None:
         """Add bytes under their SHA-256 to the transaction of the next entry: one that names them is never without them.
 
         :param json: they are JSON objects, for `JournalReader.json`.
         """
-        self._inbox.attached += [
-            BlobRow(self._number, hash, data, json) for hash, data in data_by_hash.items()
-        ]
+        self._inbox.attached += [BlobRow(self._number, hash, data, json) for hash, data in contents.items()]
 
     async def blob(self, hash: str) -> bytes:
         """Return the bytes with a SHA-256.

@@ -238,14 +238,14 @@ class ModelEndpoints:
 
         Each model with replicas has an endpoint of its own.
         """
-        registry_key = (address.registry, address.model) if address.registry else ()
+        registry = (address.registry, address.model) if address.registry else ()
         key = (
             address.url,
             address.api.name,
             address.key,
             str(most),
             str(address.response_bytes),
-            *registry_key,
+            *registry,
         )
         if key not in self._endpoints:
             self._endpoints[key] = Endpoint(address, most, self._clock, self._memory, self._rates)

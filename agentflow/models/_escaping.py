@@ -29,10 +29,7 @@ def _escaped(part: Part) -> Part:
         case TextPart():
             return _escaped_text(part)
         case ToolReply(parts=parts):
-            kept = tuple(
-                reply_part if isinstance(reply_part, ImagePart) else _escaped_text(reply_part)
-                for reply_part in parts
-            )
+            kept = tuple(item if isinstance(item, ImagePart) else _escaped_text(item) for item in parts)
             return structs.replace(part, parts=kept)
         case ToolCall(arguments=arguments, raw_arguments=raw):
             escaped_arguments = escape_all_special_tokens(arguments)

@@ -72,16 +72,14 @@ def _sentences(line: str) -> list[str]:
 @lru_cache(maxsize=1024)
 def names(text: str) -> tuple[str, ...]:
     """Return the capitalised phrases of a text in order, each once, without words that merely start a sentence."""
-    in_sentence_by_name: dict[str, bool] = {}
+    phrases: dict[str, bool] = {}
     cut = text[:_MAX_TEXT]
     for match in _NAME.finditer(cut):
         name = bare(match[0])
         if len(name) > 2 and name.lower() not in STOP:
-            in_sentence = (
-                " " in name or cut[max(0, match.start() - 2) : match.start()].rstrip()[-1:].isalnum()
-            )
-            in_sentence_by_name[name] = in_sentence_by_name.get(name, False) or in_sentence
-    return tuple(name for name, in_sentence in in_sentence_by_name.items() if in_sentence)
+            inner = " " in name or cut[max(0, match.start() - 2) : match.start()].rstrip()[-1:].isalnum()
+            phrases[name] = phrases.get(name, False) or inner
+    return tuple(name for name, inner in phrases.items() if inner)
 
 
 def bare(name: str) -> str:

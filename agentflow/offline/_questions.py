@@ -116,12 +116,8 @@ class StatedFacts:
     def listed(self, items: Sequence[str], relation: str) -> list[StatedFact] | None:
         """Return the facts of several things; `None` if one is unknown or their units differ."""
         facts = [self.of.get((item, relation)) for item in items]
-        numeric_facts = [fact for fact in facts if fact is not None and fact.number is not None]
-        return (
-            numeric_facts
-            if len(numeric_facts) == len(items) and len({fact.unit for fact in numeric_facts}) == 1
-            else None
-        )
+        numeric = [fact for fact in facts if fact is not None and fact.number is not None]
+        return numeric if len(numeric) == len(items) and len({fact.unit for fact in numeric}) == 1 else None
 
 
 @lru_cache(maxsize=4096)
@@ -184,18 +180,16 @@ def propose(request: ProposalRequest) -> QuestionProposal:
     ]
     drafts: list[Draft] = []
     for rank in range(_EACH):
-        drafts += (
-            _draft(template_drafts[rank]) for template_drafts in by_template if rank < len(template_drafts)
-        )
+        drafts += (_draft(group[rank]) for group in by_template if rank < len(group))
     return QuestionProposal((), (), tuple(drafts[: request.keep]))
 
 
 def read_hidden(request: HiddenRequest) -> HiddenAnswer:
     """Answer a question from some documents; the engine does not guess."""
-    answered = answer_from(request.question, request.documents)
-    if answered is None:
+    solved = answer_from(request.question, request.documents)
+    if solved is None:
         return HiddenAnswer("", Basis.GUESSED, ())
-    return HiddenAnswer(answered.answer, Basis.STATED, _documents(answered))
+    return HiddenAnswer(solved.answer, Basis.STATED, _documents(solved))
 
 
 def read_all(request: ReadingRequest) -> Readings:
@@ -203,13 +197,13 @@ def read_all(request: ReadingRequest) -> Readings:
     facts = StatedFacts(request.documents)
     readings: list[ReadingAnswer] = []
     for question in request.questions:
-        answered = _answered(question.question, facts)
+        solved = _answered(question.question, facts)
         readings.append(
             ReadingAnswer(
                 number=question.number,
-                documents=() if answered is None else _documents(answered),
-                derivation="" if answered is None else "; ".join(fact.quote for fact in answered.facts)[:600],
-                answers=() if answered is None else (answered.answer,),
+                documents=() if solved is None else _documents(solved),
+                derivation="" if solved is None else "; ".join(fact.quote for fact in solved.facts)[:600],
+                answers=() if solved is None else (solved.answer,),
                 naturalness=_NATURALNESS,
             )
         )
@@ -221,15 +215,15 @@ def find_others(request: OthersRequest) -> OtherAnswers:
     alone = 0
     others: list[OtherAnswer] = []
     for document in request.documents:
-        answered = answer_from(request.question, (document,))
-        if answered is not None and answered.answer == request.answer:
+        solved = answer_from(request.question, (document,))
+        if solved is not None and solved.answer == request.answer:
             alone = alone or document.number
-        elif answered is not None:
+        elif solved is not None:
             others.append(
                 OtherAnswer(
-                    answered.answer,
+                    solved.answer,
                     document.number,
-                    answered.facts[-1].quote[:400],
+                    solved.facts[-1].quote[:400],
                     "it states another value",
                 )
             )
@@ -252,28 +246,26 @@ def answer_texts(question: str, texts: Sequence[str]) -> Answered | None:
 
 
 def _answered(question: str, facts: StatedFacts) -> Answered | None:
-    return next(
-        (answered for _, reads in TEMPLATES if (answered := reads(question, facts)) is not None), None
-    )
+    return next((solved for _, reads in TEMPLATES if (solved := reads(question, facts)) is not None), None)
 
 
 def _documents(answered: Answered) -> tuple[int, ...]:
     return tuple(dict.fromkeys(fact.document for fact in answered.facts))
 
 
-def _draft(answered: Answered) -> Draft:
-    steps = [fact.step() for fact in answered.facts]
+def _draft(solved: Answered) -> Draft:
+    steps = [fact.step() for fact in solved.facts]
     steps += (
-        DraftStep(statement=statement, computes=expression) for statement, expression in answered.computes
+        DraftStep(statement=statement, computes=expression) for statement, expression in solved.computes
     )
     return Draft(
-        kind=answered.kind,
+        kind=solved.kind,
         asker="A writer of a guide to the isles who checks a figure or a name before it is printed.",
-        question=answered.question,
-        answer=answered.answer,
-        answer_type=answered.answer_type,
-        unit=answered.unit,
-        documents=_documents(answered),
+        question=solved.question,
+        answer=solved.answer,
+        answer_type=solved.answer_type,
+        unit=solved.unit,
+        documents=_documents(solved),
         steps=tuple(steps),
         reasoning=" ".join(step.statement for step in steps)[:600],
     )

@@ -120,9 +120,7 @@ def _preparation(request: PlanRequest) -> Iterator[tuple[str, Use]]:
 def _done(path: Sequence[Node]) -> list[str]:
     """Return the commands of a path, run or typed."""
     arguments = [step.call.arguments for step in path]
-    return [
-        str(argument.get("command", argument.get("text", ""))).removesuffix("\n") for argument in arguments
-    ]
+    return [str(call.get("command", call.get("text", ""))).removesuffix("\n") for call in arguments]
 
 
 def _remaining(jobs: Sequence[ProjectJob], seed: str, done: Sequence[str]) -> Iterator[ProjectJob]:

@@ -274,13 +274,13 @@ def _predicate(subject: _Subject, predicate: str, sentence: str, reading: Readin
     yield from _copula(subject, predicate, sentence)
     yield from _active(subject, predicate, sentence)
     yield from _quantity(subject, predicate, sentence)
-    yield from _site_statements(subject, predicate, sentence)
+    yield from _sites(subject, predicate, sentence)
     for more in _ALSO.finditer(predicate):
         clause = predicate[more.end() :]
         start = len(sentence) - len(clause)
         for statement in (
             *_quantity(subject, clause, sentence),
-            *_site_statements(subject, clause, sentence),
+            *_sites(subject, clause, sentence),
         ):
             yield statement._replace(start=start)
 
@@ -466,7 +466,7 @@ def _quantity(subject: _Subject, predicate: str, sentence: str) -> Iterator[Stat
     )
 
 
-def _site_statements(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
+def _sites(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
     """Read `stands in Ember Cross`, `has its lodge in Tollen Quay`."""
     match = _SITE.match(predicate)
     if match is None or subject.part:

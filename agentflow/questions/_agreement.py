@@ -64,9 +64,7 @@ class KnownNames:
         short, long = sorted((mine, theirs), key=len)
         if not short < long:
             return False
-        return all(
-            text_name <= long or not short <= text_name or long <= text_name for text_name in self._names
-        )
+        return all(listed <= long or not short <= listed or long <= listed for listed in self._names)
 
 
 def _tells(word: str) -> bool:
@@ -127,12 +125,8 @@ def _has_another_unit(draft: Draft) -> bool:
     unit_match = _ASKED_UNIT.search(draft.question)
     if unit_match is None or not draft.unit:
         return False
-    wanted, answer_unit = (quantity_of(Decimal(1), unit) for unit in (unit_match[1], draft.unit))
-    return (
-        wanted.known
-        and answer_unit.known
-        and (wanted.kind, wanted.factor) != (answer_unit.kind, answer_unit.factor)
-    )
+    wanted, stated = (quantity_of(Decimal(1), unit) for unit in (unit_match[1], draft.unit))
+    return wanted.known and stated.known and (wanted.kind, wanted.factor) != (stated.kind, stated.factor)
 
 
 def _measure(draft: Draft) -> NumberValue | None:
@@ -184,21 +178,19 @@ def _same_parts(draft: Draft, answer: str) -> bool:
     Parts that repeat words stand in the same order.
     """
     mine, theirs = _parts(draft.answer), _parts(answer)
-    question_words = frozenset(_WORD.findall(draft.question.lower()))
-    turned, others = (
-        {*_WORD.findall(text.lower())} & _TURNS - question_words for text in (draft.answer, answer)
-    )
+    words = frozenset(_WORD.findall(draft.question.lower()))
+    turned, others = ({*_WORD.findall(text.lower())} & _TURNS - words for text in (draft.answer, answer))
     if not mine or len(mine) != len(theirs) or turned != others:
         return False
 
     def same(part: frozenset[str], other: frozenset[str]) -> bool:
         more = part ^ other
         return part == other or (
-            (part < other or other < part) and more <= question_words and not any(map(_NUMBER.search, more))
+            (part < other or other < part) and more <= words and not any(map(_NUMBER.search, more))
         )
 
     if len(mine) > 1 and all(
-        _bare_number(labelled, bare, question_words) for labelled, bare in zip(mine, theirs, strict=True)
+        _bare_number(labelled, bare, words) for labelled, bare in zip(mine, theirs, strict=True)
     ):
         return True
     return all(map(same, mine, theirs)) or Counter(mine) == Counter(theirs)

@@ -192,33 +192,33 @@ def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
             continue
         if not node.observation.sources:
             name = canonical(node.action)
-            document = collected_by_id.setdefault(name, _CollectedDocument(name, computed=True))
-            document.length = len(text)
-            document.windows += [_Window(0, text, node.id, 0)] if text.strip() else []
+            entry = collected_by_id.setdefault(name, _CollectedDocument(name, computed=True))
+            entry.length = len(text)
+            entry.windows += [_Window(0, text, node.id, 0)] if text.strip() else []
         else:
             tools.add(node.action.tool)
-            document = collected_by_id.setdefault(
+            entry = collected_by_id.setdefault(
                 node.observation.sources[0].document,
                 _CollectedDocument(node.observation.sources[0].document, computed=False),
             )
-        document.images.update((blob.hash, (blob, node.id)) for blob in images)
+        entry.images.update((blob.hash, (blob, node.id)) for blob in images)
         for source in node.observation.sources:
-            document = collected_by_id.setdefault(
+            entry = collected_by_id.setdefault(
                 source.document, _CollectedDocument(source.document, computed=False)
             )
-            document.title = document.title or source.title
-            document.length = max(document.length, source.length)
-            document.windows.append(
+            entry.title = entry.title or source.title
+            entry.length = max(entry.length, source.length)
+            entry.windows.append(
                 _Window(source.offset, text[source.start : source.end], node.id, source.start)
             )
     alone = (
         all(tool.startswith("document_") for tool in tools)
-        and sum(not document.computed for document in collected_by_id.values()) == 1
+        and sum(not entry.computed for entry in collected_by_id.values()) == 1
     )
     collected = [
         part
-        for document in collected_by_id.values()
-        for part in (_sections(document) if alone and not document.computed else [document])
+        for entry in collected_by_id.values()
+        for part in (_sections(entry) if alone and not entry.computed else [entry])
     ]
     return numbered(without_copies([_shown(part) for part in collected]))
 
@@ -364,24 +364,20 @@ def _split(stretch: Sequence[_Window], *, marked: bool) -> Iterator[Passage]:
         )
 
     for block in _blocks(text, marked=marked):
-        block_text = text[block.start : block.end]
+        content = text[block.start : block.end]
         size = run[-1].end - run[0].start if run else 0
-        if (
-            run
-            and (block.level or size + len(block_text) > PASSAGE_CHARS)
-            and not _introduces(text, run, block)
-        ):
+        if run and (block.level or size + len(content) > PASSAGE_CHARS) and not _introduces(text, run, block):
             terms = 0 if block.level else _terms_at_end(text, run)
             run, waiting = run[: len(run) - terms], run[len(run) - terms :]
             yield passage()
             run = waiting
         if block.level:
             headings = [heading for heading in headings if heading[0] < block.level]
-            headings.append((block.level, _title(block_text)))
+            headings.append((block.level, _title(content)))
             introduction = ""
             continue
         if not block.bullet:
-            introduction = " ".join(block_text.split())[-200:] if block_text.rstrip().endswith(":") else ""
+            introduction = " ".join(content.split())[-200:] if content.rstrip().endswith(":") else ""
         run.append(block)
     if run and any(map(str.isalnum, text[run[0].start : run[-1].end])):
         yield passage()

@@ -246,9 +246,9 @@ class QuestionGate:
             return []
         drafts: list[Draft] = []
         for half in (1, 2):
-            asked_questions = (*request.asked, *(draft.question for draft in drafts))
+            questions = (*request.asked, *(draft.question for draft in drafts))
             smaller = replace(
-                request, count=request.count // 2, keep=max(1, request.keep // 2), asked=asked_questions
+                request, count=request.count // 2, keep=max(1, request.keep // 2), asked=questions
             )
             reply = await self._ask(
                 f"propose/{half}",
@@ -460,24 +460,24 @@ class QuestionGate:
 
     def _weighed(self, judged: JudgedDraft, readings: Sequence[ReadingAnswer | None]) -> JudgedDraft:
         """Return a draft with what readers said: all must give its answer, and no other one."""
-        read_answers = [reading for reading in readings if reading is not None]
-        if len(read_answers) < len(readings):
+        answered = [reading for reading in readings if reading is not None]
+        if len(answered) < len(readings):
             return replace(judged, findings=(_unanswered(GateCheck.EVIDENCE),))
         draft = judged.draft
         favours = [
             len(reading.answers) == 1 and agrees(draft, reading.answers[0], self._names)
-            for reading in read_answers
+            for reading in answered
         ]
-        naturalness = sum(reading.naturalness for reading in read_answers) / len(read_answers)
+        naturalness = sum(reading.naturalness for reading in answered) / len(answered)
         vote = GateVote(
             GateCheck.EVIDENCE,
-            len(read_answers),
+            len(answered),
             sum(favours),
-            tuple("; ".join(reading.answers) for reading in read_answers),
+            tuple("; ".join(reading.answers) for reading in answered),
         )
         findings: list[DraftFault] = []
         if not all(favours):
-            other = read_answers[favours.index(False)]
+            other = answered[favours.index(False)]
             stated = "; ".join(other.answers) or "not determined"
             findings.append(DraftFault(GateCheck.EVIDENCE, f"a reader answers {stated}: {other.derivation}"))
         elif naturalness < MIN_NATURALNESS:
@@ -487,7 +487,7 @@ class QuestionGate:
                 )
             )
         elif not draft.documents:
-            draft, faults = self._located(draft, read_answers)
+            draft, faults = self._located(draft, answered)
             findings += faults
         votes = (*judged.votes, vote)
         return replace(judged, draft=draft, votes=votes, findings=tuple(findings), naturalness=naturalness)
@@ -571,12 +571,12 @@ class QuestionGate:
         )
         if reply.value is None:
             return replace(judged, findings=(_unanswered(GateCheck.UNIQUE),), votes=())
-        reply_value = reply.value
-        others = [other for other in reply_value.others if not agrees(draft, other.answer, self._names)]
+        rivals = reply.value
+        others = [other for other in rivals.others if not agrees(draft, other.answer, self._names)]
         vote = GateVote(
             GateCheck.UNIQUE,
             1,
-            int(not others and not reply_value.ended),
+            int(not others and not rivals.ended),
             tuple(other.answer for other in others),
         )
         findings: list[DraftFault] = []
@@ -584,14 +584,14 @@ class QuestionGate:
             findings.append(
                 DraftFault(GateCheck.UNIQUE, f"{others[0].answer} fits as well: {others[0].reason}")
             )
-        elif reply_value.ended:
-            findings.append(DraftFault(GateCheck.UNIQUE, f"it no longer holds: {reply_value.ended}"))
-        elif reply_value.one_document and len(draft.documents) > 1:
+        elif rivals.ended:
+            findings.append(DraftFault(GateCheck.UNIQUE, f"it no longer holds: {rivals.ended}"))
+        elif rivals.one_document and len(draft.documents) > 1:
             title = next(
                 (
                     document.title or document.id
                     for document in documents
-                    if document.number == reply_value.one_document
+                    if document.number == rivals.one_document
                 ),
                 "",
             )

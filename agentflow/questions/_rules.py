@@ -186,11 +186,7 @@ def _passage_of(step: DraftStep, passages: dict[int, Passage]) -> Passage | None
     named = passages.get(step.passage)
     if named is not None and named.image is not None:
         return named
-    same = [
-        other_passage
-        for other_passage in passages.values()
-        if named is not None and other_passage.document == named.document
-    ]
+    same = [other for other in passages.values() if named is not None and other.document == named.document]
     for passage in [*([named] if named else []), *same, *passages.values()]:
         if quoted(passage.text, step.quote):
             return passage

@@ -44,17 +44,17 @@ def read_documents(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
     """
     seeds = take_option(source, "seeds", list[str], None)
     most = take_option(source, "max_seeds", int, 100)
-    synthesis_options = take_option(source, "synthesis", dict[str, Any], {})
+    options = take_option(source, "synthesis", dict[str, Any], {})
     refuse_options(source, _OPTIONS)
     path = Path(source.target)
     files = _files(path)
     chosen = seeds or list(dict.fromkeys(_SEED.format(title) for title in _titles(files)))
-    config = _config(path, synthesis_options, settings)
+    config = _config(path, options, settings)
     # Without the folder of this machine and the key, so that only the content decides.
     content = {
         "files": [_digest(file) for file in files],
         "seeds": chosen[:most],
-        "settings": synthesis_options,
+        "settings": options,
     }
     folder = (
         cache_folder(settings.cache) / SOURCE / digest([content, config.model.name, config.temperature], 12)
@@ -84,7 +84,7 @@ def read_documents(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
         )
 
 
-def _config(path: Path, synthesis_options: dict[str, Any], settings: ReaderSettings) -> SynthesisConfig:
+def _config(path: Path, options: dict[str, Any], settings: ReaderSettings) -> SynthesisConfig:
     model: dict[str, Any] = {
         name: value
         for name in ("model_name", "base_url", "api_key", "temperature", "max_tokens", "structured")
@@ -92,7 +92,7 @@ def _config(path: Path, synthesis_options: dict[str, Any], settings: ReaderSetti
     }
     documents: dict[str, Any] = {"resource_types": ["rag"]}
     try:
-        chosen: dict[str, Any] = {"tasks": "questions", **model, **synthesis_options, **documents}
+        chosen: dict[str, Any] = {"tasks": "questions", **model, **options, **documents}
         return SynthesisConfig(**chosen)
     except ConfigurationError as error:
         raise ConfigurationError(f"documents:{path}: synthesis: {error}") from None

@@ -345,11 +345,9 @@ def read_environment(source: ParsedSource, settings: ReaderSettings) -> Iterator
 
     try:
         for number, id in enumerate(run_sync(ids), 1):
-            question_text = run_sync(question, id).strip() if asks else ""
+            text = run_sync(question, id).strip() if asks else ""
             origin = {"env_type": env_type, "task_id": id, "split": split}
-            task = Task(
-                index=0, id=id, question=question_text or id, metadata={"source": SOURCE, SOURCE: origin}
-            )
+            task = Task(index=0, id=id, question=text or id, metadata={"source": SOURCE, SOURCE: origin})
             yield f"environment:{source.target}: task {number}", task
     except EnvironmentFailure as error:
         raise ConfigurationError(str(error)) from None

@@ -105,18 +105,14 @@ def _is_filter(value: object) -> TypeGuard[TaskFilter]:
     return hasattr(value, "check") and hasattr(value, "name")
 
 
-async def _named(name: str, filter_options: object, open_model: ModelOpener) -> TaskFilter:
-    options: Mapping[str, Any] = filter_options if is_mapping(filter_options) else {}
+async def _named(name: str, value: object, open_model: ModelOpener) -> TaskFilter:
+    options: Mapping[str, Any] = value if is_mapping(value) else {}
     match name:
         case "near_duplicates":
-            similarity = {"similarity": filter_options} if isinstance(filter_options, int | float) else {}
+            similarity = {"similarity": value} if isinstance(value, int | float) else {}
             return NearDuplicates(NearDuplicateSettings(**options, **similarity))
         case "pass_rate":
-            window = (
-                {"low": filter_options[0], "high": filter_options[1]}
-                if is_list(filter_options) and len(filter_options) == 2
-                else {}
-            )
+            window = {"low": value[0], "high": value[1]} if is_list(value) and len(value) == 2 else {}
             settings = PassRateSettings(**options, **window)
             model = await open_model("model") if settings.attempts else None
             return PassRate(settings, model)
@@ -126,10 +122,8 @@ async def _named(name: str, filter_options: object, open_model: ModelOpener) -> 
                 raise ConfigurationError(f"filters: {name} is not a function; write module:function")
             return FunctionFilter(function, name, options)
         case _:
-            suggestion = nearest(name, ["near_duplicates", "pass_rate"])
-            raise ConfigurationError(
-                f"filters: there is no filter {name}{suggestion}; or write module:function"
-            )
+            hint = nearest(name, ["near_duplicates", "pass_rate"])
+            raise ConfigurationError(f"filters: there is no filter {name}{hint}; or write module:function")
 
 
 class NearDuplicates:

@@ -104,12 +104,10 @@ def _named(text: str) -> set[str]:
 
 def _only_named(text: str, offered: Mapping[str, str]) -> str | None:
     """Return the one option whose text occurs; an option contained in another occurring one does not count."""
-    occurring = [letter for letter, option in offered.items() if contains_answer(text, [option])]
+    named = [letter for letter, option in offered.items() if contains_answer(text, [option])]
     longest = [
         letter
-        for letter in occurring
-        if not any(
-            contains_answer(offered[other], [offered[letter]]) for other in occurring if other != letter
-        )
+        for letter in named
+        if not any(contains_answer(offered[other], [offered[letter]]) for other in named if other != letter)
     ]
     return longest[0] if len(longest) == 1 else None

@@ -354,10 +354,8 @@ class RuleMetric:
         return Scored(self._rule(answer, references, **options))
 
     def _of_task(self, task: Task) -> dict[str, Any]:
-        task_fields = {"question": task.question, **task.metadata}
-        fields = {
-            name: task_fields[name] for name in _adapters(self._rule) if task_fields.get(name) is not None
-        }
+        available = {"question": task.question, **task.metadata}
+        fields = {name: available[name] for name in _adapters(self._rule) if available.get(name) is not None}
         return typed_options(self._rule, fields) | dict(self._options)
 
 

@@ -142,14 +142,11 @@ def numeric_match(
     :param question: the question. If it asks for a percentage, a plain number counts as one.
     """
     percent = bool(re.search(r"%|percent", question, re.IGNORECASE))
-    question_quantities = quantities(question, limit=_MAX_QUANTITIES)
+    in_question = quantities(question, limit=_MAX_QUANTITIES)
     predicted = quantities(_result(prediction), limit=_MAX_QUANTITIES)
     expected = (quantities(reference, limit=_MAX_QUANTITIES) for reference in references)
     return float(
-        any(
-            _matches(predicted, expected_quantities, question_quantities, tolerance, percent=percent)
-            for expected_quantities in expected
-        )
+        any(_matches(predicted, wanted, in_question, tolerance, percent=percent) for wanted in expected)
     )
 
 

@@ -45,10 +45,8 @@ def explain(error: ValidationError, model: type[BaseModel], sources: Iterable[So
     # A section may be written in another form, so that only the beginning of the path is in the source.
     prefixes = (key[:length] for length in range(len(key), 0, -1))
     all_sources = list(sources)
-    source_names = (
-        source.name for prefix in prefixes for source in all_sources if _holds(source.values, prefix)
-    )
-    return ConfigurationError(f"{next(source_names, 'settings')}: {text}")
+    names = (source.name for prefix in prefixes for source in all_sources if _holds(source.values, prefix))
+    return ConfigurationError(f"{next(names, 'settings')}: {text}")
 
 
 def unknown_key(model: type[BaseModel], values: Mapping[str, object]) -> str:

@@ -139,19 +139,15 @@ def _variables(source: EnvSettingsSource, name: str, renamer: KeyRenamer) -> Sou
 def misspelt_variables(model: type[Settings], variables: Iterable[str]) -> dict[str, str]:
     """Return the nearest known variable for each that no setting has, but nearly."""
     prefix = model.model_config.get("env_prefix", "")
-    keys_by_variable = {f"{prefix}{key}".upper(): key for key in model.known_keys()}
+    keys = {f"{prefix}{key}".upper(): key for key in model.known_keys()}
     heads = {name: name.upper().partition("__")[0] for name in variables}
-    unknown = {
-        name: head
-        for name, head in heads.items()
-        if head.startswith(_PREFIX) and head not in keys_by_variable
-    }
+    unknown = {name: head for name, head in heads.items() if head.startswith(_PREFIX) and head not in keys}
     if not unknown:
         return {}
     from rapidfuzz.distance import Levenshtein  # most environments have no such variable
 
     current = {*model.model_fields, *aliases(model)}
-    limits = {other: min(_NEAR, len(key) // 2) for other, key in keys_by_variable.items() if key in current}
+    limits = {other: min(_NEAR, len(key) // 2) for other, key in keys.items() if key in current}
     misspelt: dict[str, str] = {}
     for name, head in unknown.items():
         edits = {other: Levenshtein.distance(head, other) for other in limits}

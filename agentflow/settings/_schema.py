@@ -88,10 +88,10 @@ def _refused(
     for name, value in values.items():
         # An unknown name is reported with the nearest known one.
         if name in annotations and not _is_inert(name, value, annotations[name]):
-            yield from _refused_inside(name, value, annotations[name], (*path, name))
+            yield from _refused_in(name, value, annotations[name], (*path, name))
 
 
-def _refused_inside(
+def _refused_in(
     name: str, value: object, annotation: object, path: tuple[str, ...]
 ) -> Iterator[tuple[str, ...]]:
     """Yield the refused settings of a section, or the setting itself."""

@@ -76,9 +76,7 @@ class HouseholdState:
 
     def describe(self, state: State) -> str:
         """List everything with its properties."""
-        things = [
-            f"{thing}: {_properties(properties)}" for thing, properties in state.items() if thing != GOAL
-        ]
+        things = [f"{thing}: {_properties(values)}" for thing, values in state.items() if thing != GOAL]
         return "\n".join([f"Task of the seed: {state[GOAL]['words']}", *things])
 
     def says(self, condition: StateCondition) -> str:

@@ -303,13 +303,13 @@ def mark_spans(
     tracer = active()
     if tracer is None:
         return _NOTHING
-    attributes = {
+    marks = {
         names.NODE: node,
         names.EFFECT: effect,
         names.ISOLATION: isolation,
         names.TOOL_CALL_ID: call,
     }
-    return tracer.marked({name: value for name, value in attributes.items() if value})
+    return tracer.marked({name: value for name, value in marks.items() if value})
 
 
 def silent_spans() -> AbstractContextManager[None]:

@@ -120,10 +120,8 @@ class Tracer:
 
     def continued(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:
         """Continue the trace of another program in a block."""
-        trace_headers = {
-            name.lower(): value for name, value in headers.items() if name.lower() in _TRACE_HEADERS
-        }
-        return self.attached(_PROPAGATOR.extract(trace_headers))
+        lower = {name.lower(): value for name, value in headers.items() if name.lower() in _TRACE_HEADERS}
+        return self.attached(_PROPAGATOR.extract(lower))
 
     def is_continued(self) -> bool:
         """Return true if the current span is that of another program."""

@@ -165,15 +165,13 @@ def quantity_of(amount: Decimal, unit: str = "") -> Quantity:
     >>> quantity_of(Decimal(5), "million km").amount
     Decimal('5000000')
     """
-    known_unit = kind_of_unit(unit)
-    if known_unit is None and " " in unit and (scale := scale_of(unit))[0] > 1:
+    entry = kind_of_unit(unit)
+    if entry is None and " " in unit and (scale := scale_of(unit))[0] > 1:
         return quantity_of(_EXACT.multiply(amount, scale[0]), scale[1])
-    if known_unit is None and unit and not (unit.isalnum() and unit.isascii()):
-        known_unit = kind_of_unit(plain_quantities(unit))
-    factor, kind = (
-        (_ONE, counted(unit) if unit else "") if known_unit is None else (known_unit.factor, known_unit.kind)
-    )
-    return Quantity(float(amount), factor, kind, known_unit is not None, amount, unit)
+    if entry is None and unit and not (unit.isalnum() and unit.isascii()):
+        entry = kind_of_unit(plain_quantities(unit))
+    factor, kind = (_ONE, counted(unit) if unit else "") if entry is None else (entry.factor, entry.kind)
+    return Quantity(float(amount), factor, kind, entry is not None, amount, unit)
 
 
 def scale_of(unit: str) -> tuple[int, str]:

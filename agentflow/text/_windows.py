@@ -226,13 +226,13 @@ class _Passages:
             for term, often in spread.items()
         }
         # Sorted, so that the sum of floats does not depend on the order of a set.
-        raw_scores = [
-            sum(rarity[term] for term in sorted(passage_terms)) for passage_terms in terms_by_passage
-        ] or [0.0] * count
-        around = [0.0, *raw_scores, 0.0]
+        raw = [sum(rarity[term] for term in sorted(passage_terms)) for passage_terms in terms_by_passage] or [
+            0.0
+        ] * count
+        around = [0.0, *raw, 0.0]
         scores = [
             score + _NEIGHBOUR * (around[index] + around[index + 2]) + 1e-3 * (1 - index / count)
-            for index, score in enumerate(raw_scores)
+            for index, score in enumerate(raw)
         ]
         scores[-1] += 2e-3
         return scores

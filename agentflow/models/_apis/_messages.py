@@ -75,13 +75,11 @@ def function_tool(tool: ToolSpec) -> dict[str, Any]:
 def parse_call(
     identifier: str,
     name: str,
-    raw_arguments: str | dict[str, Any] | None,
+    raw: str | dict[str, Any] | None,
     state: dict[str, Any] | None = None,
 ) -> ToolCall:
     """Parse a tool call from its arguments, which some endpoints give as text."""
-    written = (
-        raw_arguments if isinstance(raw_arguments, str) else msgspec.json.encode(raw_arguments or {}).decode()
-    )
+    written = raw if isinstance(raw, str) else msgspec.json.encode(raw or {}).decode()
     try:
         arguments: object = decode_json(written or "{}")
     except JsonError:

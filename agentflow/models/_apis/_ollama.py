@@ -83,9 +83,7 @@ class OllamaApi:
         }
         fields: dict[str, Any] = {
             "model": ask.model,
-            "messages": [
-                chat_message for message in instructed(ask) for chat_message in _messages_of(message)
-            ],
+            "messages": [entry for message in instructed(ask) for entry in _messages_of(message)],
             "stream": False,
         }
         if answer_schema is not None and answer_schema.format != "text":

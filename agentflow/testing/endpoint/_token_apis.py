@@ -256,10 +256,8 @@ def split_calls(text: str) -> tuple[str, list[FakeToolCall]]:
     calls: list[FakeToolCall] = []
     try:
         for number, written in enumerate(_CALLS.findall(text)):
-            tool_call = msgspec.json.decode(written, type=dict[str, Any])
-            calls.append(
-                FakeToolCall.of(f"fake_{number}", str(tool_call["name"]), _json(tool_call["arguments"]))
-            )
+            call = msgspec.json.decode(written, type=dict[str, Any])
+            calls.append(FakeToolCall.of(f"fake_{number}", str(call["name"]), _json(call["arguments"])))
     except (msgspec.MsgspecError, LookupError):
         return text, []
     return (text.partition("<tool_call>")[0].removesuffix("\n"), calls) if calls else (text, [])

@@ -148,13 +148,11 @@ class AgentFlowTaskset(vf.Taskset[AgentFlowTask, AgentFlowTasksetConfig]):
 
     def load(self) -> Iterator[AgentFlowTask]:
         """Ask the server for its tasks."""
-        settings = self.config.task
-        with httpx.Client(headers=headers(settings.token_env), timeout=SECONDS) as client:
-            listed = answered(client.post(f"{settings.url.rstrip('/')}/agentflow/tasks", json={}))
-        for task in listed["tasks"]:
-            yield AgentFlowTask(
-                vf.TaskData(id=task["id"], name=task["id"], prompt=task["question"]), settings
-            )
+        config = self.config.task
+        with httpx.Client(headers=headers(config.token_env), timeout=SECONDS) as client:
+            answer = answered(client.post(f"{config.url.rstrip('/')}/agentflow/tasks", json={}))
+        for task in answer["tasks"]:
+            yield AgentFlowTask(vf.TaskData(id=task["id"], name=task["id"], prompt=task["question"]), config)
 
 
 def load_environment(
