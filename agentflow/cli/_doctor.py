@@ -74,26 +74,24 @@ def _show(parts: Sequence[Diagnosis], named: Sequence[str]) -> None:
     sys.stdout.write(captured.get())
 
 
-def _print(console: "Console", diagnoses: Sequence[Diagnosis], named: Sequence[str]) -> None:
+def _print(console: "Console", parts: Sequence[Diagnosis], named: Sequence[str]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     for area in (*AREAS, "live"):
-        area_diagnoses = [diagnosis for diagnosis in diagnoses if diagnosis.area == area]
-        if not area_diagnoses:
+        shown = [part for part in parts if part.area == area]
+        if not shown:
             continue
         table = Table("", area, "", box=None, pad_edge=False, show_header=True, header_style="bold")
-        unset = [
-            diagnosis for diagnosis in area_diagnoses if diagnosis.variable and diagnosis.name not in named
-        ]
-        for diagnosis in area_diagnoses:
-            if diagnosis not in unset:
-                table.add_row(_MARKS[diagnosis.state], diagnosis.name, escape(diagnosis.text))
+        unset = [part for part in shown if part.variable and part.name not in named]
+        for part in shown:
+            if part not in unset:
+                table.add_row(_MARKS[part.state], part.name, escape(part.text))
         if unset:
-            names = ", ".join(f"{diagnosis.name} ({diagnosis.variable})" for diagnosis in unset)
+            names = ", ".join(f"{part.name} ({part.variable})" for part in unset)
             table.add_row("–", "not set up", escape(names))
         console.print(table)
         console.print()
-    if commands := [diagnosis.command for diagnosis in diagnoses if diagnosis.command]:
+    if commands := [part.command for part in parts if part.command]:
         console.print("To install the rest:", style="bold")
         console.print(escape(" && ".join(commands)), soft_wrap=True)

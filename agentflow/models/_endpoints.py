@@ -239,14 +239,7 @@ class ModelEndpoints:
         Each model with replicas has an endpoint of its own.
         """
         registry = (address.registry, address.model) if address.registry else ()
-        key = (
-            address.url,
-            address.api.name,
-            address.key,
-            str(most),
-            str(address.response_bytes),
-            *registry,
-        )
+        key = (address.url, address.api.name, address.key, str(most), str(address.response_bytes), *registry)
         if key not in self._endpoints:
             self._endpoints[key] = Endpoint(address, most, self._clock, self._memory, self._rates)
         return self._endpoints[key]

@@ -221,10 +221,7 @@ def find_others(request: OthersRequest) -> OtherAnswers:
         elif solved is not None:
             others.append(
                 OtherAnswer(
-                    solved.answer,
-                    document.number,
-                    solved.facts[-1].quote[:400],
-                    "it states another value",
+                    solved.answer, document.number, solved.facts[-1].quote[:400], "it states another value"
                 )
             )
     return OtherAnswers(tuple(others), "", alone)

@@ -278,10 +278,7 @@ def _predicate(subject: _Subject, predicate: str, sentence: str, reading: Readin
     for more in _ALSO.finditer(predicate):
         clause = predicate[more.end() :]
         start = len(sentence) - len(clause)
-        for statement in (
-            *_quantity(subject, clause, sentence),
-            *_sites(subject, clause, sentence),
-        ):
+        for statement in (*_quantity(subject, clause, sentence), *_sites(subject, clause, sentence)):
             yield statement._replace(start=start)
 
 

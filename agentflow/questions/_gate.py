@@ -574,10 +574,7 @@ class QuestionGate:
         rivals = reply.value
         others = [other for other in rivals.others if not agrees(draft, other.answer, self._names)]
         vote = GateVote(
-            GateCheck.UNIQUE,
-            1,
-            int(not others and not rivals.ended),
-            tuple(other.answer for other in others),
+            GateCheck.UNIQUE, 1, int(not others and not rivals.ended), tuple(other.answer for other in others)
         )
         findings: list[DraftFault] = []
         if others:

@@ -51,11 +51,7 @@ def read_documents(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
     chosen = seeds or list(dict.fromkeys(_SEED.format(title) for title in _titles(files)))
     config = _config(path, options, settings)
     # Without the folder of this machine and the key, so that only the content decides.
-    content = {
-        "files": [_digest(file) for file in files],
-        "seeds": chosen[:most],
-        "settings": options,
-    }
+    content = {"files": [_digest(file) for file in files], "seeds": chosen[:most], "settings": options}
     folder = (
         cache_folder(settings.cache) / SOURCE / digest([content, config.model.name, config.temperature], 12)
     )

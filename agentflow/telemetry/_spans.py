@@ -303,12 +303,7 @@ def mark_spans(
     tracer = active()
     if tracer is None:
         return _NOTHING
-    marks = {
-        names.NODE: node,
-        names.EFFECT: effect,
-        names.ISOLATION: isolation,
-        names.TOOL_CALL_ID: call,
-    }
+    marks = {names.NODE: node, names.EFFECT: effect, names.ISOLATION: isolation, names.TOOL_CALL_ID: call}
     return tracer.marked({name: value for name, value in marks.items() if value})
 
 

@@ -73,10 +73,7 @@ def function_tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def parse_call(
-    identifier: str,
-    name: str,
-    raw: str | dict[str, Any] | None,
-    state: dict[str, Any] | None = None,
+    identifier: str, name: str, raw: str | dict[str, Any] | None, state: dict[str, Any] | None = None
 ) -> ToolCall:
     """Parse a tool call from its arguments, which some endpoints give as text."""
     written = raw if isinstance(raw, str) else msgspec.json.encode(raw or {}).decode()
