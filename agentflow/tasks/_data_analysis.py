@@ -210,7 +210,7 @@ class _DataAnalysisWriter(TaskWriter):
         if too_precise(value):
             reason = f"the result has more than {MAX_DECIMALS} decimals; round it: {base.output[:80]}"
             return TaskFinding(TaskProblem.NO_GOLD, reason)
-        if all(one.error or same_output(base, one) for one in copies):
+        if all(copy.error or same_output(base, copy) for copy in copies):
             return TaskFinding(TaskProblem.CONSTANT, "the result does not change with the data")
         if any(all(map(same_output, runs, other)) for other in self._results):
             return TaskFinding(TaskProblem.DUPLICATE, "another task of this tree has the same results")
@@ -272,18 +272,18 @@ class _DataAnalysisWriter(TaskWriter):
         )
 
         async def differs(source: str) -> str:
-            for number, (expected, found) in enumerate(
+            for number, (expected, printed) in enumerate(
                 zip(runs, await self._run(source, COPIES), strict=True)
             ):
                 if expected.error:
                     continue
-                place = "the data" if number == 0 else f"perturbed copy {number}"
-                if found.error:
-                    return f"an independent program fails on {place}: {found.error}"
-                if not same_output(expected, found, ordered=ordered):
+                where = "the data" if number == 0 else f"perturbed copy {number}"
+                if printed.error:
+                    return f"an independent program fails on {where}: {printed.error}"
+                if not same_output(expected, printed, ordered=ordered):
                     return (
-                        f"an independent program prints something else on {place}: "
-                        f"{found.output[:80]} instead of {expected.output[:80]}"
+                        f"an independent program prints something else on {where}: "
+                        f"{printed.output[:80]} instead of {expected.output[:80]}"
                     )
             return ""
 
@@ -313,14 +313,14 @@ class _DataAnalysisWriter(TaskWriter):
 
     async def _mistakes(self, source: str) -> list[tuple[str, str]]:
         """Return what programs with a typical mistake print."""
-        found: dict[str, str] = {}
+        outputs: dict[str, str] = {}
         for name, pattern, instead in _SWAPS:
             changed = re.sub(pattern, instead, source)
-            if changed != source and name not in found and len(found) < _MAX_MISTAKES:
+            if changed != source and name not in outputs and len(outputs) < _MAX_MISTAKES:
                 (ran,) = await self._run(changed, 0)
                 if ran.output:
-                    found[name] = ran.output
-        return list(found.items())
+                    outputs[name] = ran.output
+        return list(outputs.items())
 
     def _task(
         self,

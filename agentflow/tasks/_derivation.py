@@ -173,7 +173,7 @@ class TaskWriter:
         if reply.value is None:
             self.reject(TaskProblem.MODEL_FAILED, failure_reason(reply))
             return []
-        proposed = dict.fromkeys(without_fence(one).rstrip("; \n") for one in reply.value.solutions)
+        proposed = dict.fromkeys(without_fence(solution).rstrip("; \n") for solution in reply.value.solutions)
         return [solution for solution in proposed if solution and solution not in explored]
 
     async def instruct(
@@ -234,7 +234,7 @@ async def vote(
     """
 
     async def difference(number: int) -> str:
-        own = IndependentSolutionRequest(
+        numbered_request = IndependentSolutionRequest(
             kind=request.kind,
             language=request.language,
             instruction=request.instruction,
@@ -242,7 +242,9 @@ async def vote(
             sample=number,
         )
         reply = await calls.ask(
-            f"{key}/solve/{number}", Reply[IndependentSolution], partial(generator.solve_again, own)
+            f"{key}/solve/{number}",
+            Reply[IndependentSolution],
+            partial(generator.solve_again, numbered_request),
         )
         solution = "" if reply.value is None else without_fence(reply.value.solution)
         if not solution:
@@ -290,8 +292,8 @@ def instruction_problem(instruction: str, solution: str, answers: Sequence[str])
         return TaskFinding(
             TaskProblem.BAD_INSTRUCTION, f"the instruction has {words:.0f} words: at most {_MAX_WORDS}"
         )
-    said, program = " ".join(tokens(instruction)), " ".join(tokens(solution))
-    if program and program in said:
+    instruction_words, program = " ".join(tokens(instruction)), " ".join(tokens(solution))
+    if program and program in instruction_words:
         return TaskFinding(TaskProblem.LEAK, "the instruction contains its solution")
     for answer in answers:
         if len(answer) >= _MIN_ANSWER and contains_phrase(instruction, answer):
@@ -305,8 +307,8 @@ def without_fence(text: str) -> str:
     >>> without_fence("```sql\\nSELECT 1\\n```")
     'SELECT 1'
     """
-    found = _FENCE.search(text)
-    return (found[1] if found else text).strip()
+    match = _FENCE.search(text)
+    return (match[1] if match else text).strip()
 
 
 def rejected(
