@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from agentflow._typeguards import is_list
 from agentflow.exports._records import (
@@ -91,7 +91,7 @@ def conversation_of(tree: ExportTree, answer: ExportAnswer) -> list[ChatMessage]
     chat = begin_chat(answer.question, nodes[0] if tree.is_episode and nodes else None)
     for node in nodes:
         add_call(chat, tree, node, answer.question)
-    has_images = any(node.observation.blobs for node in nodes)
+    has_images = any(node.images for node in nodes)
     chat.answer(escape_special_tokens(answer.answer), trainable=answer.is_shown or has_images)
     return chat.messages
 
@@ -100,7 +100,7 @@ def begin_chat(question: str, root: Node | None = None) -> ChatBuilder:
     """Return a chat with the question and the images of a root. Its texts, and those of calls, have no special tokens."""
     question = escape_special_tokens(question)
     chat = ChatBuilder(question)
-    if root is not None and (images := root.observation.blobs):
+    if root is not None and (images := root.images):
         parts = [{"type": "image", "path": image_file(image)} for image in images]
         chat.messages[0]["content"] = [*parts, {"type": "text", "text": question}]
     return chat
@@ -115,9 +115,8 @@ def add_call(chat: ChatBuilder, tree: ExportTree, node: Node, question: str) -> 
     call = Action(node.action.tool, written)
     # The results of a rollout contain the reason of a failure already.
     failure = None if tree.is_episode else node.failure
-    seen = node.observation
-    shown = result_text(seen.text, _RESULT_CHARS, question, call, node.intent, failure=failure)
-    images = [image_file(image) for image in seen.blobs]
+    shown = result_text(node.text, _RESULT_CHARS, question, call, node.intent, failure=failure)
+    images = [image_file(image) for image in node.images]
     arguments = {escape_special_tokens(name): escape_all_special_tokens(own) for name, own in written.items()}
     tool, intent, shown = (escape_special_tokens(text) for text in (call.tool, node.intent, shown))
     chat.call(tool, arguments, intent, shown, images=images, failed=node.verdict is not Verdict.NEW)
@@ -239,21 +238,31 @@ def trl_parts(message: ChatMessage) -> ChatMessage:
     return {**plain(message), "content": content}
 
 
+class _Retold(NamedTuple):
+    """Answer as a conversation."""
+
+    tree: ExportTree
+    answer: ExportAnswer
+    messages: list[ChatMessage]
+
+
+_Rows: TypeAlias = Iterator[ExportRow | Dropped]
+
+
 def _of_answers(
-    make: "Callable[[ConversationFormats, ExportTree, ExportAnswer, list[ChatMessage]], Iterator[ExportRow | Dropped]]",
-) -> "Callable[[ConversationFormats, Sequence[ExportTree]], Iterator[ExportRow | Dropped]]":
+    make: "Callable[[ConversationFormats, _Retold], _Rows]",
+) -> "Callable[[ConversationFormats, Sequence[ExportTree]], _Rows]":
     """Return a method that makes the rows of each answer that is taken, and yields at the end the reason for each other one."""
 
     @wraps(make)
-    def rows(formats: "ConversationFormats", trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+    def rows(formats: "ConversationFormats", trees: Sequence[ExportTree]) -> _Rows:
         dropped: list[Dropped] = []
         for one in chosen_answers(trees, formats.take):
             if isinstance(one, Dropped):
                 dropped.append(one)
                 continue
-            tree, answer = one
-            made = list(make(formats, tree, answer, conversation_of(tree, answer)))
-            yield from made or [Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)]
+            made = list(make(formats, _Retold(*one, conversation_of(*one))))
+            yield from made or [Dropped(one[0].group, one[1].id, DropReason.NOTHING_TO_TRAIN)]
         yield from dropped
 
     return rows
@@ -277,10 +286,9 @@ class ConversationFormats:
         self._images = images
 
     @_of_answers
-    def trl_sft(
-        self, tree: ExportTree, answer: ExportAnswer, messages: list[ChatMessage]
-    ) -> Iterator[ExportRow]:
+    def trl_sft(self, path: _Retold) -> _Rows:
         """Yield `prompt` and `completion`: a masked call splits a path, so that no row trains it."""
+        tree, answer, messages = path
         spans = trained_spans(messages)
         for number, (start, end) in enumerate(spans):
             values: dict[str, Any] = {
@@ -292,20 +300,18 @@ class ConversationFormats:
             yield ExportRow("train", tree.group, values, tuple(image_files(messages[:end])))
 
     @_of_answers
-    def openai(
-        self, tree: ExportTree, answer: ExportAnswer, messages: list[ChatMessage]
-    ) -> Iterator[ExportRow]:
+    def openai(self, path: _Retold) -> _Rows:
         """Yield `messages` as the API of OpenAI takes them for fine-tuning; masked ones have weight 0."""
+        tree, answer, messages = path
         if trained_spans(messages):
             values: dict[str, Any] = {"messages": [_openai_message(message) for message in messages]}
             values |= {"tools": functions} if (functions := self._functions(answer)) else {}
             yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
 
     @_of_answers
-    def sharegpt(
-        self, tree: ExportTree, answer: ExportAnswer, messages: list[ChatMessage]
-    ) -> Iterator[ExportRow | Dropped]:
+    def sharegpt(self, path: _Retold) -> _Rows:
         """Yield `conversations` that alternate strictly; masked calls are left out, because LLaMA-Factory can't mask."""
+        tree, answer, messages = path
         if left := without_masked(messages):
             values: dict[str, Any] = {
                 "id": answer.id,
@@ -316,10 +322,9 @@ class ConversationFormats:
             yield from _dropped_calls(tree, answer)
 
     @_of_answers
-    def axolotl(
-        self, tree: ExportTree, answer: ExportAnswer, messages: list[ChatMessage]
-    ) -> Iterator[ExportRow]:
+    def axolotl(self, path: _Retold) -> _Rows:
         """Yield `messages` with `training` for each."""
+        tree, answer, messages = path
         if trained_spans(messages):
             rows = [
                 {
@@ -332,10 +337,9 @@ class ConversationFormats:
             yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
 
     @_of_answers
-    def verl_sft(
-        self, tree: ExportTree, answer: ExportAnswer, messages: list[ChatMessage]
-    ) -> Iterator[ExportRow | Dropped]:
+    def verl_sft(self, path: _Retold) -> _Rows:
         """Yield `messages` whose calls are text in the notation of Hermes; masked calls are left out."""
+        tree, answer, messages = path
         if left := without_masked(messages):
             rows = [{"role": one["role"], "content": hermes_text(one)} for one in left]
             if functions := self._functions(answer):

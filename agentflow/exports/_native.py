@@ -22,7 +22,7 @@ from agentflow.questions import ShownDocument, documents_of
 from agentflow.runs import image_file, image_record
 from agentflow.tasks import VerifiableTask
 from agentflow.text import escape_special_tokens
-from agentflow.trace import Node, Observation, Text, TokenTree, Verdict
+from agentflow.trace import ActionOutcome, Node, Observation, Text, TokenTree, Verdict
 
 NATIVE_COLUMNS: Final = {
     "trees": {
@@ -105,7 +105,7 @@ def native_rows(trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
     for tree in trees:
         yield ExportRow("trees", tree.group, _tree(tree))
         for node in tree.nodes:
-            action, seen = node.action, node.observation
+            action = node.action
             values: dict[str, Any] = {
                 "tree_id": tree.id,
                 "node_id": node.id,
@@ -116,12 +116,12 @@ def native_rows(trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
                 "tool": "" if action is None else action.tool,
                 "arguments": {} if action is None else action.arguments,
                 "fixed": fixed_arguments_of(tree.tree, node),
-                "observation": seen.text,
-                "images": [image_file(image) for image in seen.blobs],
+                "observation": node.text,
+                "images": [image_file(image) for image in node.images],
                 "verdict": node.verdict,
                 "reason": node.reason,
                 "failure": msgspec.to_builtins(node.failure),
-                "trouble": tree.troubles.get(node.id, ""),
+                "trouble": node.outcome.trouble if tree.is_episode else "",
                 "isolation": "" if tree.is_episode else node.isolation,
                 "diverged": node.id in tree.tree.diverged,
                 "trainable": node.verdict is Verdict.NEW,
@@ -313,5 +313,5 @@ def _long_context_row(
 
 
 def _without_images(node: Node) -> Node:
-    seen = node.observation
-    return msgspec.structs.replace(node, observation=Observation((Text(seen.text),), seen.sources))
+    seen = Observation((Text(node.text),), node.observation.sources)
+    return msgspec.structs.replace(node, outcome=ActionOutcome(seen))

@@ -249,7 +249,7 @@ def _evidence(tree: ExportTree) -> dict[str, bool]:
     useful = {node for answer in pairs for node in answer.nodes}
     quotes = {quote for answer in pairs for quote in answer.quotes}
     for node in reversed(tree.nodes):
-        if node.id in useful or any(quote in node.observation.text for quote in quotes):
+        if node.id in useful or any(quote in node.text for quote in quotes):
             useful |= {node.id, node.parent or node.id}
     ids = [node.id for node in tree.nodes]
     return {id: id in written for id in ids if id in written or id not in useful}

@@ -187,8 +187,6 @@ class ExportTree(Struct, frozen=True, kw_only=True):
 
     tree: Tree
     """Its nodes, and the seed or the task, by whose id it is grouped."""
-    troubles: dict[str, str] = field(default_factory=dict[str, str])
-    """Errors of the programs that calls ran, by node."""
     draw: str = ""
     """Episodes whose rewards are compared, if a task was drawn several times, or its agents have rewards of their own."""
     is_episode: bool
@@ -299,7 +297,7 @@ def survey(source: ExportSource) -> ExportSurvey:
         if tree.left_out is not None:
             continue
         groups[tree.group] = None
-        shown = [node.observation.blobs for node in tree.nodes] + [answer.images for answer in tree.answers]
+        shown = [node.images for node in tree.nodes] + [answer.images for answer in tree.answers]
         for image in (image for blobs in shown for image in blobs):
             # The run may come from elsewhere.
             if not _IMAGE.fullmatch(file := image_file(image)):

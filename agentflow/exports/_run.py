@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
@@ -45,6 +44,7 @@ from agentflow.exports._writing import (
     replaced_folder,
 )
 from agentflow.inspection import RunKind, RunReader, open_runs
+from agentflow.models import ToolSpec
 from agentflow.runs import JOURNAL_FILE
 
 
@@ -85,21 +85,10 @@ GroupRows = Callable[[Sequence[ExportTree]], Iterator[ExportRow | Dropped]]
 """Rows of the trees of one seed or task."""
 
 
-class _RowMakers(NamedTuple):
-    """Functions of rows for one run."""
-
-    chats: ConversationFormats
-    preferences: PreferenceFormats
-    tasks: TaskFormats
-    take: Take
-
-
-@dataclass(frozen=True)
-class _FormatLayout:
+class _FormatLayout(NamedTuple):
     """Columns of a format; `take` is the default selection, `None` if answers are not selected."""
 
     columns: Mapping[str, Mapping[str, str]]
-    rows: Callable[[_RowMakers], GroupRows]
     take: Take | None = None
     parquet: bool = False
     tools: str = ""
@@ -110,47 +99,36 @@ _ID: Final = {"id": "string"}
 _PROMPT: Final = {**_ID, "prompt": "[json]"}
 _LAYOUTS: Final[Mapping[ExportFormat, _FormatLayout]] = {
     ExportFormat.TRL_SFT: _FormatLayout(
-        {"train": {**_PROMPT, "completion": "[json]"}},
-        lambda make: make.chats.trl_sft, Take.CORRECT, tools="json", images=True,
+        {"train": {**_PROMPT, "completion": "[json]"}}, Take.CORRECT, tools="json", images=True
     ),
-    ExportFormat.TRL_SFT_TOKENS: _FormatLayout(
-        {"train": TOKEN_COLUMNS}, lambda make: partial(token_rows, take=make.take), Take.CORRECT
-    ),
+    ExportFormat.TRL_SFT_TOKENS: _FormatLayout({"train": TOKEN_COLUMNS}, Take.CORRECT),
     ExportFormat.TRL_DPO: _FormatLayout(
         {"train": {**_PROMPT, "chosen": "[json]", "rejected": "[json]", "ground": "string"}},
-        lambda make: make.preferences.dpo, tools="json", images=True,
+        tools="json",
+        images=True,
     ),
     ExportFormat.TRL_KTO: _FormatLayout(
-        {"train": {**_PROMPT, "completion": "[json]", "label": "bool"}},
-        lambda make: make.preferences.kto, tools="json", images=True,
+        {"train": {**_PROMPT, "completion": "[json]", "label": "bool"}}, tools="json", images=True
     ),
     ExportFormat.TRL_PRM: _FormatLayout(
-        {"train": {**_ID, "prompt": "string", "completions": "[string]", "labels": "[bool]"}},
-        lambda make: make.preferences.prm,
+        {"train": {**_ID, "prompt": "string", "completions": "[string]", "labels": "[bool]"}}
     ),
-    ExportFormat.TRL_GRPO: _FormatLayout({"train": GRPO_COLUMNS}, lambda make: make.tasks.trl_grpo),
-    ExportFormat.LONG_CONTEXT: _FormatLayout(
-        {"train": LONG_CONTEXT_COLUMNS}, lambda make: partial(long_context_rows, take=make.take), Take.CORRECT
-    ),
-    ExportFormat.OPENAI: _FormatLayout(
-        {"train": {"messages": "[json]"}}, lambda make: make.chats.openai, Take.CORRECT, tools="[json]"
-    ),
+    ExportFormat.TRL_GRPO: _FormatLayout({"train": GRPO_COLUMNS}),
+    ExportFormat.LONG_CONTEXT: _FormatLayout({"train": LONG_CONTEXT_COLUMNS}, Take.CORRECT),
+    ExportFormat.OPENAI: _FormatLayout({"train": {"messages": "[json]"}}, Take.CORRECT, tools="[json]"),
     ExportFormat.SHAREGPT: _FormatLayout(
-        {"train": {**_ID, "conversations": "[json]"}},
-        lambda make: make.chats.sharegpt, Take.CORRECT, tools="string", images=True,
+        {"train": {**_ID, "conversations": "[json]"}}, Take.CORRECT, tools="string", images=True
     ),
     ExportFormat.AXOLOTL: _FormatLayout(
-        {"train": {**_ID, "messages": "[json]"}}, lambda make: make.chats.axolotl, Take.CORRECT, tools="string"
+        {"train": {**_ID, "messages": "[json]"}}, Take.CORRECT, tools="string"
     ),
-    ExportFormat.VERL_RL: _FormatLayout(
-        {"train": VERL_RL_COLUMNS}, lambda make: make.tasks.verl_rl, parquet=True
-    ),
+    ExportFormat.VERL_RL: _FormatLayout({"train": VERL_RL_COLUMNS}, parquet=True),
     ExportFormat.VERL_SFT: _FormatLayout(
-        {"train": {**_ID, "messages": "[message]"}}, lambda make: make.chats.verl_sft, Take.CORRECT, parquet=True
+        {"train": {**_ID, "messages": "[message]"}}, Take.CORRECT, parquet=True
     ),
-    ExportFormat.PARQUET: _FormatLayout(NATIVE_COLUMNS, lambda _: native_rows, parquet=True),
-    ExportFormat.NATIVE: _FormatLayout(NATIVE_COLUMNS, lambda _: native_rows),
-}  # fmt: skip
+    ExportFormat.PARQUET: _FormatLayout(NATIVE_COLUMNS, parquet=True),
+    ExportFormat.NATIVE: _FormatLayout(NATIVE_COLUMNS),
+}
 
 
 _TASK_COLUMNS: Final[Mapping[ExportFormat, Mapping[str, str]]] = {
@@ -220,9 +198,7 @@ def write_export(
         columns["train"]["tools"] = layout.tools
     if layout.images and images:
         columns["train"]["images"] = "[string]"
-    chats = ConversationFormats(tools, take, images=bool(images))
-    preferences = PreferenceFormats(chats.tools, images=bool(images))
-    rows = layout.rows(_RowMakers(chats, preferences, TaskFormats(tools), take))
+    rows = _rows_of(kind, tools, take, images=bool(images))
     writer = ExportWriter(
         folder,
         columns,
@@ -323,6 +299,29 @@ def _taken(kind: ExportFormat, layout: _FormatLayout, take: str | None) -> Take:
             f"--take: {kind} needs right and wrong answers alike; leave out --take {chosen}"
         )
     return chosen
+
+
+def _rows_of(kind: ExportFormat, tools: Sequence[ToolSpec], take: Take, *, images: bool) -> GroupRows:
+    chats = ConversationFormats(tools, take, images=images)
+    preferences = PreferenceFormats(chats.tools, images=images)
+    tasks = TaskFormats(tools)
+    rows: Mapping[ExportFormat, GroupRows] = {
+        ExportFormat.TRL_SFT: chats.trl_sft,
+        ExportFormat.TRL_SFT_TOKENS: partial(token_rows, take=take),
+        ExportFormat.TRL_DPO: preferences.dpo,
+        ExportFormat.TRL_KTO: preferences.kto,
+        ExportFormat.TRL_PRM: preferences.prm,
+        ExportFormat.TRL_GRPO: tasks.trl_grpo,
+        ExportFormat.LONG_CONTEXT: partial(long_context_rows, take=take),
+        ExportFormat.OPENAI: chats.openai,
+        ExportFormat.SHAREGPT: chats.sharegpt,
+        ExportFormat.AXOLOTL: chats.axolotl,
+        ExportFormat.VERL_RL: tasks.verl_rl,
+        ExportFormat.VERL_SFT: chats.verl_sft,
+        ExportFormat.PARQUET: native_rows,
+        ExportFormat.NATIVE: native_rows,
+    }
+    return rows[kind]
 
 
 T = TypeVar("T", bound=StrEnum)

@@ -248,7 +248,6 @@ class RunFiles:
         for line in json_lines(self.folder, TRAJECTORIES, _RolloutEpisodeLine):
             yield _episode(
                 line.tree,
-                line.troubles,
                 answer=line.answer,
                 score=line.score,
                 references=references.get((line.task_id, line.sample), ()),
@@ -393,7 +392,6 @@ def _answers(
 
 def _task_episode(result: TaskResult) -> ExportTree:
     tree, episode = episode_tree(result), result.episode
-    troubles = {node.id: turn.trouble for node, turn in zip(tree.nodes[1:], result.turns, strict=True)}
     facts: dict[str, Any] = {
         "sample": result.sample,
         "agent": "" if episode is None else episode.agent,
@@ -402,7 +400,6 @@ def _task_episode(result: TaskResult) -> ExportTree:
     }
     return _episode(
         tree,
-        troubles,
         answer=result.answer,
         score=None if result.scored is None else result.score,
         references=result.task.references,
@@ -442,7 +439,6 @@ def _pair_answer(pair: _AcceptedPairLine, nodes: tuple[str, ...], *, right: bool
 
 def _episode(
     tree: Tree,
-    troubles: dict[str, str],
     *,
     answer: str,
     score: float | None,
@@ -460,9 +456,7 @@ def _episode(
         references=references,
     )
     calls = tuple(call for exchange in exchanges for call in _calls(exchange))
-    return ExportTree(
-        tree=tree, troubles=troubles, is_episode=True, answers=(own,), calls=calls, reward=score, facts=facts
-    )
+    return ExportTree(tree=tree, is_episode=True, answers=(own,), calls=calls, reward=score, facts=facts)
 
 
 def _calls(exchange: _ExchangeLine | Exchange) -> Iterator[TokenCall]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow._typeguards import is_object
-from agentflow.growth import ActionRecord, LevelRecord, VerdictRecord, with_observations
+from agentflow.growth import LevelRecord, VerdictRecord, with_observations
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
@@ -40,6 +40,7 @@ from agentflow.inspection._types import (
 from agentflow.journal import JournalReader, Page, StoredRun, StoredSeed
 from agentflow.synthesis import SeedResult
 from agentflow.trace import (
+    ActionOutcome,
     Failure,
     Node,
     Observation,
@@ -76,24 +77,6 @@ _MARKS: Final = {
 }
 _UNJUDGED: Final = "."
 _REMEMBERED: Final = 8
-
-
-class _OldNode(Struct, frozen=True):
-    """Node of a stored tree, without what the skeleton does not need."""
-
-    id: str
-    parent: str | None
-    position: int
-    verdict: Verdict
-    reason: str = ""
-
-
-class _OldTree(Struct, frozen=True):
-    nodes: tuple[_OldNode, ...]
-
-
-class _OldResult(Struct, frozen=True):
-    tree: _OldTree | None = None
 
 
 class _JudgedLevels(NamedTuple):
@@ -157,7 +140,7 @@ class VerdictReader:
         """Return the verdicts in a journal of an earlier version: of a finished tree, or those of a model."""
         number = stored.seed.index
         if body := self._journal.harvests(self._run, [number]).get(number) if stored.done else None:
-            tree = msgspec.json.decode(body, type=_OldResult).tree
+            tree = msgspec.json.decode(body, type=SeedResult).tree
             nodes = () if tree is None else tree.nodes
             return {spot: (node.verdict, node.reason) for spot, node in nodes_by_spot(nodes).items()}
         records = self._journal.entries(self._run, number, "node/")
@@ -383,26 +366,18 @@ class TreeRun(JournalRun[SeedResult]):
         result = self.result_of(stored)
         if result is not None and result.tree is not None:
             return with_observations(result.tree, stored.seed, Page(entries))
-        records = {key[4:]: msgspec.json.decode(body, type=ActionRecord) for key, body in entries.items()}
+        records = {key[4:]: msgspec.json.decode(body, type=Node) for key, body in entries.items()}
         spots = list(records)
         sort_spots(spots)
         verdicts, id = self._verdicts.on(stored, spots), tree_id(self.key, stored.seed)
-        root = Node(
-            id=node_id(id, ()), parent=None, depth=0, position=0, intent="", action=None,
-            observation=Observation((Text(stored.seed.content),)), verdict=Verdict.NEW,
-        )  # fmt: skip
-        nodes = [root]
+        seen = ActionOutcome(Observation((Text(stored.seed.content),)))
+        nodes = [Node(id=node_id(id, ()), outcome=seen, verdict=Verdict.NEW)]
         for spot in spots:
-            record, path = records[spot], tuple(map(int, spot.split("-")))
             if spot in verdicts:
-                nodes.append(
-                    Node(
-                        id=node_id(id, path), parent=node_id(id, path[:-1]), depth=len(path), position=path[-1],
-                        intent=record.intent, action=record.action, observation=record.outcome.observation,
-                        verdict=verdicts[spot][0], reason=verdicts[spot][1], failure=record.outcome.failure,
-                        isolation=record.isolation,
-                    )
-                )  # fmt: skip
+                path, (verdict, reason) = tuple(map(int, spot.split("-"))), verdicts[spot]
+                place = {"parent": node_id(id, path[:-1]), "depth": len(path), "position": path[-1]}
+                node = replace(records[spot], id=node_id(id, path), verdict=verdict, reason=reason, **place)
+                nodes.append(node)
         return Tree(id=id, seed=stored.seed, nodes=tuple(nodes))
 
     def tokens(self, seed: str) -> list[SeedTokens]:
@@ -425,10 +400,10 @@ class TreeRun(JournalRun[SeedResult]):
                 found.append(TokenCall(id=key, voice=voice, tokens=reply.tokens))
         return found
 
-    def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, ActionRecord]:
+    def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, Node]:
         """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""
         bodies = self._journal.bodies(self._run, stored.seed.index, [f"act/{spot}" for spot in spots if spot])
-        records = {key[4:]: msgspec.json.decode(body, type=ActionRecord) for key, body in bodies.items()}
+        records = {key[4:]: msgspec.json.decode(body, type=Node) for key, body in bodies.items()}
         if all(record.action is not None for record in records.values()):
             return records
         result = self.result_of(stored)

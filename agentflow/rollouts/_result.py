@@ -7,6 +7,7 @@ from agentflow.runs import image_record
 from agentflow.scoring import Scored
 from agentflow.team import fixed_names
 from agentflow.trace import (
+    ActionOutcome,
     Assessment,
     Episode,
     Failure,
@@ -104,36 +105,25 @@ def episode_tree(result: TaskResult) -> Tree:
 
     See docs/rollout.md.
     """
-    task, reasoning = result.task, dict[str, str]()
+    task = result.task
     key = [task.index, task.id, task.question, result.sample]
     ids = [f"node_{digest([*key, number])}" for number in range(len(result.turns) + 1)]
-    nodes = [
-        Node(
-            id=ids[0],
-            parent=None,
-            depth=0,
-            position=0,
-            intent="Understand the question",
-            action=None,
-            observation=Observation((Text(f"Starting point: {task.question}"), *task.images)),
-            verdict=Verdict.NEW,
-        )
-    ]
+    seen = Observation((Text(f"Starting point: {task.question}"), *task.images))
+    nodes = [Node(id=ids[0], intent="Understand the question", outcome=ActionOutcome(seen))]
     for depth, turn in enumerate(result.turns, 1):
-        reasoning |= {ids[depth]: turn.reasoning} if turn.reasoning else {}
+        seen = Observation((Text(turn.result), *turn.images))
         nodes.append(
             Node(
                 id=ids[depth],
                 parent=ids[depth - 1],
                 depth=depth,
-                position=0,
                 intent=turn.step.sub_goal,
                 action=turn.action,
-                observation=Observation((Text(turn.result), *turn.images)),
+                outcome=ActionOutcome(seen, turn.failure, turn.trouble),
                 verdict=Verdict.ERROR if turn.failed else Verdict.NEW,
-                failure=turn.failure,
             )
         )
+    reasoning = {id: turn.reasoning for id, turn in zip(ids[1:], result.turns, strict=True) if turn.reasoning}
     seed = Seed(index=task.index, id=task.id, content=task.question, kwargs=task.kwargs)
     return Tree(id=f"traj_{digest(key)}", seed=seed, nodes=tuple(nodes), reasoning=reasoning)
 
@@ -180,7 +170,7 @@ def _node_record(tree: Tree, node: Node, turn: Turn | None) -> dict[str, object]
     action = node.action
     record: dict[str, object] = {
         "node_id": node.id,
-        "observation": node.observation.text,
+        "observation": node.text,
         "intent": node.intent,
         "action": None if action is None else {"tool": action.tool, "args": action.arguments},
         "parent_id": node.parent,
@@ -193,11 +183,11 @@ def _node_record(tree: Tree, node: Node, turn: Turn | None) -> dict[str, object]
     optional: dict[str, object] = {
         "reasoning": tree.reasoning.get(node.id),
         "failure": node.failure,
-        "trouble": "" if turn is None else turn.trouble,
+        "trouble": node.outcome.trouble,
         "fixed": [] if action is None else fixed_names(action.arguments, tree.seed.kwargs),
         # Context for its repair: no model is trained to make it.
         "trainable": None if node.verdict is Verdict.NEW else False,
-        "images": [image_record(blob) for blob in node.observation.blobs],
+        "images": [image_record(blob) for blob in node.images],
     }
     return record | {name: value for name, value in optional.items() if value or value is False}
 

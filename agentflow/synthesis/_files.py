@@ -23,6 +23,7 @@ from agentflow.tasks import VerifiableTask
 from agentflow.team import fixed_names
 from agentflow.trace import (
     Action,
+    ActionOutcome,
     Blob,
     Failure,
     Isolation,
@@ -281,17 +282,17 @@ def tree_record(tree: Tree) -> dict[str, object]:
 
 def start_of(tree: Tree) -> Node:
     """Return the root of a tree as the files show it. See docs/synthesis.md."""
-    text = Text(f"Starting point: {tree.seed.content}")
-    return replace(tree.nodes[0], intent="Initialize exploration", observation=Observation((text,)))
+    seen = ActionOutcome(Observation((Text(f"Starting point: {tree.seed.content}"),)))
+    return replace(tree.nodes[0], intent="Initialize exploration", outcome=seen)
 
 
 def _node_record(tree: Tree, node: Node) -> dict[str, object]:
     """Return a node of a line. The first seven fields are those of files of other systems, which have no others."""
     node = start_of(tree) if node.action is None else node
-    action, observation = node.action, node.observation
+    action = node.action
     record: dict[str, object] = {
         "node_id": node.id,
-        "observation": observation.text,
+        "observation": node.text,
         "intent": node.intent,
         "action": None if action is None else {"tool": action.tool, "args": action.arguments},
         "parent_id": node.parent,
@@ -303,8 +304,8 @@ def _node_record(tree: Tree, node: Node) -> dict[str, object]:
     }
     optional: dict[str, object] = {
         "failure": node.failure,
-        "images": [image_record(blob) for blob in observation.blobs],
-        "sources": observation.sources,
+        "images": [image_record(blob) for blob in node.images],
+        "sources": node.observation.sources,
         "diverged": node.id in tree.diverged or None,
         "reasoning": tree.reasoning.get(node.id),
         "trainable": None if action is None or node.verdict is Verdict.NEW else False,
@@ -339,6 +340,7 @@ class _NodeRecord(Struct):
 
     def node(self, position: int) -> Node:
         """Return the node."""
+        seen = Observation((Text(self.observation), *(self.images or ())), self.sources or ())
         return Node(
             id=self.node_id,
             parent=self.parent_id,
@@ -346,10 +348,9 @@ class _NodeRecord(Struct):
             position=position,
             intent=self.intent,
             action=None if self.action is None else Action(self.action.tool, self.action.args),
-            observation=Observation((Text(self.observation), *(self.images or ())), self.sources or ()),
+            outcome=ActionOutcome(seen, self.failure, self.trouble),
             verdict=self.verdict or (Verdict.NEW if self.trainable else Verdict.ERROR),
             reason=self.reason or "",
-            failure=self.failure,
             isolation=self.isolation,
         )
 
@@ -410,8 +411,3 @@ class TreeRecord(Struct, kw_only=True):
             diverged=tuple(record.node_id for record in self.nodes if record.diverged),
             reasoning={record.node_id: record.reasoning for record in self.nodes if record.reasoning},
         )
-
-    @property
-    def troubles(self) -> dict[str, str]:
-        """Errors of the programs that calls ran, by node."""
-        return {record.node_id: record.trouble for record in self.nodes if record.trouble}

@@ -15,7 +15,7 @@ from agentflow.cli import main
 from agentflow.exports._records import ExportAnswer, ExportTree
 from agentflow.gateway import ExactAnswerer
 from agentflow.models import ToolSpec
-from agentflow.trace import Action, Blob, Node, Observation, Seed, Task, Text, Tree, Verdict
+from agentflow.trace import Action, ActionOutcome, Blob, Node, Observation, Seed, Task, Text, Tree, Verdict
 from agentflow.tuner import PolicyEndpoint
 from tests.agentflow.gateway._engine import RandomEngine
 from tests.agentflow.tuner._tuning import some_tasks, tuned
@@ -98,7 +98,7 @@ def node(
         position=position,
         intent=f"Look for {name}.",
         action=action,
-        observation=Observation((Text(f"Seen at {name}."), *images)),
+        outcome=ActionOutcome(Observation((Text(f"Seen at {name}."), *images))),
         verdict=Verdict.NEW if new else Verdict.ERROR,
     )
 

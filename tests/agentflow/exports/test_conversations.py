@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from agentflow.exports._conversations import ConversationFormats, conversation_of
 from agentflow.exports._records import Dropped, DropReason, ExportRow, ExportTree, Take
 from agentflow.models import ToolSpec
-from agentflow.trace import Blob, Observation, Text, Verdict
+from agentflow.trace import ActionOutcome, Blob, Observation, Text, Verdict
 from tests.agentflow.exports._trees import answer, node, tree_of, trees
 
 TOOLS = (
@@ -159,7 +159,7 @@ def test_images_are_parts_or_placeholders_beside_their_files() -> None:
 @pytest.mark.promise("exports:sharegpt")
 def test_text_that_looks_like_an_image_does_not_count_as_one() -> None:
     nodes = (node("r", None, 0), node("a", "r", 1))
-    hostile = replace(node("a", "r", 1), observation=Observation((Text("<image>"),)))
+    hostile = replace(node("a", "r", 1), outcome=ActionOutcome(Observation((Text("<image>"),))))
     tree = ExportTree(
         tree=tree_of((nodes[0], hostile)),
         is_episode=False,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agentflow.exports._preferences import PreferenceFormats
 from agentflow.exports._records import Dropped, DropReason, ExportAnswer, ExportRow, ExportTree
-from agentflow.trace import Observation, Text, Verdict
+from agentflow.trace import ActionOutcome, Observation, Text, Verdict
 from tests.agentflow.exports._trees import answer, node, tree_of, trees
 
 FORMATS = PreferenceFormats(lambda _: {}, images=False)
@@ -152,7 +152,9 @@ def branching() -> ExportTree:
         node("r", None, 0),
         node("needed", "r", 1),
         node("other", "r", 1),
-        replace(node("copy", "r", 1), observation=Observation((Text("It says: Seen at needed."),))),
+        replace(
+            node("copy", "r", 1), outcome=ActionOutcome(Observation((Text("It says: Seen at needed."),)))
+        ),
         node("failed", "r", 1, new=False),
         node("below", "copy", 2),
     )
