@@ -10,7 +10,7 @@ from agentflow.exports._conversations import chosen_answers
 from agentflow.exports._records import ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.tasks import VerifiableTask
-from agentflow.trace import TokenCall, TokenTree, Voice
+from agentflow.trace import TokenTree, Voice
 
 NATIVE_COLUMNS: Final = {
     "trees": {
@@ -244,7 +244,7 @@ def _token_tree(tree: ExportTree, known: set[str]) -> TokenTree:
             known.add(mark)
         voice = Voice(role=call.role, episode=tree.id)
         try:
-            tokens.add(TokenCall(id=call.id, voice=voice, tokens=call.tokens))
+            tokens.add(call.id, call.tokens, voice)
         except ValueError as error:
             raise ConfigurationError(f"{tree.id}: {error}") from None
     return tokens

@@ -114,12 +114,12 @@ class RunJournal:
             surplus_tasks=tuple(task.id for task in tasks if task not in written),
             calls=tuple(
                 ExportCall(
-                    id=call.id,
-                    role=call.voice.role,
-                    tokens=call.tokens,
-                    node=node_id(tree.id, _path_of(call.id)),
+                    id=id,
+                    role=voice.role,
+                    tokens=tokens,
+                    node=node_id(tree.id, _path_of(id)),
                 )
-                for call in self._reader.planner_calls(seed.id)
+                for id, tokens, voice in self._reader.planner_calls(seed.id)
             ),
             facts=facts,
         )

@@ -40,7 +40,7 @@ from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, 
 from agentflow.rollouts import TaskResult
 from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart, read_prompt
 from agentflow.synthesis import SeedResult
-from agentflow.trace import Blob, Observation, Reply, Text, TokenCall, TokenTree, Tree, digest
+from agentflow.trace import Blob, Observation, Reply, Text, Tokens, TokenTree, Tree, Voice, digest
 
 MAX_TEXT: Final = 1_000_000
 """Characters of a text that are returned; more of it is in the files of the run."""
@@ -164,8 +164,8 @@ class RunReader(ABC):
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of a seed; empty if its engine reported none."""
 
-    def planner_calls(self, seed: str) -> list[TokenCall]:
-        """Return the planner's calls with known tokens, of a synthesis; their keys are `plan/SPOT/NUMBER`."""
+    def planner_calls(self, seed: str) -> list[tuple[str, Tokens, Voice]]:
+        """Return key, tokens and voice of the planner's calls with known tokens; the keys are `plan/SPOT/NUMBER`."""
         del seed
         return []
 

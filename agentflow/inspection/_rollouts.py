@@ -42,7 +42,6 @@ from agentflow.trace import (
     Observation,
     Reply,
     Text,
-    TokenCall,
     TokenTree,
     Turn,
     Verdict,
@@ -300,7 +299,7 @@ class EpisodeRun(JournalRun[TaskResult]):
                 reply = msgspec.json.decode(body, type=TimedResult[Reply[Any]]).value
                 if reply.tokens is not None:
                     voice = Voice(role=role, episode=f"{seed}/{key.partition('/')[0]}")
-                    tree.add(TokenCall(id=key, voice=voice, tokens=reply.tokens))
+                    tree.add(key, reply.tokens, voice)
         return token_rows(tree)
 
     def _turns(self, stored: StoredSeed) -> dict[str, _Turn]:

@@ -43,7 +43,7 @@ from agentflow.trace import (
     Region,
     Reply,
     Text,
-    TokenCall,
+    Tokens,
     TokenTree,
     Tree,
     Usage,
@@ -313,20 +313,20 @@ class TreeRun(JournalRun[SeedResult]):
         """Return the rows of exact tokens of the planner's calls."""
         tree = TokenTree()
         for call in self.planner_calls(seed):
-            tree.add(call)
+            tree.add(*call)
         return token_rows(tree)
 
-    def planner_calls(self, seed: str) -> list[TokenCall]:
-        """Return the planner's calls with known tokens; their keys are `plan/SPOT/NUMBER`."""
+    def planner_calls(self, seed: str) -> list[tuple[str, Tokens, Voice]]:
+        """Return key, tokens and voice of the planner's calls with known tokens; the keys are `plan/SPOT/NUMBER`."""
         stored = self.stored(seed)
         voice = Voice(role="planner", episode=seed)
-        found: list[TokenCall] = []
+        found: list[tuple[str, Tokens, Voice]] = []
         for key, body in self._journal.entries(self._run, stored.seed.index, "plan/").items():
             reply = msgspec.json.decode(body, type=Reply[Plan])
             if reply.tokens is not None:
                 for number, tokens in enumerate(reply.unusable, 1):
-                    found.append(TokenCall(id=f"{key}/unusable/{number}", voice=voice, tokens=tokens))
-                found.append(TokenCall(id=key, voice=voice, tokens=reply.tokens))
+                    found.append((f"{key}/unusable/{number}", tokens, voice))
+                found.append((key, reply.tokens, voice))
         return found
 
     def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, ActionRecord]:

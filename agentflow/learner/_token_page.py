@@ -26,7 +26,6 @@ from agentflow.trace import (
     CallFork,
     Decode,
     Piece,
-    TokenCall,
     TokenRow,
     Tokens,
     TokenTree,
@@ -138,7 +137,7 @@ class EpisodeTokens:
         voice = Voice(agent=self.agent, episode=self.sample.id)
         for number, tokens in enumerate(self.sample.calls, 1):
             try:
-                tree.add(TokenCall(id=str(number), voice=voice, tokens=tokens))
+                tree.add(str(number), tokens, voice)
             except ValueError as error:
                 raise ConfigurationError(f"step {self.step}, episode {self.sample.id}: {error}") from None
         return tree

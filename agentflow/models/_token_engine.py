@@ -16,17 +16,15 @@ from msgspec.structs import replace
 
 from agentflow.actors import together
 from agentflow.errors import ModelFailureKind
-from agentflow.models._apis import EncodedRequest
+from agentflow.models._apis import ApiAnswer, EncodedRequest
 from agentflow.models._apis._messages import function_tool, without_none
 from agentflow.models._apis._openai import chat_messages
 from agentflow.models._protocol import Message, TextPart, ToolCall, ToolSpec
 from agentflow.models._request_error import RequestError
 from agentflow.models._token_answers import (
     AnswerStream,
-    ParsedAnswer,
-    SampledAnswer,
+    content_ids,
     parse_answers,
-    plain_answer,
     read_answers,
 )
 
@@ -181,7 +179,7 @@ class TokenEngine:
         answers: int = 1,
         fields: Mapping[str, Any] | None = None,
         on_text: Callable[[str], None] | None = None,
-    ) -> list[SampledAnswer]:
+    ) -> list[ApiAnswer]:
         """Sample answers to a prompt.
 
         :param sampling: sampling parameters by vLLM's names.
@@ -208,33 +206,33 @@ class TokenEngine:
 
     async def read(
         self,
-        answers: Sequence[SampledAnswer],
+        answers: Sequence[ApiAnswer],
         tools: Sequence[ToolSpec] = (),
         *,
         choice: str = "auto",
         template: Mapping[str, Any] | None = None,
         parse: bool | None = None,
-    ) -> list[ParsedAnswer]:
+    ) -> list[ApiAnswer]:
         """Separate answers into text, reasoning and tool calls, with the engine's own parsers where tools are offered.
 
         :param choice: `auto`, `none`, `required`, or the name of a tool.
         :param parse: use the parsers also without tools, for the engine's parser of reasoning.
         """
         parse = (bool(tools) and choice != "none") if parse is None else parse
-        found = [plain_answer(answer) for answer in answers]
-        filled = [number for number, answer in enumerate(answers) if answer.content_ids] if parse else []
+        found = [answer.without_reasoning() for answer in answers]
+        filled = [number for number, answer in enumerate(answers) if content_ids(answer)] if parse else []
         if filled:
             chat = {"messages": (), **self._tools(tools, choice), **(template or {})}
             choices = [
                 {
                     "index": place,
-                    "token_ids": answers[number].content_ids,
-                    "finish_reason": answers[number].tokens.finish,
+                    "token_ids": content_ids(answers[number]),
+                    "finish_reason": answers[number].finish,
                 }
                 for place, number in enumerate(filled)
             ]
             # The end of the prompt decides about a leading space, and about reasoning that the template began.
-            before = answers[0].tokens.prompt[-_SEED_IDS:]
+            before = answers[0].tokens.prompt[-_SEED_IDS:] if answers[0].tokens is not None else ()
             given = {"request_id": "read", "choices": choices, "prompt_token_ids": before}
             body = {"model": self.model, "generate_response": given, "chat_request": chat}
             done = await self._send("/v1/chat/completions/derender", body)
@@ -344,7 +342,7 @@ class TokenEngine:
     async def _send(self, path: str, body: Mapping[str, Any]) -> bytes:
         return await self._post(EncodedRequest(f"{self._server}{path}", _ENCODER.encode(body)))
 
-    async def _streamed(self, body: Mapping[str, Any], on_text: Callable[[str], None]) -> SampledAnswer:
+    async def _streamed(self, body: Mapping[str, Any], on_text: Callable[[str], None]) -> ApiAnswer:
         stream = AnswerStream(on_text)
         data = _ENCODER.encode({**body, "stream": True})
         request = EncodedRequest(f"{self._server}/inference/v1/generate", data, on_line=stream.add)

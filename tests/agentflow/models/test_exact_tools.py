@@ -250,6 +250,7 @@ def test_a_repeated_stream_passes_no_text_on_twice_and_a_broken_one_is_an_error(
         stream.add(line)
     done = stream.answer([7])
     assert (pieces, done.text) == (["a", "b", "c", "d"], "abcd")
+    assert done.tokens is not None
     assert (done.tokens.prompt, done.tokens.sampled, done.tokens.logprobs) == ((7,), (1, 1, 1), (-0.5,) * 3)
     other = AnswerStream(pieces.append)
     other.add(event("a", first=True))

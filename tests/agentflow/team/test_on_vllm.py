@@ -130,11 +130,12 @@ async def test_each_prompt_of_the_planner_extends_the_tokens_sampled_before(vllm
     assert len(calls) == TURNS
     tree = TokenTree()
     for call in calls:
-        tree.add(call)
+        tree.add(*call)
     assert [fork.reason for fork in tree.forks()] == ["opening", *["append"] * (TURNS - 1)]
     [row] = tree.rows()
-    assert [one.call for one in row.trained] == [call.id for call in calls]
-    assert row.ids == calls[-1].tokens.prompt + calls[-1].tokens.sampled
+    assert [one.call for one in row.trained] == [id for id, _, _ in calls]
+    _, last, _ = calls[-1]
+    assert row.ids == last.prompt + last.sampled
 
 
 def shared_by(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -307,8 +307,8 @@ async def test_its_prompts_only_grow_by_tokens() -> None:
     assert len(calls) == 4
     tree = TokenTree()
     for call in calls:
-        tree.add(call)
+        tree.add(*call)
     reasons = [fork.reason.value for fork in tree.forks()]
     assert reasons == ["opening", "append", "append", "append"]
     [row] = tree.rows()
-    assert sum(row.mask) == sum(len(call.tokens.sampled) for call in calls)
+    assert sum(row.mask) == sum(len(tokens.sampled) for _, tokens, _ in calls)
