@@ -9,7 +9,7 @@ from agentflow.exports._records import ExportAnswer, ExportNode, ExportTree
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.questions import ShownDocument, documents_of
 from agentflow.text import escape_special_tokens
-from agentflow.trace import Action, Node, Observation, Text, Verdict
+from agentflow.trace import Action, ActionOutcome, Node, Observation, Text, Verdict
 
 LONG_CONTEXT_COLUMNS: Final = {
     "id": "string",
@@ -63,6 +63,6 @@ def _node(node: ExportNode) -> Node:
         position=0,
         intent=node.intent,
         action=action,
-        observation=Observation((Text(node.observation),), node.sources),
+        outcome=ActionOutcome(Observation((Text(node.observation),), node.sources)),
         verdict=node.verdict or Verdict.NEW,
     )

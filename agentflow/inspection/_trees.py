@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow._typeguards import is_object
-from agentflow.growth import ActionRecord, VerdictRecord, with_observations
+from agentflow.growth import VerdictRecord, with_observations
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
@@ -36,6 +36,7 @@ from agentflow.inspection._verdicts import VerdictReader
 from agentflow.journal import JournalReader, Page, StoredRun, StoredSeed
 from agentflow.synthesis import SeedResult
 from agentflow.trace import (
+    ActionOutcome,
     Failure,
     Node,
     Observation,
@@ -287,26 +288,18 @@ class TreeRun(JournalRun[SeedResult]):
         result = self.result_of(stored)
         if result is not None and result.tree is not None:
             return with_observations(result.tree, stored.seed, Page(entries))
-        records = {key[4:]: msgspec.json.decode(body, type=ActionRecord) for key, body in entries.items()}
+        records = {key[4:]: msgspec.json.decode(body, type=Node) for key, body in entries.items()}
         spots = list(records)
         sort_spots(spots)
         verdicts, id = self._verdicts.on(stored, spots), tree_id(self.key, stored.seed)
-        root = Node(
-            id=node_id(id, ()), parent=None, depth=0, position=0, intent="", action=None,
-            observation=Observation((Text(stored.seed.content),)), verdict=Verdict.NEW,
-        )  # fmt: skip
-        nodes = [root]
+        seen = ActionOutcome(Observation((Text(stored.seed.content),)))
+        nodes = [Node(id=node_id(id, ()), outcome=seen, verdict=Verdict.NEW)]
         for spot in spots:
-            record, path = records[spot], tuple(map(int, spot.split("-")))
             if spot in verdicts:
-                nodes.append(
-                    Node(
-                        id=node_id(id, path), parent=node_id(id, path[:-1]), depth=len(path), position=path[-1],
-                        intent=record.intent, action=record.action, observation=record.outcome.observation,
-                        verdict=verdicts[spot][0], reason=verdicts[spot][1], failure=record.outcome.failure,
-                        isolation=record.isolation,
-                    )
-                )  # fmt: skip
+                path, (verdict, reason) = tuple(map(int, spot.split("-"))), verdicts[spot]
+                place = {"parent": node_id(id, path[:-1]), "depth": len(path), "position": path[-1]}
+                node = replace(records[spot], id=node_id(id, path), verdict=verdict, reason=reason, **place)
+                nodes.append(node)
         return Tree(id=id, seed=stored.seed, nodes=tuple(nodes))
 
     def tokens(self, seed: str) -> list[SeedTokens]:
@@ -329,10 +322,10 @@ class TreeRun(JournalRun[SeedResult]):
                 found.append((key, reply.tokens, voice))
         return found
 
-    def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, ActionRecord]:
+    def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, Node]:
         """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""
         bodies = self._journal.bodies(self._run, stored.seed.index, [f"act/{spot}" for spot in spots if spot])
-        records = {key[4:]: msgspec.json.decode(body, type=ActionRecord) for key, body in bodies.items()}
+        records = {key[4:]: msgspec.json.decode(body, type=Node) for key, body in bodies.items()}
         if all(record.action is not None for record in records.values()):
             return records
         result = self.result_of(stored)
@@ -405,7 +398,7 @@ def _windows() -> Iterator[tuple[int, int]]:
         begin, size = begin + size, 4 * size
 
 
-def _row(spot: str, record: ActionRecord, verdict: tuple[Verdict, str] | None, children: int) -> NodeSummary:
+def _row(spot: str, record: Node, verdict: tuple[Verdict, str] | None, children: int) -> NodeSummary:
     action, observation = record.action, record.outcome.observation
     return NodeSummary(
         spot=spot,

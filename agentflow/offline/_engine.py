@@ -92,9 +92,9 @@ def world_calls(request: PlanRequest, acting: ToolCard) -> Iterator[tuple[ToolCa
     if not request.path and reset is not None:
         yield reset, Use("Begin the episode.", {})
         return
-    said = next((step.observation for step in reversed(request.path) if step.verdict is Verdict.NEW), "")
+    said = next((step.text for step in reversed(request.path) if step.verdict is Verdict.NEW), "")
     actions = _actions(said)
-    done = {str(step.action.arguments.get("action")) for step in request.path}
+    done = {str(step.call.arguments.get("action")) for step in request.path}
     places = [each for each in actions if each.startswith("go to")]
     Random(f"{request.seed} {sorted(done)}").shuffle(places)
     ordered = sorted(
@@ -246,7 +246,7 @@ def _tokens(text: bytes) -> int:
 def plan(request: PlanRequest) -> Plan:
     """Propose as many different actions as requested, spread over the tools; fewer only if there are no more."""
     leads = leads_of(request)
-    known = {canonical(action) for action in (*(step.action for step in request.path), *request.taken)}
+    known = {canonical(action) for action in (*(step.call for step in request.path), *request.taken)}
     proposals: list[Proposal] = []
     for tool, use in _turns(request, leads):
         name = canonical(Action(tool.name, use.arguments))
@@ -271,7 +271,7 @@ def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]
     # Results of other tools are worked with; without them, a shell makes its own files.
     names = {tool.name for tool, _ in kinds}
     shells = kinds and all(kind.name == "shell" for _, kind in kinds)
-    if shells and all(step.action.tool in names for step in request.path):
+    if shells and all(step.call.tool in names for step in request.path):
         for job in shell_jobs(request.seed, request.path):
             yield kinds[0][0], Use(job.intent, {kinds[0][1].main: job.command})
     ordered = _ordered(kinds, len(request.path), bool(leads.observed))
@@ -308,11 +308,9 @@ def _turned(entries: list[tuple[ToolCard, Kind]], depth: int) -> list[tuple[Tool
 
 def judge(request: JudgementRequest) -> Judgement:
     """Return the verdict on an observation."""
-    if request.failure is not None:
-        return Judgement(Verdict.ERROR, f"{request.failure.kind}: {request.failure.message}")
-    if request.trouble:
-        return Judgement(Verdict.ERROR, request.trouble)
-    said = request.step.observation
+    if request.step.error:
+        return Judgement(Verdict.ERROR, request.step.error)
+    said = request.step.text
     if not any(character.isalnum() for character in said):
         return Judgement(
             Verdict.NEW if request.step.images else Verdict.EMPTY,
@@ -321,7 +319,7 @@ def judge(request: JudgementRequest) -> Judgement:
     if request.seen_elsewhere:
         return Judgement(Verdict.REPEATS, "the same words came back elsewhere in the tree")
     found = set(terms(said))
-    told = set[str]().union(*(terms(step.observation) for step in request.path))
+    told = set[str]().union(*(terms(step.text) for step in request.path))
     if found and len(found & told) >= _MOSTLY * len(found):
         return Judgement(Verdict.REPEATS, "the path knew it already")
     topic = told.union(terms(request.seed), *(terms(step.intent) for step in (*request.path, request.step)))

@@ -43,8 +43,8 @@ class Leads(NamedTuple):
 
 def leads_of(request: PlanRequest) -> Leads:
     """Return the leads of a seed and a path: newest observations first, without those already followed."""
-    observed = [step.observation for step in reversed(request.path) if step.verdict is Verdict.NEW]
-    followed = set(_said([*(step.action for step in request.path), *request.taken]))
+    observed = [step.text for step in reversed(request.path) if step.verdict is Verdict.NEW]
+    followed = set(_said([*(step.call for step in request.path), *request.taken]))
     enough = request.count + len(followed)
     subjects = [name for name in _subjects(request, observed, enough) if name.lower() not in followed]
     ids = dict.fromkeys(id_ for text in observed for id_ in ids_in(text) if id_.lower() not in followed)
@@ -79,7 +79,7 @@ def _subjects(request: PlanRequest, observed: list[str], enough: int) -> Iterato
 
 def _mentioned(request: PlanRequest, observed: list[str]) -> Iterator[str]:
     """Yield names, newest observations first. Each path starts at another one, so that siblings find different things."""
-    turn = int(digest([[step.action for step in request.path], request.taken]), 16)
+    turn = int(digest([[step.call for step in request.path], request.taken]), 16)
     headings = {passage.topic for text in observed for passage in passages(text)}
     for text in observed:
         mentioned = names(text)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.offline._arguments import Use
-from agentflow.trace import PlanRequest, Step
+from agentflow.trace import Node, PlanRequest
 
 _SERVICES = ("auth", "billing", "catalog", "mail", "search", "upload")
 _MESSAGES = (
@@ -77,7 +77,7 @@ class _Project(NamedTuple):
     jobs: tuple[ProjectJob, ...]
 
 
-def shell_jobs(seed: str, path: Sequence[Step]) -> Iterator[ProjectJob]:
+def shell_jobs(seed: str, path: Sequence[Node]) -> Iterator[ProjectJob]:
     """Yield jobs for the next action: first a project, then work on its files.
 
     The order depends on the seed and the path, so that branches differ.
@@ -117,9 +117,9 @@ def _preparation(request: PlanRequest) -> Iterator[tuple[str, Use]]:
         yield PREPARES, Use(start.intent, {"command": start.command})
 
 
-def _done(path: Sequence[Step]) -> list[str]:
+def _done(path: Sequence[Node]) -> list[str]:
     """Return the commands of a path, run or typed."""
-    arguments = [step.action.arguments for step in path]
+    arguments = [step.call.arguments for step in path]
     return [str(each.get("command", each.get("text", ""))).removesuffix("\n") for each in arguments]
 
 

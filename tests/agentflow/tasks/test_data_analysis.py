@@ -25,6 +25,7 @@ from agentflow.tasks import (
 from agentflow.tasks.inside._data_programs import perturb, perturb_folder, relocate
 from agentflow.trace import (
     Action,
+    ActionOutcome,
     Failure,
     IndependentSolutionRequest,
     Node,
@@ -130,7 +131,7 @@ async def test_answers_are_compared_by_type_and_solved_again_without_the_program
         position=0,
         intent="sum",
         action=Action("data_run", {"code": TOTAL}),
-        observation=Observation((Text("done"),)),
+        outcome=ActionOutcome(Observation((Text("done"),))),
         verdict=Verdict.NEW,
     )
     generator = Scripted("print(1)", QUESTION, (TOTAL,))

@@ -23,6 +23,7 @@ from agentflow.tasks import (
 )
 from agentflow.trace import (
     Action,
+    ActionOutcome,
     Failure,
     IndependentSolutionRequest,
     Node,
@@ -235,7 +236,7 @@ def ran(number: int, query: str, verdict: Verdict = Verdict.NEW) -> Node:
         position=number,
         intent="query",
         action=Action("sql_execute", {"query": query}),
-        observation=Observation((Text("rows"),)),
+        outcome=ActionOutcome(Observation((Text("rows"),))),
         verdict=verdict,
     )
 
