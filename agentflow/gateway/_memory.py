@@ -1,10 +1,11 @@
 """Conversations of an agent, and the token tree of its recorded calls."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
 from agentflow.gateway._types import RecordedCall
 from agentflow.models import ConversationIndex, ToolSpec
@@ -36,20 +37,28 @@ class AgentConversations(ConversationIndex):
         return f"{digest.hex()}/{self._prompts[digest] - 1}"
 
 
-def trained_tokens(calls: Collection[RecordedCall]) -> dict[str, list[tuple[str, Tokens]]]:
+def trained_tokens(calls: Iterable[RecordedCall]) -> dict[str, list[tuple[str, Tokens]]]:
     """Return id and tokens of each delivered call of a trained agent, by agent. See docs/gateway.md.
 
+    :param calls: calls of one episode; parents before the calls that continue them.
     :raises ValueError: if a parent is missing.
     """
-    tree = token_tree(calls)
+    whole: dict[str, tuple[int, ...]] = {"": ()}
     found: dict[str, list[tuple[str, Tokens]]] = {}
     for call in calls:
-        if call.trained and call.id in tree:
-            found.setdefault(call.agent, []).append((call.id, tree.path(call.id)))
+        if call.tokens is None:
+            continue
+        if call.parent not in whole:
+            raise ValueError(f"call {call.id!r} continues {call.parent!r}, which is missing")
+        # Calls share the integers of a common prefix, which those of a token tree's paths do not.
+        tokens = replace(call.tokens, prompt=whole[call.parent] + call.tokens.prompt)
+        whole[call.id] = tokens.prompt + tokens.sampled
+        if call.trained and call.delivered:
+            found.setdefault(call.agent, []).append((call.id, tokens))
     return found
 
 
-def token_tree(calls: Collection[RecordedCall], *, episode: str = "") -> TokenTree:
+def token_tree(calls: Iterable[RecordedCall], *, episode: str = "") -> TokenTree:
     """Return the token tree of an episode's calls; agents and sets of tools are voices of their own. See docs/gateway.md.
 
     Calls that no client received are left out. If one was continued all the same, its tokens are context.

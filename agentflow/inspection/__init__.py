@@ -23,7 +23,6 @@ from agentflow.inspection._types import (
     SeedTokens,
     ShownMessage,
     StepFigures,
-    TokenPiece,
     TreeSkeleton,
     WorkState,
 )
@@ -50,7 +49,6 @@ __all__ = [
     "SeedTokens",
     "ShownMessage",
     "StepFigures",
-    "TokenPiece",
     "TreeSkeleton",
     "WorkState",
     "open_runs",
