@@ -30,7 +30,6 @@ from agentflow.models import (
     engine_sampling,
     escaped_message,
     escaped_tool,
-    joined,
     message_digests,
     model_failures,
 )
@@ -176,11 +175,12 @@ class ExactAnswerer:
         match = await _matched(call, memory)
         if match.parent:
             messages = await computed(call.large, _escaped, call.messages[match.count - 1 :])
-            tools = self._tools(call)
-            tail = await self._engine.tail(messages[0], messages[1:], tools, template=_template(call))
-            if tail is not None:
-                return match, match.ids + array("i", joined(match.ids[-1:], tail)[1:])
-            match = match.rendered("template")
+            prompt = await self._engine.continued(
+                match, messages, self._tools(call), template=_template(call)
+            )
+            if prompt is not None:
+                return match, prompt
+            match = match.rendered(PromptOrigin.TEMPLATE)
         return match, array("i", await self._rendered(call))
 
     async def _rendered(self, call: GatewayCall) -> list[int]:

@@ -40,7 +40,7 @@ from agentflow.models._settings import (
     StructuredOutput,
     TokenMode,
 )
-from agentflow.models._token_engine import TokenEngine, joined
+from agentflow.models._token_engine import TokenEngine
 
 __all__ = [
     "OFFLINE",
@@ -83,7 +83,6 @@ __all__ = [
     "escaped_tool",
     "has_replicas",
     "is_loopback",
-    "joined",
     "make_model",
     "message_digests",
     "model_failures",

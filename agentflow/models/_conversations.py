@@ -224,7 +224,7 @@ class ConversationIndex:
 
 
 def message_digests(messages: Iterable[Message]) -> list[bytes]:
-    """Return a digest of the role and the content of each message."""
+    """Return a digest of the role and the content of each message, for `ConversationIndex.match`. See docs/tokens.md."""
     return [
         _hash(b"", _ENCODER.encode((message.role, [_content(part) for part in message.parts])))
         for message in messages

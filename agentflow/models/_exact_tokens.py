@@ -11,7 +11,7 @@ from agentflow.models._apis._messages import instructed, without_none
 from agentflow.models._conversations import ConversationIndex, ConversationMatch
 from agentflow.models._escaping import escaped_message
 from agentflow.models._protocol import ImagePart, Message, Part, Sampling, TextPart, ToolReply
-from agentflow.models._token_engine import EngineFacts, Post, TokenEngine, joined, request_fields
+from agentflow.models._token_engine import EngineFacts, Post, TokenEngine, request_fields
 from agentflow.telemetry import get_logger
 
 logger = get_logger(__name__)
@@ -65,17 +65,14 @@ class ExactTokens:
         """Return the known part of the prompt, and all its tokens."""
         messages = instructed(ask)
         match = self._known.match(ask.messages)
-        if match.parent:
-            count = match.count
-            tail = await engine.tail(messages[count - 1], messages[count:], ask.tools, template=template)
-            if tail is not None:
-                return match, joined(match.ids.tolist(), tail)
-            match = match.rendered("template")
-            if not self._warned:
-                self._warned = True
-                why = "its chat template alters earlier messages; each prompt is tokenized from its text"
-                logger.warning("conversation prompts are not exact", model=ask.model, reason=why)
-        return match, await engine.render(messages, ask.tools, template=template)
+        prompt = await engine.continued(match, messages[match.count - 1 :], ask.tools, template=template)
+        if prompt is not None:
+            return match, prompt.tolist()
+        if match.parent and not self._warned:
+            self._warned = True
+            why = "its chat template alters earlier messages; each prompt is tokenized from its text"
+            logger.warning("conversation prompts are not exact", model=ask.model, reason=why)
+        return match.rendered("template"), await engine.render(messages, ask.tools, template=template)
 
 
 def _has_image(part: Part) -> bool:

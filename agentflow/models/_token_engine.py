@@ -5,6 +5,7 @@ answer. The latter are found with a stand-in conversation: the template puts the
 answer stays exactly as it was sampled, and a prompt stays the same even if the template would change earlier messages.
 """
 
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -19,6 +20,7 @@ from agentflow.errors import ModelFailureKind
 from agentflow.models._apis import ApiAnswer, EncodedRequest
 from agentflow.models._apis._messages import function_tool, without_none
 from agentflow.models._apis._openai import chat_messages
+from agentflow.models._conversations import ConversationMatch
 from agentflow.models._protocol import Message, TextPart, ToolCall, ToolSpec
 from agentflow.models._request_error import RequestError
 from agentflow.models._token_answers import (
@@ -127,6 +129,23 @@ class TokenEngine:
         answer = await self._send("/detokenize", {"model": self.model, "tokens": ids})
         return _DETOKENIZED.decode(answer).prompt
 
+    async def continued(
+        self,
+        match: ConversationMatch,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        template: Mapping[str, Any] | None = None,
+    ) -> "array[int] | None":
+        """Return the known tokens of a conversation and those that follow; `None` if there are none or they can't be proven.
+
+        :param messages: the last known answer, and the messages after it.
+        """
+        if not match.parent:
+            return None
+        tail = await self.tail(messages[0], messages[1:], tools, template=template)
+        return None if tail is None else joined(match.ids, tail)
+
     async def tail(
         self,
         answer: Message,
@@ -137,7 +156,7 @@ class TokenEngine:
     ) -> list[int] | None:
         """Return the tokens that the template puts after an answer for these messages; `None` if they can't be proven.
 
-        They begin with the tokens that close the answer: `joined` leaves out what was sampled. Only these messages and a
+        They begin with the tokens that close the answer: `continued` leaves out what was sampled. Only these messages and a
         stand-in for the answer are rendered. The stand-in calls the same tools, because results need their calls.
         """
         # Some templates need to know that there are tools, none needs to know which.
@@ -358,13 +377,10 @@ def _kept(cache: dict[bytes, T], key: bytes, value: T) -> T:
     return value
 
 
-def joined(known: Sequence[int], tail: Sequence[int]) -> list[int]:
-    """Return the tokens of a conversation and the tail after its last answer, which has a closing token unless it was cut.
-
-    See docs/tokens.md.
-    """
-    closed = bool(known) and bool(tail) and known[-1] == tail[0]
-    return [*known, *tail[int(closed) :]]
+def joined(known: "array[int]", tail: Sequence[int]) -> "array[int]":
+    """Return the tokens of a conversation and the tail after its last answer, which has a closing token unless it was cut."""
+    closed = known[-1:] == array("i", tail[:1])
+    return known + array("i", tail[int(closed) :])
 
 
 def _after_equal(whole: list[int], other: list[int], closing: int, count: int) -> list[int] | None:
