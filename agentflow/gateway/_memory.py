@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agentflow.gateway._types import RecordedCall
 from agentflow.models import ConversationIndex, ToolSpec
-from agentflow.trace import Tokens, TokenTree, Voice
+from agentflow.trace import TokenCall, Tokens, TokenTree, Voice
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
@@ -75,7 +75,7 @@ def token_tree(calls: Iterable[RecordedCall], *, episode: str = "") -> TokenTree
         else:
             tools = _digest_of_tools(call.tools or ())
             voice = Voice(agent=call.agent, tools=tools, episode=episode)
-            tree.add(call.id, call.tokens, voice, listed=call.delivered)
+            tree.add(TokenCall(id=call.id, voice=voice, tokens=call.tokens), listed=call.delivered)
     return tree
 
 

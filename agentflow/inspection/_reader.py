@@ -39,7 +39,7 @@ from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, 
 from agentflow.rollouts import TaskResult
 from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart, read_prompt
 from agentflow.synthesis import SeedResult
-from agentflow.trace import Blob, Observation, Reply, Text, Tokens, TokenTree, Tree, Voice, digest
+from agentflow.trace import Blob, Observation, Reply, Text, TokenCall, TokenTree, Tree, digest
 
 MAX_TEXT: Final = 1_000_000
 """Characters of a text that are returned; more of it is in the files of the run."""
@@ -163,8 +163,8 @@ class RunReader(ABC):
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of a seed; empty if its engine reported none."""
 
-    def planner_calls(self, seed: str) -> list[tuple[str, Tokens, Voice]]:
-        """Return key, tokens and voice of the planner's calls with known tokens; the keys are `plan/SPOT/NUMBER`."""
+    def planner_calls(self, seed: str) -> list[TokenCall]:
+        """Return the planner's calls with known tokens, of a synthesis; their keys are `plan/SPOT/NUMBER`."""
         del seed
         return []
 
@@ -302,6 +302,15 @@ class JournalRun(RunReader, Generic[R]):
 
     @abstractmethod
     def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]: ...
+
+    @abstractmethod
+    def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:
+        """Return nodes by spot, in a synthesis without their calls; unknown ones are left out."""
+
+    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+        """Return nodes as rows."""
+        found = self._details(self.stored(seed), spots)
+        return [_row(found[spot]) for spot in spots if spot in found]
 
     @abstractmethod
     def _observation(self, stored: StoredSeed, spot: str) -> Observation:
@@ -455,6 +464,21 @@ def parts_of(observation: Observation) -> tuple[NodePart, ...]:
         if isinstance(part, Text)
         else NodePart(blob=part.hash, mime=part.mime)
         for part in observation.parts
+    )
+
+
+def _row(node: NodeDetail) -> NodeSummary:
+    text = "\n".join(part.text for part in node.parts if not part.blob)
+    return NodeSummary(
+        spot=node.spot,
+        tool=node.tool,
+        arguments=short(msgspec.json.encode(node.arguments).decode()) if node.tool else "",
+        intent=short(node.intent),
+        verdict=node.verdict,
+        failure="" if node.failure is None else node.failure.kind,
+        line=short(text[:2_000]),
+        images=sum(bool(part.blob) for part in node.parts) if node.spot else 0,
+        children=node.children,
     )
 
 

@@ -26,6 +26,7 @@ from agentflow.trace import (
     CallFork,
     Decode,
     Piece,
+    TokenCall,
     TokenRow,
     Tokens,
     TokenTree,
@@ -137,7 +138,7 @@ class EpisodeTokens:
         voice = Voice(agent=self.agent, episode=self.sample.id)
         for number, tokens in enumerate(self.sample.calls, 1):
             try:
-                tree.add(str(number), tokens, voice)
+                tree.add(TokenCall(id=str(number), voice=voice, tokens=tokens))
             except ValueError as error:
                 raise ConfigurationError(f"step {self.step}, episode {self.sample.id}: {error}") from None
         return tree

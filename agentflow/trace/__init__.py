@@ -95,6 +95,7 @@ from agentflow.trace._token_calls import (
     CallFork,
     ForkReason,
     Piece,
+    TokenCall,
     TokenRow,
     TrainedSlice,
     TreeFigures,
@@ -110,7 +111,7 @@ from agentflow.trace._token_rendering import (
     html_spans,
     token_texts,
 )
-from agentflow.trace._token_spans import TokenCall, TokenSpan, path_ids, walk
+from agentflow.trace._token_spans import TokenSpan, path_ids, walk
 from agentflow.trace._token_tree import TokenTree
 
 __all__ = [

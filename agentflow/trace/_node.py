@@ -241,7 +241,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def observation(self) -> Observation:
-        """What the action returned."""
+        """Result of the action."""
         return self.outcome.observation
 
     @property

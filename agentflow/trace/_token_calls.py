@@ -23,6 +23,19 @@ class Voice(Struct, frozen=True, kw_only=True):
     """Episode of the call."""
 
 
+class TokenCall(Struct, frozen=True, kw_only=True):
+    """One model call."""
+
+    id: str
+    """Id, unique in the tree."""
+    voice: Voice = Voice()
+    """Author of the call."""
+    tokens: Tokens
+    """Prompt and sampled tokens."""
+    parent: str = ""
+    """Id of the call it continues, if known; it chooses among several with the same tokens. Empty: derived from the tokens."""
+
+
 class TrainedSlice(Struct, frozen=True):
     """The tokens of one call that a row trains."""
 
@@ -165,10 +178,8 @@ class TreeFigures(Struct, frozen=True, kw_only=True):
         return self.trained / self.sampled if self.sampled else 1.0
 
 
-def calls_of(
-    episode: Episode, *, name: str = "", roles: Collection[str] = ("planner",)
-) -> list[tuple[str, Tokens, Voice]]:
-    """Return id, tokens and voice of the calls of the given roles whose tokens are known, in order; see `TokenTree.add`.
+def calls_of(episode: Episode, *, name: str = "", roles: Collection[str] = ("planner",)) -> list[TokenCall]:
+    """Return the calls of the given roles whose tokens are known, in order.
 
     Truncated and unusable answers are included; an unusable answer comes before its retry. See docs/tokens.md.
 
@@ -176,11 +187,11 @@ def calls_of(
     :param roles: roles that are trained.
     """
     known = name or episode.task.id
-    calls: list[tuple[str, Tokens, Voice]] = []
+    calls: list[TokenCall] = []
     for exchange in episode.exchanges:
         if exchange.role in roles and exchange.tokens is not None:
             voice, id = Voice(role=exchange.role, episode=known), f"{known}/{exchange.key}"
             for number, tokens in enumerate(exchange.unusable, 1):
-                calls.append((f"{id}/unusable/{number}", tokens, voice))
-            calls.append((id, exchange.tokens, voice))
+                calls.append(TokenCall(id=f"{id}/unusable/{number}", voice=voice, tokens=tokens))
+            calls.append(TokenCall(id=id, voice=voice, tokens=exchange.tokens))
     return calls

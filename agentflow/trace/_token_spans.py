@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from agentflow.trace._node import Tokens
-from agentflow.trace._token_calls import Voice
+from agentflow.trace._token_calls import TokenCall, Voice
 
 WIDTH = 4
 """Bytes of an id. Ids are compared as bytes, many at once."""
@@ -153,37 +153,31 @@ def _split(span: TokenSpan, size: int) -> TokenSpan:
     return upper
 
 
-class TokenCall:
-    """A model call in a tree: the spans that end its prompt and its answer, and the log-probabilities."""
+class StoredCall:
+    """A call as the tree stores it: the spans that end its prompt and its answer, and the log-probabilities."""
 
     __slots__ = ("asked", "end", "finish", "id", "logprobs", "parent", "version", "versions", "voice")
 
-    def __init__(
-        self, id: str, tokens: Tokens, voice: Voice, parent: str, asked: TokenSpan, end: TokenSpan
-    ) -> None:
-        self.id = id
-        """Id, unique in the tree."""
-        self.voice = voice
-        """Author of the call."""
-        self.parent = parent
-        """Id of the call it continues, if the caller named one; empty: derived from the tokens."""
+    def __init__(self, call: TokenCall, asked: TokenSpan, end: TokenSpan) -> None:
+        self.id = call.id
+        self.voice: Voice = call.voice
+        self.parent = call.parent
         self.asked = asked
         """Last span of the prompt."""
         self.end = end
         """Last span of the answer."""
-        self.logprobs = array("d", tokens.logprobs)
-        self.version = tokens.version
-        self.versions = tokens.versions
-        self.finish = tokens.finish
+        self.logprobs = array("d", call.tokens.logprobs)
+        self.version = call.tokens.version
+        self.versions = call.tokens.versions
+        self.finish = call.tokens.finish
 
     @property
     def has_answer(self) -> bool:
         """True if at least one token was sampled."""
         return self.end is not self.asked
 
-    @property
     def tokens(self) -> Tokens:
-        """Prompt and sampled tokens."""
+        """Return the prompt and the sampled tokens."""
         return Tokens(
             prompt=ids_of(path_ids(self.asked)),
             sampled=ids_of(path_ids(self.end, self.asked)),
@@ -197,23 +191,23 @@ class TokenCall:
 class CallLink(Struct, frozen=True):
     """A call and the call it continues."""
 
-    call: TokenCall
+    call: StoredCall
     """The call."""
-    parent: TokenCall | None = None
+    parent: StoredCall | None = None
     """The call it continues."""
-    rivals: tuple[TokenCall, ...] = ()
+    rivals: tuple[StoredCall, ...] = ()
     """Calls it may continue, if that is ambiguous."""
 
 
-def links_of(root: TokenSpan, calls: Collection[TokenCall]) -> list[CallLink]:
+def links_of(root: TokenSpan, calls: Collection[StoredCall]) -> list[CallLink]:
     """Return the link of each call; parents before children, siblings by their tokens."""
-    asked: dict[TokenSpan, list[TokenCall]] = defaultdict(list)
-    ended: dict[TokenSpan, list[TokenCall]] = defaultdict(list)
+    asked: dict[TokenSpan, list[StoredCall]] = defaultdict(list)
+    ended: dict[TokenSpan, list[StoredCall]] = defaultdict(list)
     for call in calls:
         asked[call.asked].append(call)
         if call.has_answer:
             ended[call.end].append(call)
-    above: dict[Voice, list[list[TokenCall]]] = defaultdict(list)
+    above: dict[Voice, list[list[StoredCall]]] = defaultdict(list)
     links: list[CallLink] = []
     for span, leaving in _enter_and_leave(root):
         for voice, group in _by_voice(ended.get(span, ())).items():
@@ -226,17 +220,17 @@ def links_of(root: TokenSpan, calls: Collection[TokenCall]) -> list[CallLink]:
     return links
 
 
-def chains_of(links: list[CallLink]) -> list[list[TokenCall]]:
+def chains_of(links: list[CallLink]) -> list[list[StoredCall]]:
     """Return chains of calls that continue each other; of several continuations, the first stays in its parent's chain."""
-    heirs: dict[str, TokenCall] = {}
-    begins: list[TokenCall] = []
+    heirs: dict[str, StoredCall] = {}
+    begins: list[StoredCall] = []
     for link in links:
         parent = link.parent
         if parent is None or parent.id in heirs or not link.call.has_answer:
             begins.append(link.call)
         else:
             heirs[parent.id] = link.call
-    chains: list[list[TokenCall]] = [[call] for call in begins if call.has_answer]
+    chains: list[list[StoredCall]] = [[call] for call in begins if call.has_answer]
     for chain in chains:
         while (heir := heirs.get(chain[-1].id)) is not None:
             chain.append(heir)
@@ -254,14 +248,14 @@ def _enter_and_leave(root: TokenSpan) -> Iterator[tuple[TokenSpan, bool]]:
             todo += [(span.children[first], False) for first in sorted(span.children, reverse=True)]
 
 
-def _by_voice(calls: Collection[TokenCall]) -> dict[Voice, list[TokenCall]]:
-    groups: dict[Voice, list[TokenCall]] = defaultdict(list)
+def _by_voice(calls: Collection[StoredCall]) -> dict[Voice, list[StoredCall]]:
+    groups: dict[Voice, list[StoredCall]] = defaultdict(list)
     for call in calls:
         groups[call.voice].append(call)
     return groups
 
 
-def _link(call: TokenCall, above: list[list[TokenCall]]) -> CallLink:
+def _link(call: StoredCall, above: list[list[StoredCall]]) -> CallLink:
     if not above:
         return CallLink(call)
     nearest = above[-1]
@@ -271,6 +265,6 @@ def _link(call: TokenCall, above: list[list[TokenCall]]) -> CallLink:
     return CallLink(call, named, () if named is not None else tuple(sorted(nearest, key=_order)))
 
 
-def _order(call: TokenCall) -> tuple[int, tuple[float, ...], str, str]:
+def _order(call: StoredCall) -> tuple[int, tuple[float, ...], str, str]:
     """Sort key among calls that end with the same span; it does not depend on when they were added."""
     return call.asked.stop, tuple(call.logprobs), call.version, call.id

@@ -8,6 +8,7 @@ from agentflow.trace._token_calls import (
     CallFork,
     ForkReason,
     Piece,
+    TokenCall,
     TokenRow,
     TrainedSlice,
     TreeFigures,
@@ -16,7 +17,7 @@ from agentflow.trace._token_calls import (
 from agentflow.trace._token_spans import (
     WIDTH,
     CallLink,
-    TokenCall,
+    StoredCall,
     TokenSpan,
     chains_of,
     grow,
@@ -34,14 +35,14 @@ class _Seen:
     def __init__(self) -> None:
         self.spans: set[TokenSpan] = set()
         self.asked: set[TokenSpan] = set()
-        self.answering: dict[TokenSpan, list[TokenCall]] = defaultdict(list)
+        self.answering: dict[TokenSpan, list[StoredCall]] = defaultdict(list)
         """Calls by the spans after which their answers begin or continue."""
 
-    def deepest(self, call: TokenCall) -> TokenSpan | None:
+    def deepest(self, call: StoredCall) -> TokenSpan | None:
         """Return the last span of the call's prompt that the voice has read or sampled."""
         return next((span for span in call.asked.upwards() if span in self.spans), None)
 
-    def add(self, call: TokenCall) -> None:
+    def add(self, call: StoredCall) -> None:
         """Add a call."""
         self.asked.add(call.asked)
         for span in call.end.upwards():
@@ -55,7 +56,7 @@ class _Seen:
 
 
 def forks_of(
-    root: TokenSpan, calls: Sequence[TokenCall], decode: Callable[[Sequence[int]], str] | None
+    root: TokenSpan, calls: Sequence[StoredCall], decode: Callable[[Sequence[int]], str] | None
 ) -> list[CallFork]:
     """Return the relation of each call to the calls before it.
 
@@ -90,7 +91,7 @@ def _fork(
     call, parent = link.call, link.parent
     deepest = seen.deepest(call)
     changed = _changed(link, seen, deepest) if deepest is not None else []
-    lost: TokenCall | None = None
+    lost: StoredCall | None = None
     if link.rivals:
         reason = ForkReason.AMBIGUOUS
     elif call.asked in seen.asked:
@@ -111,7 +112,7 @@ def _fork(
     )
 
 
-def _changed(link: CallLink, seen: _Seen, deepest: TokenSpan) -> list[TokenCall]:
+def _changed(link: CallLink, seen: _Seen, deepest: TokenSpan) -> list[StoredCall]:
     """Return calls after the parent whose answers are changed or missing in the prompt."""
     after = 0 if link.parent is None else link.parent.end.stop
     if deepest is link.call.asked:
@@ -120,8 +121,8 @@ def _changed(link: CallLink, seen: _Seen, deepest: TokenSpan) -> list[TokenCall]
 
 
 def _lost(
-    call: TokenCall, changed: list[TokenCall], decode: Callable[[Sequence[int]], str] | None
-) -> tuple[ForkReason, TokenCall]:
+    call: StoredCall, changed: list[StoredCall], decode: Callable[[Sequence[int]], str] | None
+) -> tuple[ForkReason, StoredCall]:
     """Return the reason for a changed answer, and the call that sampled it."""
     if decode is not None:
         prompt = path_ids(call.asked)
@@ -135,7 +136,6 @@ def _lost(
 
 _CACHED_PATHS = 256
 """Voices whose last path is kept as bytes. A prompt of any other voice is looked up from the root."""
-_NO_VOICE = Voice()
 
 
 class TokenTree:
@@ -144,14 +144,14 @@ class TokenTree:
     Example::
 
         tree = TokenTree()
-        tree.add("1", Tokens(prompt=(1, 2), sampled=(3,), logprobs=(-0.5,)))
+        tree.add(TokenCall(id="1", tokens=Tokens(prompt=(1, 2), sampled=(3,), logprobs=(-0.5,))))
         assert tree.path("1").sampled == (3,)
     """
 
     def __init__(self) -> None:
         self._root = TokenSpan(None, 0, b"")
-        self._calls: dict[str, TokenCall] = {}
-        self._context: dict[str, TokenCall] = {}
+        self._calls: dict[str, StoredCall] = {}
+        self._context: dict[str, StoredCall] = {}
         """Calls that are only continued."""
         self._last_paths: dict[Voice, tuple[bytes, TokenSpan]] = {}
 
@@ -161,22 +161,17 @@ class TokenTree:
     def __contains__(self, id: object) -> bool:
         return id in self._calls
 
-    def add(
-        self, id: str, tokens: Tokens, voice: Voice = _NO_VOICE, parent: str = "", *, listed: bool = True
-    ) -> None:
+    def add(self, call: TokenCall, *, listed: bool = True) -> None:
         """Add a call with its whole prompt; its known prefix is found by comparison.
 
-        :param id: unique in the tree.
-        :param voice: author of the call.
-        :param parent: id of the call it continues, if known; it chooses among several with the same tokens.
         :param listed: it is part of the rows and of all other views; else it can only be continued, and its tokens are context.
         :raises ValueError: if the id exists, or the tokens are inconsistent.
         """
-        prompt, sampled = self._checked(id, tokens)
-        asked = self._insert(voice, prompt)
+        prompt, sampled = self._checked(call)
+        asked = self._insert(call.voice, prompt)
         end = grow(asked, sampled)
-        self._listed(listed)[id] = TokenCall(id, tokens, voice, parent, asked, end)
-        self._keep_path(voice, prompt + sampled, end)
+        self._listed(listed)[call.id] = StoredCall(call, asked, end)
+        self._keep_path(call.voice, prompt + sampled, end)
 
     def extend(self, parent: str, id: str, tokens: Tokens, *, listed: bool = True) -> None:
         """Add a call that continues a known one, with the same voice; costs time proportional to its new tokens.
@@ -189,10 +184,10 @@ class TokenTree:
         before = self._calls.get(parent) or self._context.get(parent)
         if before is None:
             raise ValueError(f"call {id!r} continues {parent!r}, which is missing")
-        prompt, sampled = self._checked(id, tokens)
+        call = TokenCall(id=id, voice=before.voice, tokens=tokens, parent=parent)
+        prompt, sampled = self._checked(call)
         asked = grow(before.end, prompt)
-        end = grow(asked, sampled)
-        self._listed(listed)[id] = TokenCall(id, tokens, before.voice, parent, asked, end)
+        self._listed(listed)[id] = StoredCall(call, asked, grow(asked, sampled))
 
     def insert(self, ids: Iterable[int] | bytes) -> TokenSpan:
         """Add a path of tokens without a call, and return its last span; `walk` sorts such paths.
@@ -210,14 +205,18 @@ class TokenTree:
 
         :raises KeyError: if there is no such call.
         """
-        return self._calls[id].tokens
+        return self._calls[id].tokens()
 
     def calls(self, trained: Callable[[Voice], bool] | None = None) -> list[TokenCall]:
         """Return every call in the order in which it was added, one row for each.
 
         :param trained: selects voices; by default all.
         """
-        return [call for call in self._calls.values() if trained is None or trained(call.voice)]
+        return [
+            TokenCall(id=call.id, voice=call.voice, tokens=call.tokens(), parent=call.parent)
+            for call in self._calls.values()
+            if trained is None or trained(call.voice)
+        ]
 
     def rows(self, trained: Callable[[Voice], bool] | None = None) -> list[TokenRow]:
         """Return calls that continue each other as one row; each sampled token is trained in exactly one of them.
@@ -262,21 +261,22 @@ class TokenTree:
         """
         return _pieces(self._root, self._calls[id], self._calls.values())
 
-    def _listed(self, listed: bool) -> dict[str, TokenCall]:
+    def _listed(self, listed: bool) -> dict[str, StoredCall]:
         return self._calls if listed else self._context
 
-    def _checked(self, id: str, tokens: Tokens) -> tuple[bytes, bytes]:
+    def _checked(self, call: TokenCall) -> tuple[bytes, bytes]:
         """Return the prompt and the answer as bytes."""
-        if id in self._calls or id in self._context:
-            raise ValueError(f"call {id!r} already exists")
+        tokens = call.tokens
+        if call.id in self._calls or call.id in self._context:
+            raise ValueError(f"call {call.id!r} already exists")
         if len(tokens.sampled) != len(tokens.logprobs):
             raise ValueError(
-                f"call {id!r}: {len(tokens.sampled)} sampled tokens and {len(tokens.logprobs)} log-probabilities"
+                f"call {call.id!r}: {len(tokens.sampled)} sampled tokens and {len(tokens.logprobs)} log-probabilities"
             )
         try:
             return packed(tokens.prompt), packed(tokens.sampled)
         except ValueError as error:
-            raise ValueError(f"call {id!r}: {error}") from None
+            raise ValueError(f"call {call.id!r}: {error}") from None
 
     def _insert(self, voice: Voice, path: bytes) -> TokenSpan:
         """Add a path and return its last span.
@@ -306,7 +306,10 @@ class TokenTree:
         return spans, size // WIDTH
 
 
-def _row(chain: list[TokenCall]) -> TokenRow:
+_NO_VOICE = Voice()
+
+
+def _row(chain: list[StoredCall]) -> TokenRow:
     last = chain[-1]
     return TokenRow(
         call=last.id,
@@ -317,7 +320,7 @@ def _row(chain: list[TokenCall]) -> TokenRow:
     )
 
 
-def _pieces(root: TokenSpan, call: TokenCall, calls: Collection[TokenCall]) -> list[Piece]:
+def _pieces(root: TokenSpan, call: StoredCall, calls: Collection[StoredCall]) -> list[Piece]:
     """Return the tokens of a call; adjacent spans of one call and kind are joined."""
     path = [*call.end.upwards(root)][::-1]
     samplers = _samplers(path, call, root, calls)
@@ -338,16 +341,16 @@ def _pieces(root: TokenSpan, call: TokenCall, calls: Collection[TokenCall]) -> l
 
 
 def _samplers(
-    path: list[TokenSpan], call: TokenCall, root: TokenSpan, calls: Collection[TokenCall]
-) -> dict[TokenSpan, TokenCall]:
+    path: list[TokenSpan], call: StoredCall, root: TokenSpan, calls: Collection[StoredCall]
+) -> dict[TokenSpan, StoredCall]:
     """Return the call that sampled each span of the path; the call itself and those it continues take precedence."""
-    samplers: dict[TokenSpan, TokenCall] = {}
+    samplers: dict[TokenSpan, StoredCall] = {}
     on_path = set(path)
     for other in calls:
         if other.voice != call.voice and other.end in on_path:
             samplers.update(dict.fromkeys(other.end.upwards(other.asked), other))
     parents = {link.call.id: link.parent for link in links_of(root, calls)}
-    step: TokenCall | None = call
+    step: StoredCall | None = call
     while step is not None:
         samplers.update(dict.fromkeys(step.end.upwards(step.asked), step))
         step = parents[step.id]

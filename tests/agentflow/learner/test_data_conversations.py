@@ -11,8 +11,8 @@ from agentflow.errors import ConfigurationError
 from agentflow.growth import GrowthSettings
 from agentflow.learner.data import read_attempts, read_conversations
 from agentflow.learner.local import lessons_of
-from agentflow.synthesis import SynthesisConfig, TrajectoryNode
-from agentflow.synthesis._files import trajectory_record
+from agentflow.synthesis import SynthesisConfig
+from agentflow.synthesis._files import trajectory_record, tree_record
 from agentflow.synthesis._seed_result import Trajectory
 from agentflow.synthesis._selection import select
 from agentflow.trace import (
@@ -280,7 +280,7 @@ def test_arguments_that_a_seed_fixes_are_named_in_the_files_and_left_out_of_conv
     )
     seed = Seed(index=0, id="s", content="ports", kwargs={"top_k": 3, "query": "other", "unused": 1})
     tree = Tree(id="t", seed=seed, nodes=(root, found))
-    nodes = [msgspec.to_builtins(TrajectoryNode.of(tree, node)) for node in tree.nodes]
+    nodes = msgspec.to_builtins(tree_record(tree))["nodes"]
     assert [node.get("fixed") for node in nodes] == [None, ["top_k"]]
     write(tmp_path / "trajectories.jsonl", {"trajectory_id": "traj_1", "nodes": nodes})
     write(tmp_path / "synthesized_qa.jsonl", PAIR)

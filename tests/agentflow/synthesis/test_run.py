@@ -412,7 +412,7 @@ async def test_the_documented_configurations_run_with_their_own_tools(
             "web": {"web_search", "web_visit"},
         }[example.stem]
     )
-    assert ("/serper/search" in dict(services.asked)) == ("web_search" in chosen)
+    assert ("/serper/search" in dict(services.requests)) == ("web_search" in chosen)
 
 
 @pytest.mark.promise("supervisor:data-dir")

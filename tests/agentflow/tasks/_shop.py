@@ -5,7 +5,7 @@ import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -107,6 +107,16 @@ class OfflineTasks:
     def __init__(self, *, knows: str = "") -> None:
         self.requests: list[Request[Any]] = []
         self._knows = knows
+
+    @property
+    def generator(self) -> Self:
+        """This object, which also writes."""
+        return self
+
+    @property
+    def reader(self) -> Self:
+        """This object, which also reads."""
+        return self
 
     async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
         """Propose solutions."""

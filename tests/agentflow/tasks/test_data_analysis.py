@@ -61,7 +61,7 @@ async def shop(tmp_path: Path) -> AsyncGenerator[Callable[..., Awaitable[Derived
     async with data_analysis(shop_files(tmp_path / "data"), current) as kind:
 
         async def derive(generator: OfflineTasks, *nodes: Node) -> DerivedTasks:
-            current.generator = generator
+            current.answering = generator
             return await kind.derive(seed_tree("Orders of the shop", *nodes), Page())
 
         yield derive

@@ -10,7 +10,7 @@ import pytest
 from agentflow.models import Message, TextPart, ToolCall, ToolReply
 from agentflow.questions import ProposalRequest, documents_from
 from agentflow.sandbox import Sandbox, SandboxSettings
-from agentflow.team import EpisodeSettings, ObservationLimits, solve_alone
+from agentflow.team import EpisodeSettings, ObservationLimits, ToolAgent
 from agentflow.team._document_messages import proposal_messages
 from agentflow.team._executor import call_tool
 from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages
@@ -113,16 +113,14 @@ async def test_a_schema_a_long_page_and_twelve_hits_reach_an_agent_until_its_end
     model, blobs = Agent(*calls, "Ada Holm"), MemoryBlobStore()
     task = Task(index=0, id="task_1", question=QUESTION)
     async with Sandbox(backends=[Canned(texts)]) as sandbox:
-        await solve_alone(
-            task,
+        agent = ToolAgent(
             model=model,
-            sandbox=sandbox,
             tools=await sandbox.tools("*"),
-            page=page_over({}),
             settings=EpisodeSettings(),
             put_blob=blobs.put,
             blob=blobs.read,
         )
+        await agent.solve(task, sandbox, page_over({}))
     is_usable(text_of(model.calls[-1].messages), results)
     assert len(text_of(model.calls[-1].messages)) < 24_000 + 3_000
 

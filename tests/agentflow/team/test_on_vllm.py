@@ -12,7 +12,7 @@ import pytest
 from agentflow.actors import Supervisor
 from agentflow.models import Accounts, Model, TokenMode, make_model
 from agentflow.serving import ModelServer
-from agentflow.team import EpisodeSettings, Team, solve_task
+from agentflow.team import EpisodeSettings, Team, TeamAgent
 from agentflow.trace import Episode, MemoryBlobStore, Task, Tokens, TokenTree, calls_of
 from tests._vllm import settings_of
 from tests.agentflow.team._model import FunctionModel
@@ -61,14 +61,11 @@ def _team(model: Model, verifier: Model, blobs: MemoryBlobStore) -> Team:
 
 async def worked_on(members: Team, index: int, question: str) -> Episode:
     async with diary_sandbox() as sandbox:
-        return await solve_task(
-            Task(index=index, id=f"task_{index}", question=question),
-            team=members,
-            sandbox=sandbox,
-            tools=await sandbox.tools(["diary_write", "diary_look"]),
-            page=Book().open(),
-            settings=EpisodeSettings(max_turns=TURNS, max_seconds=800),
-        )
+        tools = await sandbox.tools(["diary_write", "diary_look"])
+        settings = EpisodeSettings(max_turns=TURNS, max_seconds=800)
+        agent = TeamAgent(team=members, tools=tools, settings=settings)
+        task = Task(index=index, id=f"task_{index}", question=question)
+        return await agent.solve(task, sandbox, Book().open())
 
 
 async def check_episodes(vllm: ModelServer, count: int) -> None:
@@ -130,12 +127,11 @@ async def test_each_prompt_of_the_planner_extends_the_tokens_sampled_before(vllm
     assert len(calls) == TURNS
     tree = TokenTree()
     for call in calls:
-        tree.add(*call)
+        tree.add(call)
     assert [fork.reason for fork in tree.forks()] == ["opening", *["append"] * (TURNS - 1)]
     [row] = tree.rows()
-    assert [one.call for one in row.trained] == [id for id, _, _ in calls]
-    _, last, _ = calls[-1]
-    assert row.ids == last.prompt + last.sampled
+    assert [one.call for one in row.trained] == [call.id for call in calls]
+    assert row.ids == calls[-1].tokens.prompt + calls[-1].tokens.sampled
 
 
 def shared_by(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -1,21 +1,11 @@
 """Calls with letters as tokens, for readable tests."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from agentflow.trace import ForkReason, TokenRow, Tokens, TokenTree, Voice
+from agentflow.trace import ForkReason, TokenCall, TokenRow, Tokens, TokenTree, Voice
 
 PLANNER = Voice(role="planner")
 OTHER = Voice(role="verifier")
-
-
-class Made(NamedTuple):
-    """A call, as the tree adds it."""
-
-    id: str
-    tokens: Tokens
-    voice: Voice = PLANNER
-    parent: str = ""
 
 
 def tokens(prompt: str, sampled: str, *, logprob: float = -0.5, finish: str = "stop") -> Tokens:
@@ -36,20 +26,16 @@ def call(
     parent: str = "",
     logprob: float = -0.5,
     finish: str = "stop",
-) -> Made:
-    return Made(id, tokens(prompt, sampled, logprob=logprob, finish=finish), voice, parent)
+) -> TokenCall:
+    told = tokens(prompt, sampled, logprob=logprob, finish=finish)
+    return TokenCall(id=id, voice=voice, tokens=told, parent=parent)
 
 
-def tree_of(calls: Iterable[Made]) -> TokenTree:
+def tree_of(calls: Iterable[TokenCall]) -> TokenTree:
     tree = TokenTree()
     for one in calls:
-        tree.add(*one)
+        tree.add(one)
     return tree
-
-
-def made(tree: TokenTree) -> dict[str, Made]:
-    """Return the calls of a tree by id."""
-    return {one.id: Made(one.id, one.tokens, one.voice, one.parent) for one in tree.calls()}
 
 
 def text(ids: Sequence[int]) -> str:

@@ -37,7 +37,7 @@ EPISODE = Episode(
 @pytest.mark.promise("tokens:episodes")
 def test_an_episode_returns_all_calls_of_its_trained_roles() -> None:
     calls = calls_of(EPISODE)
-    assert [id for id, _, _ in calls] == [
+    assert [one.id for one in calls] == [
         "t7/1/next/unusable/1",
         "t7/1/next/unusable/2",
         "t7/1/next",
@@ -45,7 +45,7 @@ def test_an_episode_returns_all_calls_of_its_trained_roles() -> None:
     ]
     tree = TokenTree()
     for one in calls:
-        tree.add(*one)
+        tree.add(one)
     assert rows(tree) == ["ab[c]d[cut]", "ab[z]", "ab[{]"]
 
 
@@ -54,7 +54,7 @@ def test_episodes_of_one_task_are_distinguished_by_name() -> None:
     tree = TokenTree()
     for name in ("t7/0", "t7/1"):
         for one in calls_of(EPISODE, name=name, roles=("planner", "executor")):
-            tree.add(*one)
+            tree.add(one)
     assert {one.voice.episode for one in tree.calls()} == {"t7/0", "t7/1"}
     figures = tree.figures()
     assert figures.trained == figures.sampled == 2 * 7

@@ -2,12 +2,12 @@
 
 import pytest
 
-from agentflow.trace import ForkReason, Tokens, Voice
-from tests.agentflow.trace._calls import OTHER, Made, call, reasons, rows, text, tree_of
+from agentflow.trace import ForkReason, TokenCall, Voice
+from tests.agentflow.trace._calls import OTHER, PLANNER, call, reasons, rows, text, tree_of
 
 R = ForkReason
 
-CASES: dict[str, tuple[list[Made], list[ForkReason], list[str]]] = {
+CASES: dict[str, tuple[list[TokenCall], list[ForkReason], list[str]]] = {
     "one call": ([call("1", "ab", "c")], [R.OPENING], ["ab[c]"]),
     "turns": (
         [call("1", "a", "b"), call("2", "abc", "d"), call("3", "abcde", "f")],
@@ -218,8 +218,13 @@ def test_the_same_text_in_other_tokens_is_drift_if_tokens_can_be_decoded() -> No
         assert isinstance(ids, tuple)
         return "".join(words[id] for id in ids)  # pyright: ignore[reportUnknownVariableType]
 
-    def say(id: str, prompt: tuple[int, ...], sampled: tuple[int, ...]) -> Made:
-        return Made(id, Tokens(prompt=prompt, sampled=sampled, logprobs=(-1.0,) * len(sampled)))
+    def say(id: str, prompt: tuple[int, ...], sampled: tuple[int, ...]) -> TokenCall:
+        told = call(id, "", "").tokens
+        return TokenCall(
+            id=id,
+            voice=PLANNER,
+            tokens=type(told)(prompt=prompt, sampled=sampled, logprobs=(-1.0,) * len(sampled)),
+        )
 
     tree = tree_of([say("1", (6,), (1, 4)), say("2", (6, 2, 3, 4, 5), (4,))])
     assert [fork.reason for fork in tree.forks(read)] == [R.OPENING, R.DRIFT]

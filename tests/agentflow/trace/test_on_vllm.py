@@ -21,7 +21,7 @@ from agentflow.models import (
     make_model,
 )
 from agentflow.serving import ModelServer
-from agentflow.trace import ForkReason, Tokens, TokenTree, Voice
+from agentflow.trace import ForkReason, TokenCall, Tokens, TokenTree, Voice
 from tests.agentflow.trace._recorded import Answer, Recorder, recorded
 
 pytestmark = pytest.mark.timeout(900)
@@ -93,7 +93,7 @@ class Conversation:
         model = getattr(self.models, way)
         text, drawn = await asked(model, said, str if way == "short" else Wish)
         for place, tokens in enumerate(drawn):
-            self.tree.add(f"{id}.{place}", tokens, voice)
+            self.tree.add(TokenCall(id=f"{id}.{place}", voice=voice, tokens=tokens))
         return assistant(text, drawn[-1])
 
     def opening(self, random: Random) -> tuple[Message, ...]:
@@ -212,7 +212,7 @@ async def test_the_closing_token_of_a_truncated_answer_is_not_trained(vllm: Mode
     assert second.prompt[: len(whole)] == whole
     tree = TokenTree()
     for number, tokens in enumerate((first, second)):
-        tree.add(str(number), tokens)
+        tree.add(TokenCall(id=str(number), tokens=tokens))
     [row] = tree.rows()
     assert [row.ids[one.start : one.stop] for one in row.trained] == [first.sampled, second.sampled]
     closing = row.ids[len(whole)]
@@ -235,7 +235,7 @@ async def test_calls_with_the_same_text_are_distinguished_by_their_tokens(vllm: 
         drawn += tokens
     tree = TokenTree()
     for number, tokens in enumerate(drawn):
-        tree.add(str(number), tokens, parent="5" if number == 6 else "")
+        tree.add(TokenCall(id=str(number), tokens=tokens, parent="5" if number == 6 else ""))
     assert Counter(told[1] for told in trained(tree)) == Counter(tokens.sampled for tokens in drawn)
     row = next(row for row in tree.rows() if row.call == "6")
     assert [one.call for one in row.trained] == ["5", "6"]

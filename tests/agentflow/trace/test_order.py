@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentflow.trace import Tokens, TokenTree, Voice
-from tests.agentflow.trace._calls import Made, made, tree_of
+from agentflow.trace import TokenCall, Tokens, TokenTree, Voice
+from tests.agentflow.trace._calls import tree_of
 
 LETTERS = 3
 """So few that equal tokens often meet by chance."""
 VOICES = (Voice(role="planner"), Voice(role="planner", agent="sub"), Voice(role="verifier"))
 
 
-def conversation(random: Random, size: int) -> list[Made]:
+def conversation(random: Random, size: int) -> list[TokenCall]:
     """Return calls that continue, branch, repeat, truncate, summarise, or alter."""
-    calls: list[Made] = []
+    calls: list[TokenCall] = []
     for number in range(size):
         voice = random.choice(VOICES)
         before = [one for one in calls if one.voice == voice]
@@ -25,7 +25,7 @@ def conversation(random: Random, size: int) -> list[Made]:
         sampled = _letters(random, 0, 3)
         logprobs = tuple(random.choice((-0.5, -1.0)) for _ in sampled)
         told = Tokens(prompt=prompt, sampled=sampled, logprobs=logprobs)
-        calls.append(Made(f"c{number}", told, voice))
+        calls.append(TokenCall(id=f"c{number}", voice=voice, tokens=told))
     return calls
 
 
@@ -33,7 +33,7 @@ def _letters(random: Random, least: int, most: int) -> tuple[int, ...]:
     return tuple(random.randrange(LETTERS) for _ in range(random.randint(least, most)))
 
 
-def _prompt(random: Random, before: Made | None) -> tuple[int, ...]:
+def _prompt(random: Random, before: TokenCall | None) -> tuple[int, ...]:
     if before is None:
         return _letters(random, 0, 4)
     told = before.tokens
@@ -88,7 +88,7 @@ def test_each_sampled_token_is_trained_once_after_its_exact_prompt_in_any_order(
         tree = tree_of(shuffled)
         assert delivered(tree) == wanted
         assert tree.rows() == first.rows(), "the rows themselves are the same, too"
-        assert made(tree) == {one.id: one for one in calls}
+        assert {one.id: one for one in tree.calls()} == {one.id: one for one in calls}
         figures = tree.figures()
         assert figures.trained == figures.sampled
         assert (figures.unique, figures.spans) == (first.figures().unique, first.figures().spans)
@@ -113,8 +113,8 @@ def test_voices_never_continue_each_other(seed: int) -> None:
 def test_add_and_extend_build_the_same_tree(seed: int) -> None:
     random = Random(seed)
     by_prompt, by_parent = TokenTree(), TokenTree()
-    by_prompt.add("0", Tokens(prompt=(0,), sampled=(1,), logprobs=(-1.0,)))
-    by_parent.add("0", Tokens(prompt=(0,), sampled=(1,), logprobs=(-1.0,)))
+    by_prompt.add(TokenCall(id="0", tokens=Tokens(prompt=(0,), sampled=(1,), logprobs=(-1.0,))))
+    by_parent.add(TokenCall(id="0", tokens=Tokens(prompt=(0,), sampled=(1,), logprobs=(-1.0,))))
     for number in range(1, 16):
         parent = str(random.randrange(number))
         new, sampled = _letters(random, 0, 3), _letters(random, 1, 3)
@@ -123,8 +123,12 @@ def test_add_and_extend_build_the_same_tree(seed: int) -> None:
         whole = by_prompt.path(parent)
         prompt = whole.prompt + whole.sampled + new
         by_prompt.add(
-            str(number), Tokens(prompt=prompt, sampled=sampled, logprobs=told.logprobs), parent=parent
+            TokenCall(
+                id=str(number),
+                parent=parent,
+                tokens=Tokens(prompt=prompt, sampled=sampled, logprobs=told.logprobs),
+            )
         )
-    assert made(by_parent) == made(by_prompt)
+    assert by_parent.calls() == by_prompt.calls()
     assert by_parent.rows() == by_prompt.rows()
     assert by_parent.forks() == by_prompt.forks()

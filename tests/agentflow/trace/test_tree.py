@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agentflow.trace import Tokens, TokenTree, Voice
-from tests.agentflow.trace._calls import OTHER, PLANNER, Made, call, made, rows, tokens, tree_of
+from agentflow.trace import TokenCall, Tokens, TokenTree, Voice
+from tests.agentflow.trace._calls import OTHER, PLANNER, call, rows, tokens, tree_of
 
 
 @pytest.mark.promise("tokens:exact")
@@ -20,9 +20,9 @@ def test_a_call_is_returned_exactly() -> None:
         versions=(("7", 0, 1), ("8", 1, 2)),
         finish="length",
     )
-    tree = tree_of([Made("1", told)])
+    tree = tree_of([TokenCall(id="1", voice=PLANNER, tokens=told)])
     assert tree.path("1") == told
-    assert made(tree) == {"1": Made("1", told)}
+    assert tree.calls() == [TokenCall(id="1", voice=PLANNER, tokens=told)]
     assert ("1" in tree, "2" in tree, len(tree)) == (True, False, 1)
 
 
@@ -39,12 +39,12 @@ def test_a_call_may_be_added_by_its_parent_or_with_its_whole_prompt() -> None:
 @pytest.mark.promise("tokens:exact", "tokens:once")
 def test_the_tokens_of_an_unlisted_call_are_context() -> None:
     tree = TokenTree()
-    tree.add("1", tokens("ab", "cd"), PLANNER, listed=False)
+    tree.add(call("1", "ab", "cd"), listed=False)
     tree.extend("1", "2", tokens("ef", "gh"))
     assert ("1" in tree, rows(tree)) == (False, ["abcdef[gh]"])
     assert tree.path("2") == tokens("abcdef", "gh")
     with pytest.raises(ValueError, match="already exists"):
-        tree.add("1", tokens("x", "y"))
+        tree.add(call("1", "x", "y"))
 
 
 @pytest.mark.promise("tokens:exact")
@@ -66,7 +66,7 @@ def test_hundreds_of_voices_that_take_turns_are_kept_apart() -> None:
     voices = [Voice(episode=str(number)) for number in range(300)]
     tree = tree_of(call(f"{n}", "ask", chr(1000 + n), voice) for n, voice in enumerate(voices))
     for n, voice in enumerate(voices):
-        tree.add(*call(f"{n}/2", f"ask{chr(1000 + n)}more", "x", voice))
+        tree.add(call(f"{n}/2", f"ask{chr(1000 + n)}more", "x", voice))
     figures = tree.figures()
     assert (figures.rows, figures.unique, figures.forks) == (
         300,
@@ -120,7 +120,7 @@ def test_an_invalid_call_is_refused_in_one_line(told: Tokens, why: str) -> None:
     tree = tree_of([call("1", "ab", "c")])
     before = tree.figures()
     with pytest.raises(ValueError, match=f"^call 'new': {why}") as refused:
-        tree.add("new", told, PLANNER)
+        tree.add(TokenCall(id="new", voice=PLANNER, tokens=told))
     assert "\n" not in str(refused.value)
     assert tree.figures() == before
 
@@ -129,7 +129,7 @@ def test_an_invalid_call_is_refused_in_one_line(told: Tokens, why: str) -> None:
 def test_a_duplicate_call_or_an_unknown_parent_is_refused() -> None:
     tree = tree_of([call("1", "ab", "c")])
     with pytest.raises(ValueError, match=r"^call '1' already exists$"):
-        tree.add(*call("1", "xy", "z"))
+        tree.add(call("1", "xy", "z"))
     with pytest.raises(ValueError, match=r"^call '2' continues '7', which is missing$"):
         tree.extend("7", "2", tokens("d", "e"))
     assert rows(tree) == ["ab[c]"]
@@ -185,10 +185,10 @@ def test_adding_a_continued_prompt_costs_the_same_at_any_length() -> None:
     def costs(turns: int) -> int:
         tree, said = tree_of([call("0", "begin", "x")]), "beginx"
         for turn in range(turns):
-            tree.add(*call(str(turn + 1), said + "u", "s"))
+            tree.add(call(str(turn + 1), said + "u", "s"))
             said += "us"
         last = call("last", said + "u", "s")
-        return work(lambda: tree.add(*last))
+        return work(lambda: tree.add(last))
 
     assert costs(200) == costs(20)
 
