@@ -14,7 +14,6 @@ from agentflow.gateway._types import (
     EpisodeOutcome,
     EpisodeReceipt,
     EpisodeState,
-    GatewayAnswer,
     GatewayCall,
     GatewayError,
     GatewayStatus,
@@ -29,13 +28,7 @@ if TYPE_CHECKING:
     from agentflow.gateway._client import GatewayClient
     from agentflow.gateway._episodes import EpisodeRegistry
     from agentflow.gateway._live import LiveEpisode
-    from agentflow.gateway._memory import (
-        PromptMatch,
-        PromptMemory,
-        full_tokens,
-        token_tree,
-        trained_tokens,
-    )
+    from agentflow.gateway._memory import AgentConversations, token_tree, trained_tokens
     from agentflow.gateway._places import (
         RecordedEpisode,
         recorded_calls,
@@ -49,6 +42,7 @@ if TYPE_CHECKING:
     from agentflow.gateway._swarm_routes import add_swarm_routes
 
 __all__ = [
+    "AgentConversations",
     "AgentSettings",
     "Answerer",
     "BegunEpisode",
@@ -64,7 +58,6 @@ __all__ = [
     "EpisodeStore",
     "ExactAnswerer",
     "Gateway",
-    "GatewayAnswer",
     "GatewayCall",
     "GatewayClient",
     "GatewayError",
@@ -72,15 +65,12 @@ __all__ = [
     "GatewayStatus",
     "LiveEpisode",
     "PlainAnswerer",
-    "PromptMatch",
-    "PromptMemory",
     "PromptOrigin",
     "RecordedCall",
     "RecordedEpisode",
     "RecordingAnswerer",
     "UpstreamSettings",
     "add_swarm_routes",
-    "full_tokens",
     "recorded_calls",
     "recorded_episode",
     "recorded_ids",
@@ -99,7 +89,7 @@ __getattr__ = lazy_exports(
         "._client": ["GatewayClient"],
         "._episodes": ["EpisodeRegistry"],
         "._live": ["LiveEpisode"],
-        "._memory": ["PromptMemory", "PromptMatch", "full_tokens", "token_tree", "trained_tokens"],
+        "._memory": ["AgentConversations", "token_tree", "trained_tokens"],
         "._places": [
             "RecordedEpisode",
             "recorded_calls",

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import msgspec
@@ -12,16 +12,15 @@ from msgspec.structs import replace
 
 from agentflow.actors import computed, together
 from agentflow.gateway._images import hash_of, image_size, images_of, with_bytes
-from agentflow.gateway._memory import PromptMatch, PromptMemory, message_digests
-from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError, PromptOrigin, RecordedCall
+from agentflow.gateway._memory import AgentConversations
+from agentflow.gateway._types import GatewayCall, GatewayError, PromptOrigin, RecordedCall
 from agentflow.models import (
     ApiAnswer,
+    ConversationMatch,
     ImagePart,
     Message,
     ModelConnection,
-    ParsedAnswer,
     Part,
-    SampledAnswer,
     Sampling,
     TextPart,
     TokenEngine,
@@ -31,11 +30,11 @@ from agentflow.models import (
     engine_sampling,
     escaped_message,
     escaped_tool,
-    joined,
+    message_digests,
     model_failures,
 )
 
-Answered = tuple[GatewayAnswer, RecordedCall]
+Answered = tuple[ApiAnswer, RecordedCall]
 """Answer with its record."""
 _UNMODIFIED: Final = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 _IDS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -73,7 +72,7 @@ class Answerer(Protocol):
     async def answer(
         self,
         call: GatewayCall,
-        memory: PromptMemory,
+        memory: AgentConversations,
         ids: Sequence[str],
         *,
         seed: str,
@@ -124,7 +123,7 @@ class ExactAnswerer:
     async def answer(
         self,
         call: GatewayCall,
-        memory: PromptMemory,
+        memory: AgentConversations,
         ids: Sequence[str],
         *,
         seed: str,
@@ -157,27 +156,30 @@ class ExactAnswerer:
                 on_text=None if on_text is None else until_thought(on_text),
             )
             options, tools = _template(call), self._tools(call)
-            parsed = await self._engine.read(sampled, tools, choice=call.tool_choice, template=options)
-        done: list[Answered] = []
+            answers = await self._engine.read(sampled, tools, choice=call.tool_choice, template=options)
         changed = replaced_by(call.sampling, temperature)
-        for id, answer, found in zip(ids, sampled, parsed, strict=True):
-            done.append(_recorded(call, memory, match, id, _found(answer, found), seed, changed))
-        return done
+        return [
+            _recorded(call, memory, match, id, answer, seed, changed)
+            for id, answer in zip(ids, answers, strict=True)
+        ]
 
     def _by_messages(self) -> Answerer:
         if self._messages is None:
             raise GatewayError(400, "this model reads no images; send text only", code="unsupported_content")
         return self._messages
 
-    async def _prompt(self, call: GatewayCall, memory: PromptMemory) -> tuple[PromptMatch, "array[int]"]:
+    async def _prompt(
+        self, call: GatewayCall, memory: AgentConversations
+    ) -> tuple[ConversationMatch, "array[int]"]:
         """Return the known part of the prompt, and all its tokens."""
-        match = memory.match(call, await computed(call.large, message_digests, call.messages))
+        match = await _matched(call, memory)
         if match.parent:
             messages = await computed(call.large, _escaped, call.messages[match.count - 1 :])
-            tools = self._tools(call)
-            tail = await self._engine.tail(messages[0], messages[1:], tools, template=_template(call))
-            if tail is not None:
-                return match, match.ids + array("i", joined(match.ids[-1:], tail)[1:])
+            prompt = await self._engine.continued(
+                match, messages, self._tools(call), template=_template(call)
+            )
+            if prompt is not None:
+                return match, prompt
             match = match.rendered(PromptOrigin.TEMPLATE)
         return match, array("i", await self._rendered(call))
 
@@ -237,7 +239,7 @@ class _ChatAnswerer:
     async def answer(
         self,
         call: GatewayCall,
-        memory: PromptMemory,
+        memory: AgentConversations,
         ids: Sequence[str],
         *,
         seed: str,
@@ -256,7 +258,7 @@ class _ChatAnswerer:
         messages = call.messages
         if call.prompt is not None:
             messages = (Message("user", (TextPart(_as_text(call.prompt)),)),)
-        match = memory.match(call, await computed(call.large, message_digests, call.messages))
+        match = await _matched(call, memory)
         name = memory.draw(await computed(call.large, _ENCODER.encode, (messages, call.tools)))
         tokens = self._tokens and not call.images
         if call.images:
@@ -291,7 +293,7 @@ class _ChatAnswerer:
         return replaced_by(call.sampling, temperature) if self._tokens else ()
 
     def _sampling(
-        self, call: GatewayCall, memory: PromptMemory, temperature: float | None, seed: str
+        self, call: GatewayCall, memory: AgentConversations, temperature: float | None, seed: str
     ) -> Sampling:
         sampling = call.sampling
         if self._tokens:
@@ -306,30 +308,19 @@ class _ChatAnswerer:
     def _done(
         self,
         call: GatewayCall,
-        memory: PromptMemory,
-        match: PromptMatch,
+        memory: AgentConversations,
+        match: ConversationMatch,
         id: str,
         answer: ApiAnswer,
         seed: str,
         temperature: float | None,
     ) -> Answered:
         if self._tokens and call.images:
-            match = replace(match, origin=PromptOrigin.IMAGES)
+            match = replace(match, origin="images")
         elif answer.tokens is not None:
             proven = match.parent and answer.tokens.prompt[: len(match.ids)] == tuple(match.ids)
-            recorded = PromptOrigin.RECORDED
-            match = replace(match, origin=recorded) if proven else match.rendered(recorded)
-        finish = answer.finish if answer.finish in ("length", "tool_calls") else "stop"
-        found = GatewayAnswer(
-            id="",
-            text=answer.text,
-            reasoning=answer.reasoning,
-            calls=answer.calls,
-            finish=_finish(finish, answer.calls),
-            tokens=answer.tokens,
-            usage=answer.usage,
-        )
-        return _recorded(call, memory, match, id, found, seed, self.overrides(call, temperature))
+            match = replace(match, origin="recorded") if proven else match.rendered("recorded")
+        return _recorded(call, memory, match, id, answer, seed, self.overrides(call, temperature))
 
 
 class RecordingAnswerer(_ChatAnswerer):
@@ -365,7 +356,9 @@ def replaced_by(sampling: Sampling, temperature: float | None) -> tuple[str, ...
     return (*named, *(name for name in sampling.extra if sampling.extra[name] != _UNMODIFIED.get(name)))
 
 
-def _sampling_of(call: GatewayCall, memory: PromptMemory, temperature: float | None, seed: int) -> Sampling:
+def _sampling_of(
+    call: GatewayCall, memory: AgentConversations, temperature: float | None, seed: int
+) -> Sampling:
     """Return the sampling of a call; that of a trained agent is the unmodified distribution at the run's temperature."""
     asked = call.sampling
     if not memory.trained:
@@ -380,65 +373,49 @@ def _sampling_of(call: GatewayCall, memory: PromptMemory, temperature: float | N
     )
 
 
-def _found(answer: SampledAnswer, found: ParsedAnswer) -> GatewayAnswer:
-    return GatewayAnswer(
-        id="",
-        text=found.text,
-        reasoning=found.reasoning,
-        calls=found.calls,
-        finish=_finish(answer.tokens.finish, found.calls),
-        tokens=answer.tokens,
-        stop=answer.stop if isinstance(answer.stop, str) else "",
-    )
-
-
-def _finish(finish: str, calls: Sequence[ToolCall]) -> Literal["stop", "length", "tool_calls"]:
-    if finish == "length":
-        return "length"
-    return "tool_calls" if calls else "stop"
+async def _matched(call: GatewayCall, memory: AgentConversations) -> ConversationMatch:
+    digests = await computed(call.large, message_digests, call.messages)
+    return memory.match(call.messages, call.tools, call.template, digests=digests)
 
 
 def _recorded(
     call: GatewayCall,
-    memory: PromptMemory,
-    match: PromptMatch,
+    memory: AgentConversations,
+    match: ConversationMatch,
     id: str,
-    found: GatewayAnswer,
+    answer: ApiAnswer,
     seed: str,
     overrides: tuple[str, ...],
 ) -> Answered:
     """Return an answer with its record, and add the record to the memory."""
     calls = tuple(
         replace(each, id=_call_id(seed, id, number), state=dict[str, Any]())
-        for number, each in enumerate(found.calls)
+        for number, each in enumerate(answer.calls)
     )
-    texts = (TextPart(found.text),) if found.text or not calls else ()
-    tokens = found.tokens
-    stored = tokens
-    if tokens is not None and match.parent:
-        stored = replace(tokens, prompt=tokens.prompt[len(match.ids) :])
+    finish = "length" if answer.finish == "length" else "tool_calls" if calls else "stop"
+    texts = (TextPart(answer.text),) if answer.text or not calls else ()
     record = RecordedCall(
         id=id,
         agent=memory.agent,
         dialect=call.dialect,
         trained=memory.trained,
         delivered=True,
-        origin=match.origin,
+        origin=PromptOrigin(match.origin),
         parent=match.parent,
-        tokens=stored,
+        tokens=None if answer.tokens is None else match.added(answer.tokens),
         before=match.count,
         messages=call.messages[match.count :],
         answer=Message("assistant", (*texts, *map(_storable_part, calls))),
-        reasoning=found.reasoning,
+        reasoning=answer.reasoning,
         tools=None if match.parent else call.tools,
         template=None if match.parent else call.template,
-        finish=found.finish,
+        finish=finish,
         constrained=call.schema is not None or bool(call.tools and call.tool_choice not in ("auto", "none")),
         overrides=overrides,
         removed=call.removed,
     )
-    memory.add(record, match)
-    return replace(found, id=id, calls=calls), record
+    memory.add(id, match, record.answer, record.tokens)
+    return replace(answer, id=id, calls=calls, finish=finish), record
 
 
 def _escaped(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agentflow.gateway._types import GatewayAnswer, GatewayCall, GatewayError
-from agentflow.models import Message, Sampling
+from agentflow.gateway._types import GatewayCall, GatewayError
+from agentflow.models import ApiAnswer, Message, Sampling
 from agentflow.settings import nearest
 from agentflow.trace import Usage
 
@@ -69,7 +69,7 @@ class ReplyWriter(Protocol):
     ping: bytes
     """Event that keeps the connection open."""
 
-    def body(self, answers: Sequence[GatewayAnswer]) -> bytes:
+    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
         """Return the body of a response without events."""
         ...
 
@@ -84,7 +84,7 @@ class ReplyWriter(Protocol):
         """Yield the events of a piece of text, while the answer is being sampled."""
         ...
 
-    def ending(self, answers: Sequence[GatewayAnswer]) -> Iterator[bytes]:
+    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         ...
 
@@ -225,25 +225,19 @@ def _check_sampling(sampling: Sampling) -> None:
         raise invalid("stop: a stop string is empty; leave it out")
 
 
-def total_usage(answers: Sequence[GatewayAnswer]) -> Usage:
+def total_usage(answers: Sequence[ApiAnswer]) -> Usage:
     """Return the usage of a call: its prompt counts once."""
-    total = Usage(1)
-    for answer in answers:
-        tokens, used = answer.tokens, answer.usage
-        if used is not None:
-            prompt, sampled = used.prompt_tokens, used.completion_tokens
-        else:
-            prompt, sampled = (len(tokens.prompt), len(tokens.sampled)) if tokens else (0, 0)
-        total = Usage(1, max(total.prompt_tokens, prompt), total.completion_tokens + sampled)
-    return total
+    used = [answer.usage for answer in answers]
+    prompt = max((usage.prompt_tokens for usage in used), default=0)
+    return Usage(1, prompt, sum(usage.completion_tokens for usage in used))
 
 
-def cached_tokens(answers: Sequence[GatewayAnswer]) -> int:
+def cached_tokens(answers: Sequence[ApiAnswer]) -> int:
     """Return the number of tokens of the prompt that were in the model's cache."""
     return max((answer.cached_tokens for answer in answers), default=0)
 
 
-def unsent(answer: GatewayAnswer, sent: str) -> str:
+def unsent(answer: ApiAnswer, sent: str) -> str:
     """Return the text of an answer that was not sent yet.
 
     :raises GatewayError: if other text was sent.

@@ -13,17 +13,16 @@ from msgspec import structs
 from agentflow.actors import Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, error_line
 from agentflow.gateway._answers import Answerer
-from agentflow.gateway._memory import PromptMemory
+from agentflow.gateway._memory import AgentConversations
 from agentflow.gateway._settings import EpisodeLimits
 from agentflow.gateway._types import (
     EpisodeOffer,
     EpisodeReceipt,
-    GatewayAnswer,
     GatewayCall,
     GatewayError,
     RecordedCall,
 )
-from agentflow.models import Message
+from agentflow.models import ApiAnswer, Message
 from agentflow.telemetry import Operation, conventions, gateway_operation, get_logger
 
 OnText: TypeAlias = Callable[[str, str], None]
@@ -54,7 +53,7 @@ class _RunningCall:
         self.digest = digest
         self.scope = anyio.CancelScope()
         self.done = anyio.Event()
-        self.answers: list[GatewayAnswer] = []
+        self.answers: list[ApiAnswer] = []
         self.error: GatewayError | None = None
         self.cancelled = False
         self.waiters = 0
@@ -113,7 +112,9 @@ class LiveEpisode:
         """Number of recorded tokens."""
         self._models = models
         self._trained = frozenset(trained)
-        self._memories = {agent: PromptMemory(agent, trained=agent in self._trained) for agent in digests}
+        self._memories = {
+            agent: AgentConversations(agent, trained=agent in self._trained) for agent in digests
+        }
         self._temperature = temperature if offer.temperature is None else offer.temperature
         self._limits = limits
         self._clock = clock
@@ -186,7 +187,7 @@ class LiveEpisode:
 
     async def complete(
         self, agent: str, call: GatewayCall, retry: str, on_text: OnText | None = None
-    ) -> list[GatewayAnswer]:
+    ) -> list[ApiAnswer]:
         """Answer a call of an agent and record it. A cancelled caller leaves it running.
 
         :param retry: digest of the request, `:` and the number of the retry, 0 at first. A retry waits for the same call,
@@ -372,7 +373,7 @@ class LiveEpisode:
     async def _keep(
         self,
         running: _RunningCall,
-        found: Sequence[tuple[GatewayAnswer, RecordedCall]],
+        found: Sequence[tuple[ApiAnswer, RecordedCall]],
         images: Mapping[str, bytes],
     ) -> None:
         with anyio.CancelScope(shield=True):
@@ -394,22 +395,13 @@ class LiveEpisode:
         running.answers = [answer for answer, _ in found]
 
 
-def _describe(operation: Operation, answers: Sequence[GatewayAnswer]) -> None:
+def _describe(operation: Operation, answers: Sequence[ApiAnswer]) -> None:
     """Add the answers to the operation of a call."""
     operation.set(conventions.RESPONSE_FINISH_REASONS, [answer.finish for answer in answers])
     for answer in answers[:1]:
         # The answers of one call share their prompt.
-        prompt = 0 if answer.tokens is None else len(answer.tokens.prompt)
-        operation.set(
-            conventions.USAGE_INPUT_TOKENS, prompt if answer.usage is None else answer.usage.prompt_tokens
-        )
-    operation.set(conventions.USAGE_OUTPUT_TOKENS, sum(map(_sampled, answers)))
-
-
-def _sampled(answer: GatewayAnswer) -> int:
-    if answer.usage is not None:
-        return answer.usage.completion_tokens
-    return 0 if answer.tokens is None else len(answer.tokens.sampled)
+        operation.set(conventions.USAGE_INPUT_TOKENS, answer.usage.prompt_tokens)
+    operation.set(conventions.USAGE_OUTPUT_TOKENS, sum(answer.usage.completion_tokens for answer in answers))
 
 
 def _conversation(chain: Sequence[str], records: Sequence[bytes]) -> tuple[Message, ...]:

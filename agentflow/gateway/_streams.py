@@ -9,7 +9,8 @@ import anyio
 from aiohttp import web
 
 from agentflow.gateway._dialect import ModelApi, ParsedRequest
-from agentflow.gateway._types import GatewayAnswer, GatewayError
+from agentflow.gateway._types import GatewayError
+from agentflow.models import ApiAnswer
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream
@@ -35,14 +36,14 @@ class StreamedAnswer:
         self._response: web.StreamResponse | None = None
 
     async def run(
-        self, complete: Callable[[OnText], Awaitable[list[GatewayAnswer]]], ping_seconds: float
+        self, complete: Callable[[OnText], Awaitable[list[ApiAnswer]]], ping_seconds: float
     ) -> bool:
         """Stream the answers; return false if the stream ended with an error.
 
         :raises GatewayError: if the call fails before the first event.
         """
         send, receive = anyio.create_memory_object_stream[tuple[str, str]](math.inf)
-        answers: list[GatewayAnswer] = []
+        answers: list[ApiAnswer] = []
         failures: list[GatewayError] = []
 
         async def answer() -> None:
@@ -100,7 +101,7 @@ class StreamedAnswer:
             self._opened = True
             yield from self._reply.opening(answer)
 
-    def _ending(self, answers: Sequence[GatewayAnswer]) -> Iterator[bytes]:
+    def _ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
         yield from self._opening(answers[0].id)
         yield from self._reply.ending(answers)
 

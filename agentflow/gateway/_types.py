@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct, field
 
 from agentflow.errors import AgentFlowError
-from agentflow.models import Message, Sampling, ToolCall, ToolSpec
-from agentflow.trace import Task, Tokens, Usage
+from agentflow.models import Message, Sampling, ToolSpec
+from agentflow.trace import Task, Tokens
 
 Dialect: TypeAlias = Literal["chat", "completions", "responses", "messages"]
 """API of a model call."""
@@ -68,29 +68,6 @@ class GatewayCall(Struct, frozen=True, kw_only=True):
     """Number of volatile lines removed from the conversation."""
     large: bool = False
     """It takes long to read: that is done in threads, so that other calls are answered in between."""
-
-
-class GatewayAnswer(Struct, frozen=True, kw_only=True):
-    """One answer to a call."""
-
-    id: str
-    """Id of its record."""
-    text: str = ""
-    """Text, without reasoning."""
-    reasoning: str = ""
-    """Reasoning before the text."""
-    calls: tuple[ToolCall, ...] = ()
-    """Tool calls, with ids made by the gateway."""
-    finish: Literal["stop", "length", "tool_calls"] = "stop"
-    """Reason for its end."""
-    tokens: Tokens | None = None
-    """Exact tokens; `None` if the model does not report them."""
-    usage: Usage | None = None
-    """Usage as the model reports it; `None`: counted from the tokens."""
-    cached_tokens: int = 0
-    """Number of tokens of the prompt that were in the model's cache."""
-    stop: str = ""
-    """Stop string that ended it."""
 
 
 class PromptOrigin(StrEnum):

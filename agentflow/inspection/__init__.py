@@ -24,7 +24,6 @@ from agentflow.inspection._types import (
     SeedTokens,
     ShownMessage,
     StepFigures,
-    TokenPiece,
     TreeSkeleton,
     WorkState,
 )
@@ -51,7 +50,6 @@ __all__ = [
     "SeedTokens",
     "ShownMessage",
     "StepFigures",
-    "TokenPiece",
     "TreeSkeleton",
     "WorkState",
     "nodes_by_spot",

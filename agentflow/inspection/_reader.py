@@ -31,7 +31,6 @@ from agentflow.inspection._types import (
     SeedTokens,
     ShownMessage,
     StepFigures,
-    TokenPiece,
     TreeSkeleton,
     WorkState,
 )
@@ -530,17 +529,6 @@ def token_rows(tree: TokenTree) -> list[SeedTokens]:
     """Return the rows of a token tree."""
     rows: list[SeedTokens] = []
     for row in tree.rows():
-        pieces = tuple(
-            TokenPiece(
-                kind=piece.kind,
-                call=piece.call,
-                ids=piece.ids,
-                logprobs=piece.logprobs,
-                version=piece.version,
-                advantage=piece.advantage,
-            )
-            for piece in tree.pieces(row.call)
-        )
-        title = f"{len(row.ids)} tokens up to {row.call}"
+        pieces, title = tuple(tree.pieces(row.call)), f"{len(row.ids)} tokens up to {row.call}"
         rows.append(SeedTokens(title=title, agent=row.voice.agent or row.voice.role, pieces=pieces))
     return rows

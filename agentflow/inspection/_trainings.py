@@ -8,6 +8,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from agentflow._folder_files import read_lines
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
@@ -32,7 +34,6 @@ from agentflow.inspection._types import (
     SeedTokens,
     ShownMessage,
     StepFigures,
-    TokenPiece,
     TreeSkeleton,
     WorkState,
 )
@@ -236,16 +237,9 @@ class TrainingFolder(RunReader):
                 agent=episode.agent,
                 note=why,
                 pieces=tuple(
-                    TokenPiece(
-                        kind=piece.kind,
-                        call=piece.call,
-                        ids=piece.ids,
-                        logprobs=piece.logprobs,
-                        version=piece.version,
-                        advantage=piece.advantage,
-                        trainer_logprobs=piece.trainer_logprobs,
-                        texts=() if why else tuple(part.text for part in token_texts([piece], decode)),
-                    )
+                    piece
+                    if why
+                    else replace(piece, texts=tuple(part.text for part in token_texts([piece], decode)))
                     for piece in pieces
                 ),
             )

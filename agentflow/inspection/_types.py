@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from agentflow.trace import Blob, Failure, Region, Usage
+from agentflow.trace import Blob, Failure, Piece, Region, Usage
 
 
 class RunKind(StrEnum):
@@ -328,28 +328,6 @@ class SeedResults(Struct, frozen=True, kw_only=True):
     """Duration of an episode."""
 
 
-class TokenPiece(Struct, frozen=True, kw_only=True):
-    """Tokens of a row of the same kind."""
-
-    kind: str
-    """`trained`: sampled by these calls; `left_out`: likewise, but not in the loss; `other`: sampled by another agent;
-    `context`: the rest."""
-    call: str
-    """Id of the call that they belong to."""
-    ids: tuple[int, ...]
-    """Tokens."""
-    logprobs: tuple[float, ...] = ()
-    """Log-probability of each token when it was sampled; empty for a prompt."""
-    trainer_logprobs: tuple[float, ...] = ()
-    """Log-probability of each token in the trainer's loss, before the step changed the weights; empty if it was not kept."""
-    version: str = ""
-    """Version of the weights that sampled it."""
-    advantage: float | None = None
-    """Advantage; `None`: it is not trained."""
-    texts: tuple[str, ...] = ()
-    """Text of each token; empty without a tokenizer."""
-
-
 class SeedTokens(Struct, frozen=True, kw_only=True):
     """One row of exact tokens: a chain of model calls with a common prefix."""
 
@@ -357,7 +335,7 @@ class SeedTokens(Struct, frozen=True, kw_only=True):
     """Description of the row."""
     agent: str = ""
     """Agent or role that made the calls."""
-    pieces: tuple[TokenPiece, ...]
+    pieces: tuple[Piece, ...]
     """Its tokens in order."""
     note: str = ""
     """Reason for missing texts, in one line."""

@@ -7,6 +7,7 @@ that fails for good is a `ModelFailure` with a closed kind; a run that can't con
 from agentflow.models._accounts import Accounts
 from agentflow.models._apis import ApiAnswer
 from agentflow.models._connection import ModelConnection, model_failures
+from agentflow.models._conversations import ConversationIndex, ConversationMatch, message_digests
 from agentflow.models._endpoints import ModelEndpoints, RejectionMemory
 from agentflow.models._escaping import escaped_message, escaped_tool
 from agentflow.models._exact_tokens import engine_sampling
@@ -39,8 +40,7 @@ from agentflow.models._settings import (
     StructuredOutput,
     TokenMode,
 )
-from agentflow.models._token_answers import ParsedAnswer, SampledAnswer
-from agentflow.models._token_engine import TokenEngine, joined
+from agentflow.models._token_engine import TokenEngine
 
 __all__ = [
     "OFFLINE",
@@ -53,6 +53,8 @@ __all__ = [
     "Call",
     "ChatClient",
     "Completion",
+    "ConversationIndex",
+    "ConversationMatch",
     "ImagePart",
     "Message",
     "Model",
@@ -61,12 +63,10 @@ __all__ = [
     "ModelSettings",
     "ModelWrapper",
     "OpenModel",
-    "ParsedAnswer",
     "Part",
     "Prices",
     "RateLimiter",
     "RejectionMemory",
-    "SampledAnswer",
     "Sampling",
     "Statistics",
     "StructuredOutput",
@@ -83,8 +83,8 @@ __all__ = [
     "escaped_tool",
     "has_replicas",
     "is_loopback",
-    "joined",
     "make_model",
+    "message_digests",
     "model_failures",
     "reply_of",
 ]

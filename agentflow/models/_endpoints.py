@@ -14,7 +14,7 @@ from agentflow._typeguards import is_object
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.models._answer_format import FormatExperience
 from agentflow.models._apis import ApiAnswer, EncodedRequest, LiteLlmApi
-from agentflow.models._exact_tokens import TokenHistory
+from agentflow.models._conversations import ConversationIndex
 from agentflow.models._providers import ModelAddress
 from agentflow.models._rate_limits import LocalRateLimiter, RateLimiter
 from agentflow.models._request_error import RequestError
@@ -38,6 +38,8 @@ _AFTER: Final = (
 )
 _NEAR: Final = r"[^{}\n]{0,60}?"
 _MAX_ERROR_TEXT: Final = 4000
+_MAX_TOKENS: Final = 16_000_000
+"""Tokens of conversations that are kept for each model."""
 
 
 class RejectedParameters:
@@ -149,7 +151,7 @@ class Endpoint:
         self.limiter = ConcurrencyLimiter(most, clock=clock)
         """Limiter of concurrent requests."""
         self._clock = clock
-        self._conversations: dict[str, TokenHistory] = {}
+        self._conversations: dict[str, ConversationIndex] = {}
         self._memory = memory
         self._api = address.api
         self._miscounts = False
@@ -157,9 +159,10 @@ class Endpoint:
         self._users = 0
         self._stack = AsyncExitStack()
 
-    def history(self, model: str) -> TokenHistory:
-        """Return the token history of a model at this endpoint, shared by all its users."""
-        return self._conversations.setdefault(model, TokenHistory())
+    def conversations(self, model: str) -> ConversationIndex:
+        """Return the conversations of a model at this endpoint, shared by all its users."""
+        known = ConversationIndex(max_tokens=_MAX_TOKENS, by_mark=True)
+        return self._conversations.setdefault(model, known)
 
     def formats(self, model: str) -> FormatExperience:
         """Return the experience with the answer formats of a model at this endpoint, shared by all its users."""

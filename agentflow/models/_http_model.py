@@ -136,8 +136,8 @@ class HttpModel:
             random=random,
             throttle=ModelThrottle(endpoint.rates, address, settings.requests_per_minute, clock).wait,
         )
-        history = endpoint.history(address.model)
-        self._exact = ExactTokens(endpoint.url, history) if settings.tokens == "exact" else None
+        known = endpoint.conversations(address.model)
+        self._exact = ExactTokens(endpoint.url, known) if settings.tokens == "exact" else None
         self._calls = self._in_a_row = 0
         self._failures: Counter[ModelFailureKind] = Counter()
         self._heard = False

@@ -8,12 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.errors import ModelFailureKind
-from agentflow.models._apis import separate_reasoning
+from agentflow.models._apis import ApiAnswer
 from agentflow.models._apis._messages import call_id, parse_call
 from agentflow.models._apis._openai import AnswerLogprobs, tokens_of
-from agentflow.models._protocol import ToolCall
 from agentflow.models._request_error import RequestError
-from agentflow.trace import Tokens
+from agentflow.trace import Usage
 
 _MARK_IDS: Final = 64
 
@@ -64,36 +63,6 @@ class _Read(Struct):
     choices: list[_DerenderedChoice]
 
 
-class SampledAnswer(Struct, frozen=True):
-    """An answer as it was sampled."""
-
-    tokens: Tokens
-    """Prompt and sampled tokens."""
-    text: str
-    """Text, without a stop string; tool calls and reasoning are part of it."""
-    stop: int | str | None = None
-    """Stop string or id of the token that ended it; `None`: the end of the message, or the token limit."""
-    model: str = ""
-    """Name of the model, as the engine reports it."""
-
-    @property
-    def content_ids(self) -> tuple[int, ...]:
-        """Sampled tokens without the one that closes the message."""
-        closed = self.tokens.finish == "stop" and not isinstance(self.stop, str)
-        return self.tokens.sampled[:-1] if closed else self.tokens.sampled
-
-
-class ParsedAnswer(Struct, frozen=True):
-    """Content of a sampled answer."""
-
-    text: str = ""
-    """Text, without reasoning."""
-    reasoning: str = ""
-    """Reasoning before it."""
-    calls: tuple[ToolCall, ...] = ()
-    """Tool calls; their ids are a function of the tokens."""
-
-
 _ENCODER = msgspec.json.Encoder()
 _GENERATED = msgspec.json.Decoder(_GeneratedBody)
 _READ = msgspec.json.Decoder(_Read)
@@ -137,7 +106,7 @@ class AnswerStream:
     def _text(self) -> str:
         return "".join(choice.text for choice in self._chunks)
 
-    def answer(self, prompt: Sequence[int]) -> SampledAnswer:
+    def answer(self, prompt: Sequence[int]) -> ApiAnswer:
         """Return the whole answer.
 
         :raises RequestError: if it is incomplete.
@@ -152,7 +121,7 @@ class AnswerStream:
         return _answer(whole, prompt, "")
 
 
-def read_answers(body: bytes, ids: Sequence[int]) -> list[SampledAnswer]:
+def read_answers(body: bytes, ids: Sequence[int]) -> list[ApiAnswer]:
     """Decode sampled answers.
 
     :param ids: their prompt.
@@ -166,37 +135,44 @@ def read_answers(body: bytes, ids: Sequence[int]) -> list[SampledAnswer]:
     return [_answer(one, prompt or one.prompt_token_ids or ids, generated.model or "") for one in ordered]
 
 
-def _answer(choice: _SampledChoice, prompt: Sequence[int], model: str) -> SampledAnswer:
+def _answer(choice: _SampledChoice, prompt: Sequence[int], model: str) -> ApiAnswer:
     finish = choice.finish_reason or "stop"
     spans = tuple((span.version, span.start, span.end) for span in choice.weight_versions or ())
     tokens = tokens_of(prompt, choice.token_ids, choice.logprobs, finish, spans)
-    return SampledAnswer(tokens, choice.text, choice.stop_reason, model)
+    return ApiAnswer(
+        choice.text,
+        finish,
+        usage=Usage(1, len(tokens.prompt), len(tokens.sampled)),
+        model=model,
+        tokens=tokens,
+        stop=choice.stop_reason if isinstance(choice.stop_reason, str) else "",
+    )
 
 
-def plain_answer(answer: SampledAnswer) -> ParsedAnswer:
-    """Separate an answer into reasoning and text."""
-    found = separate_reasoning(answer.text)
-    return ParsedAnswer(found.answer, found.reasoning)
+def content_ids(answer: ApiAnswer) -> tuple[int, ...]:
+    """Return the sampled tokens without the one that closes the message."""
+    sampled = () if answer.tokens is None else answer.tokens.sampled
+    return sampled[:-1] if answer.finish == "stop" and not answer.stop else sampled
 
 
-def _parsed(message: _DerenderedMessage, answer: SampledAnswer) -> ParsedAnswer:
+def _parsed(message: _DerenderedMessage, answer: ApiAnswer) -> ApiAnswer:
     text = message.content or ""
-    if isinstance(answer.stop, str) and answer.stop in text:
+    if answer.stop and answer.stop in text:
         # It stays in the tokens.
         text = text[: text.rindex(answer.stop)]
-    found = separate_reasoning(text)
-    reasoning = "\n\n".join(part for part in (message.reasoning or "", found.reasoning) if part)
     # An answer with the same calls at another place has other ids.
     tokens = answer.tokens
-    mark = _ENCODER.encode((len(tokens.prompt), tokens.prompt[-_MARK_IDS:], tokens.sampled))
+    mark = tokens and _ENCODER.encode((len(tokens.prompt), tokens.prompt[-_MARK_IDS:], tokens.sampled))
     calls = tuple(
-        parse_call(call_id(mark, number), one.function.name, one.function.arguments)
+        parse_call(call_id(mark or b"", number), one.function.name, one.function.arguments)
         for number, one in enumerate(message.tool_calls or ())
     )
-    return ParsedAnswer(found.answer, reasoning, calls)
+    finish = "tool_calls" if calls and answer.finish != "length" else answer.finish
+    found = replace(answer, text=text, reasoning=message.reasoning or "", calls=calls, finish=finish)
+    return found.without_reasoning()
 
 
-def parse_answers(body: bytes, answers: Sequence[SampledAnswer]) -> list[ParsedAnswer]:
+def parse_answers(body: bytes, answers: Sequence[ApiAnswer]) -> list[ApiAnswer]:
     """Decode the answers of the engine's parsers.
 
     :param answers: the answers that they parsed, in order.

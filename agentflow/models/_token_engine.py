@@ -5,6 +5,7 @@ answer. The latter are found with a stand-in conversation: the template puts the
 answer stays exactly as it was sampled, and a prompt stays the same even if the template would change earlier messages.
 """
 
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -16,17 +17,16 @@ from msgspec.structs import replace
 
 from agentflow.actors import together
 from agentflow.errors import ModelFailureKind
-from agentflow.models._apis import EncodedRequest
+from agentflow.models._apis import ApiAnswer, EncodedRequest
 from agentflow.models._apis._messages import function_tool, without_none
 from agentflow.models._apis._openai import chat_messages
+from agentflow.models._conversations import ConversationMatch
 from agentflow.models._protocol import Message, TextPart, ToolCall, ToolSpec
 from agentflow.models._request_error import RequestError
 from agentflow.models._token_answers import (
     AnswerStream,
-    ParsedAnswer,
-    SampledAnswer,
+    content_ids,
     parse_answers,
-    plain_answer,
     read_answers,
 )
 
@@ -129,6 +129,23 @@ class TokenEngine:
         answer = await self._send("/detokenize", {"model": self.model, "tokens": ids})
         return _DETOKENIZED.decode(answer).prompt
 
+    async def continued(
+        self,
+        match: ConversationMatch,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        template: Mapping[str, Any] | None = None,
+    ) -> "array[int] | None":
+        """Return the known tokens of a conversation and those that follow; `None` if there are none or they can't be proven.
+
+        :param messages: the last known answer, and the messages after it.
+        """
+        if not match.parent:
+            return None
+        tail = await self.tail(messages[0], messages[1:], tools, template=template)
+        return None if tail is None else joined(match.ids, tail)
+
     async def tail(
         self,
         answer: Message,
@@ -139,7 +156,7 @@ class TokenEngine:
     ) -> list[int] | None:
         """Return the tokens that the template puts after an answer for these messages; `None` if they can't be proven.
 
-        They begin with the tokens that close the answer: `joined` leaves out what was sampled. Only these messages and a
+        They begin with the tokens that close the answer: `continued` leaves out what was sampled. Only these messages and a
         stand-in for the answer are rendered. The stand-in calls the same tools, because results need their calls.
         """
         # Some templates need to know that there are tools, none needs to know which.
@@ -181,7 +198,7 @@ class TokenEngine:
         answers: int = 1,
         fields: Mapping[str, Any] | None = None,
         on_text: Callable[[str], None] | None = None,
-    ) -> list[SampledAnswer]:
+    ) -> list[ApiAnswer]:
         """Sample answers to a prompt.
 
         :param sampling: sampling parameters by vLLM's names.
@@ -208,33 +225,33 @@ class TokenEngine:
 
     async def read(
         self,
-        answers: Sequence[SampledAnswer],
+        answers: Sequence[ApiAnswer],
         tools: Sequence[ToolSpec] = (),
         *,
         choice: str = "auto",
         template: Mapping[str, Any] | None = None,
         parse: bool | None = None,
-    ) -> list[ParsedAnswer]:
+    ) -> list[ApiAnswer]:
         """Separate answers into text, reasoning and tool calls, with the engine's own parsers where tools are offered.
 
         :param choice: `auto`, `none`, `required`, or the name of a tool.
         :param parse: use the parsers also without tools, for the engine's parser of reasoning.
         """
         parse = (bool(tools) and choice != "none") if parse is None else parse
-        found = [plain_answer(answer) for answer in answers]
-        filled = [number for number, answer in enumerate(answers) if answer.content_ids] if parse else []
+        found = [answer.without_reasoning() for answer in answers]
+        filled = [number for number, answer in enumerate(answers) if content_ids(answer)] if parse else []
         if filled:
             chat = {"messages": (), **self._tools(tools, choice), **(template or {})}
             choices = [
                 {
                     "index": place,
-                    "token_ids": answers[number].content_ids,
-                    "finish_reason": answers[number].tokens.finish,
+                    "token_ids": content_ids(answers[number]),
+                    "finish_reason": answers[number].finish,
                 }
                 for place, number in enumerate(filled)
             ]
             # The end of the prompt decides about a leading space, and about reasoning that the template began.
-            before = answers[0].tokens.prompt[-_SEED_IDS:]
+            before = answers[0].tokens.prompt[-_SEED_IDS:] if answers[0].tokens is not None else ()
             given = {"request_id": "read", "choices": choices, "prompt_token_ids": before}
             body = {"model": self.model, "generate_response": given, "chat_request": chat}
             done = await self._send("/v1/chat/completions/derender", body)
@@ -344,7 +361,7 @@ class TokenEngine:
     async def _send(self, path: str, body: Mapping[str, Any]) -> bytes:
         return await self._post(EncodedRequest(f"{self._server}{path}", _ENCODER.encode(body)))
 
-    async def _streamed(self, body: Mapping[str, Any], on_text: Callable[[str], None]) -> SampledAnswer:
+    async def _streamed(self, body: Mapping[str, Any], on_text: Callable[[str], None]) -> ApiAnswer:
         stream = AnswerStream(on_text)
         data = _ENCODER.encode({**body, "stream": True})
         request = EncodedRequest(f"{self._server}/inference/v1/generate", data, on_line=stream.add)
@@ -360,13 +377,10 @@ def _kept(cache: dict[bytes, T], key: bytes, value: T) -> T:
     return value
 
 
-def joined(known: Sequence[int], tail: Sequence[int]) -> list[int]:
-    """Return the tokens of a conversation and the tail after its last answer, which has a closing token unless it was cut.
-
-    See docs/tokens.md.
-    """
-    closed = bool(known) and bool(tail) and known[-1] == tail[0]
-    return [*known, *tail[int(closed) :]]
+def joined(known: "array[int]", tail: Sequence[int]) -> "array[int]":
+    """Return the tokens of a conversation and the tail after its last answer, which has a closing token unless it was cut."""
+    closed = known[-1:] == array("i", tail[:1])
+    return known + array("i", tail[int(closed) :])
 
 
 def _after_equal(whole: list[int], other: list[int], closing: int, count: int) -> list[int] | None:

@@ -83,12 +83,14 @@ class Piece(Struct, frozen=True, kw_only=True):
     """The tokens."""
     logprobs: tuple[float, ...] = ()
     """Their log-probabilities, if they are trained or left out."""
+    trainer_logprobs: tuple[float, ...] = ()
+    """Their log-probabilities in the trainer's loss, before the step changed the weights; empty if unknown."""
     version: str = ""
     """Version of the weights that sampled them; empty if unknown."""
     advantage: float | None = None
     """Their advantage; `None` if unknown."""
-    trainer_logprobs: tuple[float, ...] = ()
-    """Their log-probabilities in the trainer's loss; empty if unknown."""
+    texts: tuple[str, ...] = ()
+    """Text of each token; empty without a tokenizer."""
 
     @property
     def is_sampled(self) -> bool:

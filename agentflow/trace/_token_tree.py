@@ -151,6 +151,8 @@ class TokenTree:
     def __init__(self) -> None:
         self._root = TokenSpan(None, 0, b"")
         self._calls: dict[str, StoredCall] = {}
+        self._context: dict[str, StoredCall] = {}
+        """Calls that are only continued."""
         self._last_paths: dict[Voice, tuple[bytes, TokenSpan]] = {}
 
     def __len__(self) -> int:
@@ -159,31 +161,33 @@ class TokenTree:
     def __contains__(self, id: object) -> bool:
         return id in self._calls
 
-    def add(self, call: TokenCall) -> None:
+    def add(self, call: TokenCall, *, listed: bool = True) -> None:
         """Add a call with its whole prompt; its known prefix is found by comparison.
 
+        :param listed: it is part of the rows and of all other views; else it can only be continued, and its tokens are context.
         :raises ValueError: if the id exists, or the tokens are inconsistent.
         """
         prompt, sampled = self._checked(call)
         asked = self._insert(call.voice, prompt)
         end = grow(asked, sampled)
-        self._calls[call.id] = StoredCall(call, asked, end)
+        self._listed(listed)[call.id] = StoredCall(call, asked, end)
         self._keep_path(call.voice, prompt + sampled, end)
 
-    def extend(self, parent: str, id: str, tokens: Tokens) -> None:
+    def extend(self, parent: str, id: str, tokens: Tokens, *, listed: bool = True) -> None:
         """Add a call that continues a known one, with the same voice; costs time proportional to its new tokens.
 
         :param parent: id of the call it continues.
         :param tokens: their prompt holds only what follows the parent's answer.
+        :param listed: as in `add`.
         :raises ValueError: if there is no such parent, the id exists, or the tokens are inconsistent.
         """
-        if parent not in self._calls:
-            raise ValueError(f"call {id!r}: there is no call {parent!r} to continue")
-        before = self._calls[parent]
+        before = self._calls.get(parent) or self._context.get(parent)
+        if before is None:
+            raise ValueError(f"call {id!r} continues {parent!r}, which is missing")
         call = TokenCall(id=id, voice=before.voice, tokens=tokens, parent=parent)
         prompt, sampled = self._checked(call)
         asked = grow(before.end, prompt)
-        self._calls[id] = StoredCall(call, asked, grow(asked, sampled))
+        self._listed(listed)[id] = StoredCall(call, asked, grow(asked, sampled))
 
     def insert(self, ids: Iterable[int] | bytes) -> TokenSpan:
         """Add a path of tokens without a call, and return its last span; `walk` sorts such paths.
@@ -257,10 +261,13 @@ class TokenTree:
         """
         return _pieces(self._root, self._calls[id], self._calls.values())
 
+    def _listed(self, listed: bool) -> dict[str, StoredCall]:
+        return self._calls if listed else self._context
+
     def _checked(self, call: TokenCall) -> tuple[bytes, bytes]:
         """Return the prompt and the answer as bytes."""
         tokens = call.tokens
-        if call.id in self._calls:
+        if call.id in self._calls or call.id in self._context:
             raise ValueError(f"call {call.id!r} already exists")
         if len(tokens.sampled) != len(tokens.logprobs):
             raise ValueError(

@@ -51,17 +51,17 @@ class EncodedRequest(Struct, frozen=True):
 
 
 class ApiAnswer(Struct, frozen=True):
-    """Decoded answer."""
+    """Answer of a model, as an endpoint or a gateway returns it."""
 
-    text: str
+    text: str = ""
     """Text of the answer."""
-    finish: str
+    finish: str = "stop"
     """Reason for its end: `stop`, `length`, `tool_calls`, `content_filter`, or the endpoint's own term."""
-    refusal: str
+    refusal: str = ""
     """The model's reason for a refusal; empty if it answered."""
-    usage: Usage
+    usage: Usage = Usage()
     """Tokens that it cost."""
-    model: str
+    model: str = ""
     """Name of the model, as the endpoint reports it."""
     calls: tuple[ToolCall, ...] = ()
     """Tool calls."""
@@ -71,6 +71,12 @@ class ApiAnswer(Struct, frozen=True):
     """The model's reasoning, if the endpoint returns it."""
     usage_problem: str = ""
     """Reason for estimating the usage although the endpoint reports it; empty: it is as reported, or not reported."""
+    stop: str = ""
+    """Stop string that ended it."""
+    id: str = ""
+    """Id of its record at a gateway."""
+    cached_tokens: int = 0
+    """Number of tokens of the prompt that were in the model's cache."""
 
     def without_reasoning(self) -> Self:
         """Return the answer with all reasoning in `reasoning`, also that in its text."""

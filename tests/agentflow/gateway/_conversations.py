@@ -1,5 +1,6 @@
 """Random conversations of agents with a model: tools, retries, several answers, sub-agents, rewritten histories."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
-from agentflow.gateway import ExactAnswerer, GatewayAnswer, GatewayCall, PromptMemory, RecordedCall
-from agentflow.models import Message, Sampling, TextPart, ToolCall, ToolReply, ToolSpec
+from agentflow.gateway import AgentConversations, ExactAnswerer, GatewayCall, RecordedCall, token_tree
+from agentflow.models import ApiAnswer, Message, Sampling, TextPart, ToolCall, ToolReply, ToolSpec
+from agentflow.trace import Tokens
 
 LOOK = ToolSpec("look", "Look it up.", {"type": "object", "properties": {"q": {"type": "string"}}})
 LIST = ToolSpec("list", "List all.", {"type": "object", "properties": {"n": {"type": "integer"}}})
@@ -20,13 +22,13 @@ def user(text: str) -> Message:
     return Message("user", (TextPart(text),))
 
 
-def said(answer: GatewayAnswer) -> Message:
+def said(answer: ApiAnswer) -> Message:
     """Return an answer as a client sends it back."""
     texts = (TextPart(answer.text),) if answer.text else ()
     return Message("assistant", (*texts, *answer.calls))
 
 
-def replies(answer: GatewayAnswer, random: Random) -> Message:
+def replies(answer: ApiAnswer, random: Random) -> Message:
     """Return what comes after an answer: the results of its calls, or a user's words."""
     if not answer.calls:
         return user(f"Go on, {random.randrange(100)}.")
@@ -34,6 +36,12 @@ def replies(answer: GatewayAnswer, random: Random) -> Message:
         ToolReply(call.id, call.name, (TextPart(f"found {random.randrange(100)}"),)) for call in answer.calls
     ]
     return Message("user", tuple(found))
+
+
+def whole_tokens(records: Collection[RecordedCall]) -> list[tuple[RecordedCall, Tokens]]:
+    """Return each call with its whole prompt, whether or not a client received it."""
+    tree = token_tree([replace(record, delivered=True) for record in records])
+    return [(record, tree.path(record.id)) for record in records if record.id in tree]
 
 
 @dataclass
@@ -44,7 +52,7 @@ class Conversation:
     answerer: ExactAnswerer
     only_appends: bool = False
     """Nothing is rewritten, shortened or added that was not sampled."""
-    memory: PromptMemory = field(default_factory=PromptMemory)
+    memory: AgentConversations = field(default_factory=AgentConversations)
     records: list[RecordedCall] = field(default_factory=list[RecordedCall])
     calls: list[GatewayCall] = field(default_factory=list[GatewayCall])
     count: int = 0
@@ -75,7 +83,7 @@ class Conversation:
 
     async def ask(
         self, random: Random, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...]
-    ) -> GatewayAnswer:
+    ) -> ApiAnswer:
         """Make a call, perhaps for several answers, and return one of them."""
         answers = random.choice((1, 1, 1, 4))
         self.count += 1
@@ -96,7 +104,7 @@ class Conversation:
             return await self.ask(random, messages, tools)
         return random.choice(done)[0]
 
-    def sent(self, random: Random, answer: GatewayAnswer) -> Message:
+    def sent(self, random: Random, answer: ApiAnswer) -> Message:
         """Return an answer as one of several kinds of clients sends it back."""
         message, chance = said(answer), random.random()
         if answer.calls and chance < 0.3:

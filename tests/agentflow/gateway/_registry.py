@@ -8,13 +8,12 @@ import anyio
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.gateway import (
+    AgentConversations,
     EpisodeOffer,
     EpisodeRegistry,
     EpisodeStore,
-    GatewayAnswer,
     GatewayCall,
     GatewaySettings,
-    PromptMemory,
     PromptOrigin,
     RecordedCall,
     add_swarm_routes,
@@ -22,7 +21,7 @@ from agentflow.gateway import (
 from agentflow.gateway._keys import ClientIdentity, ClientRole
 from agentflow.gateway._server import ModelRoutes, gateway_app
 from agentflow.http_server import serving
-from agentflow.models import Message, TextPart
+from agentflow.models import ApiAnswer, Message, TextPart
 from agentflow.trace import Task, Tokens
 
 OWNER = ClientIdentity(ClientRole.OWNER)
@@ -52,13 +51,13 @@ class EchoModel:
     async def answer(
         self,
         call: GatewayCall,
-        memory: PromptMemory,
+        memory: AgentConversations,
         ids: Sequence[str],
         *,
         seed: str,
         temperature: float | None,
         on_text: Callable[[str], None] | None = None,
-    ) -> list[tuple[GatewayAnswer, RecordedCall]]:
+    ) -> list[tuple[ApiAnswer, RecordedCall]]:
         """Answer once the gate is open."""
         asked = text_of(call)
         self.seen.append(asked)
@@ -71,13 +70,13 @@ class EchoModel:
         return [self._answer(id, call, asked, memory) for id in ids]
 
     def _answer(
-        self, id: str, call: GatewayCall, asked: str, memory: PromptMemory
-    ) -> tuple[GatewayAnswer, RecordedCall]:
+        self, id: str, call: GatewayCall, asked: str, memory: AgentConversations
+    ) -> tuple[ApiAnswer, RecordedCall]:
         text = f"to {asked}"
         tokens = (
             Tokens(prompt=(1, 2), sampled=(len(asked), 3), logprobs=(-0.5, -0.25)) if self.trained else None
         )
-        match = memory.match(call)
+        match = memory.match(call.messages)
         record = RecordedCall(
             id=id,
             agent=memory.agent,
@@ -90,8 +89,8 @@ class EchoModel:
             messages=call.messages[match.count :],
             answer=Message("assistant", (TextPart(text),)),
         )
-        memory.add(record, match)
-        return GatewayAnswer(id=id, text=text, tokens=tokens), record
+        memory.add(id, match, record.answer, record.tokens)
+        return ApiAnswer(id=id, text=text, tokens=tokens), record
 
 
 def text_of(call: GatewayCall) -> str:

@@ -12,19 +12,18 @@ from msgspec.structs import replace
 
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.gateway import (
+    AgentConversations,
     ExactAnswerer,
-    GatewayAnswer,
     GatewayCall,
     GatewayError,
     PlainAnswerer,
-    PromptMemory,
     PromptOrigin,
     RecordedCall,
     RecordingAnswerer,
-    full_tokens,
 )
 from agentflow.gateway._answers import until_thought
 from agentflow.models import (
+    ApiAnswer,
     Message,
     ModelConnection,
     ModelSettings,
@@ -37,7 +36,7 @@ from agentflow.models._apis import EncodedRequest
 from agentflow.testing.endpoint._prompt import PromptBody
 from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
 from agentflow.testing.endpoint._token_apis import CLOSE, decoded, rendered_ids
-from tests.agentflow.gateway._conversations import TOOLS, replies, said, user
+from tests.agentflow.gateway._conversations import TOOLS, replies, said, user, whole_tokens
 from tests.agentflow.gateway._engine import RandomEngine
 
 
@@ -46,10 +45,10 @@ class Answering:
 
     def __init__(self, answerer: Any) -> None:  # noqa: ANN401
         self.answerer = answerer
-        self.memory = PromptMemory()
+        self.memory = AgentConversations()
         self.records: list[RecordedCall] = []
 
-    async def ask(self, *messages: Message, id: str = "", **more: Any) -> GatewayAnswer:  # noqa: ANN401
+    async def ask(self, *messages: Message, id: str = "", **more: Any) -> ApiAnswer:  # noqa: ANN401
         on_text = more.pop("on_text", None)
         call = GatewayCall(dialect="chat", messages=messages, **more)
         ids = [id or f"c{len(self.records)}"]
@@ -102,7 +101,7 @@ def scripted(*texts: str, **more: Any) -> tuple[Answering, ScriptedEngine]:  # n
 
 def whole(one: Answering, number: int) -> tuple[int, ...]:
     """Return the prompt and the sampled tokens of a call."""
-    tokens = [tokens for _, tokens in full_tokens(one.records)][number]
+    tokens = [tokens for _, tokens in whole_tokens(one.records)][number]
     return tokens.prompt + tokens.sampled
 
 
@@ -126,14 +125,12 @@ async def test_answers_are_known_by_tool_call_id_then_by_content() -> None:
         (changed, PromptOrigin.REWRITTEN),
         (replace(changed, id="other"), PromptOrigin.FOREIGN),
     ):
-        asked = GatewayCall(
-            dialect="chat", messages=(*begin, Message("assistant", (sent,)), result), tools=TOOLS
-        )
-        match = one.memory.match(asked)
+        messages = (*begin, Message("assistant", (sent,)), result)
+        match = one.memory.match(messages, TOOLS)
         assert (match.origin, match.parent) == (origin, "c0" if origin is PromptOrigin.APPENDED else "")
-        assert one.memory.match(replace(asked, tools=TOOLS[:1])).origin in (PromptOrigin.TOOLS, origin)
-    other = GatewayCall(dialect="chat", messages=(user("How few?"), said(first), result), tools=TOOLS)
-    assert one.memory.match(other).origin is PromptOrigin.REWRITTEN, "the same answer after other messages"
+        assert one.memory.match(messages, TOOLS[:1]).origin in (PromptOrigin.TOOLS, origin)
+    other = one.memory.match((user("How few?"), said(first), result), TOOLS)
+    assert other.origin == PromptOrigin.REWRITTEN, "the same answer after other messages"
 
 
 @pytest.mark.promise("gateway:exact:matching")
@@ -142,11 +139,9 @@ async def test_a_response_id_tells_equal_answers_apart() -> None:
     answers = [await one.ask(user("a")) for _ in range(2)]
     for id, answer in zip(("c0", "c1"), answers, strict=True):
         messages = (user("a"), replace(said(answer), mark=id), user("b"))
-        assert one.memory.match(GatewayCall(dialect="responses", messages=messages)).parent == id
+        assert one.memory.match(messages).parent == id
         assert one.memory.chain(id) == [id]
-    plain = GatewayCall(
-        dialect="chat", messages=(user("a"), Message("assistant", (TextPart("yes"),)), user("b"))
-    )
+    plain = (user("a"), Message("assistant", (TextPart("yes"),)), user("b"))
     assert one.memory.match(plain).parent == "c1", "the newest"
     assert one.memory.chain("c9") == []
 
@@ -314,7 +309,7 @@ async def test_other_endpoints_answer_through_the_chat_api() -> None:
     assert pieces == [answer.text] == ["unknown"]
     assert plain.records[0].tokens is None
     assert (plain.records[1].parent, plain.records[1].messages) == ("c0", (user("b"),)), "stored once"
-    assert list(full_tokens(plain.records)) == []
+    assert whole_tokens(plain.records) == []
     assert answer.usage is not None
     assert (
         plain.answerer.overrides(GatewayCall(dialect="chat", sampling=Sampling(temperature=2.0)), 1.0) == ()

@@ -19,6 +19,7 @@ from hypothesis import strategies as some
 from PIL import Image
 
 from agentflow.gateway import (
+    AgentConversations,
     EpisodeOutcome,
     EpisodeStore,
     ExactAnswerer,
@@ -26,7 +27,6 @@ from agentflow.gateway import (
     GatewayError,
     GatewaySettings,
     PlainAnswerer,
-    PromptMemory,
     PromptOrigin,
     RecordedCall,
     RecordingAnswerer,
@@ -331,7 +331,7 @@ def call_with_image() -> GatewayCall:
 
 async def asked_of(answerer: Any) -> RecordedCall:  # noqa: ANN401
     [(_, record)] = await answerer.answer(
-        call_with_image(), PromptMemory(), ["c1"], seed="run/1", temperature=0.5
+        call_with_image(), AgentConversations(), ["c1"], seed="run/1", temperature=0.5
     )
     return record
 

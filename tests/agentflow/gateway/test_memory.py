@@ -9,13 +9,12 @@ from agentflow.gateway import (
     ExactAnswerer,
     PromptOrigin,
     RecordedCall,
-    full_tokens,
     token_tree,
     trained_tokens,
 )
 from agentflow.models import Message, TextPart
 from agentflow.trace import Tokens, TokenTree
-from tests.agentflow.gateway._conversations import Conversation
+from tests.agentflow.gateway._conversations import Conversation, whole_tokens
 from tests.agentflow.gateway._engine import RandomEngine, Told
 
 
@@ -40,7 +39,7 @@ async def check_conversations(count: int) -> None:
         engine = RandomEngine()
         one = Conversation(number, ExactAnswerer(engine.engine), only_appends=number % 2 == 0)
         await one.talk()
-        full = [(record, tokens) for record, tokens in full_tokens(one.records)]
+        full = whole_tokens(one.records)
         assert Counter(told(tokens) for _, tokens in full) == Counter(engine.told)
         delivered = [(record.id, tokens) for record, tokens in full if record.delivered]
         assert trained_tokens(one.records) == ({"": delivered} if delivered else {})

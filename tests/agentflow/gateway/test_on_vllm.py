@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from agentflow.gateway import (
+    AgentConversations,
     ExactAnswerer,
-    GatewayAnswer,
     GatewayCall,
-    PromptMemory,
     PromptOrigin,
     RecordedCall,
-    full_tokens,
     token_tree,
 )
 from agentflow.gateway._chat import ChatApi
@@ -26,11 +24,20 @@ from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi
 from agentflow.learner._rows import scoring_row
 from agentflow.learner.local import LocalBackbone, PolicySettings
-from agentflow.models import Message, ModelConnection, ModelSettings, Sampling, TextPart, ToolCall, ToolSpec
+from agentflow.models import (
+    ApiAnswer,
+    Message,
+    ModelConnection,
+    ModelSettings,
+    Sampling,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+)
 from agentflow.serving import ModelServer
 from agentflow.trace import ForkReason
 from tests._vllm import model_folder
-from tests.agentflow.gateway._conversations import replies, said, user
+from tests.agentflow.gateway._conversations import replies, said, user, whole_tokens
 from tests.agentflow.trace._recorded import recorded
 
 pytestmark = pytest.mark.timeout(900)
@@ -51,9 +58,9 @@ FREE = ("c1", "c4", "c6")
 
 async def talk(answerer: ExactAnswerer, number: int) -> list[RecordedCall]:
     """Play an episode with tool calls, free text, a retry and several answers."""
-    random, memory, records = Random(number), PromptMemory(), list[RecordedCall]()
+    random, memory, records = Random(number), AgentConversations(), list[RecordedCall]()
 
-    async def ask(*messages: Message, choice: str, answers: int = 1) -> GatewayAnswer:
+    async def ask(*messages: Message, choice: str, answers: int = 1) -> ApiAnswer:
         call = GatewayCall(
             dialect="chat",
             messages=messages,
@@ -119,7 +126,7 @@ async def test_conversations_with_tools_have_the_tokens_and_probabilities_of_the
         if isinstance(part, ToolCall) and part.arguments
     ]
     assert called, "the engine's parser reads what the grammar enforces"
-    found = [tokens for episode in episodes for _, tokens in full_tokens(episode)]
+    found = [tokens for episode in episodes for _, tokens in whole_tokens(episode)]
     told = [
         (
             answer.prompt_token_ids,
@@ -137,7 +144,7 @@ async def test_conversations_with_tools_have_the_tokens_and_probabilities_of_the
     free = [
         tokens
         for episode in episodes
-        for record, tokens in full_tokens(episode)
+        for record, tokens in whole_tokens(episode)
         if record.id.partition(".")[0] in FREE
     ]
     assert len(free) == 4 * 5

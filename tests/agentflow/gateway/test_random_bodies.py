@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from agentflow._typeguards import is_list, is_object
-from agentflow.gateway import GatewayAnswer, GatewayError
+from agentflow.gateway import GatewayError
 from agentflow.gateway._chat import ChatApi
 from agentflow.gateway._completions import CompletionsApi
 from agentflow.gateway._dialect import Arrival, ModelApi
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi
-from agentflow.models import ToolCall
+from agentflow.models import ApiAnswer, ToolCall
 from tests.agentflow.gateway._scripted_calls import MODEL, answer, call
 from tests.agentflow.gateway.test_apis import CHAT, MESSAGES, RESPONSES, events_of, pieces_of, rebuilt
 from tests.agentflow.gateway.test_recorded_agents import bodies_of
@@ -100,7 +100,7 @@ def test_random_changes_of_a_body_are_parsed_or_refused_in_one_line(
     assert refused
 
 
-def random_answers(seed: int) -> Iterator[GatewayAnswer]:
+def random_answers(seed: int) -> Iterator[ApiAnswer]:
     random = Random(seed)
     for number in range(200):
         calls: list[ToolCall] = []

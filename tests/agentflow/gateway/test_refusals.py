@@ -9,7 +9,7 @@ import anyio
 import httpx2
 import pytest
 
-from agentflow.gateway import GatewayAnswer, GatewayError, _server
+from agentflow.gateway import GatewayError, _server
 from agentflow.gateway._chat import ChatBody
 from agentflow.gateway._completions import CompletionsBody
 from agentflow.gateway._messages import MessagesBody
@@ -239,8 +239,7 @@ async def test_a_key_has_a_bounded_number_of_requests_and_a_conversation_of_mess
 ) -> None:
     monkeypatch.setattr(_server, "REFUSED_SECONDS", 0.01)
     gate = anyio.Event()
-    answers: list[GatewayAnswer | GatewayError | Exception] = [answer() for _ in range(MOST_REQUESTS)]
-    calls = ScriptedCalls(answers, gate=gate, expected=MOST_REQUESTS)
+    calls = ScriptedCalls([answer() for _ in range(MOST_REQUESTS)], gate=gate, expected=MOST_REQUESTS)
     path, body = CHAT
     statuses: list[int] = []
 

@@ -17,9 +17,9 @@ from agentflow.gateway import (
     EpisodeStore,
     ExactAnswerer,
     GatewaySettings,
-    full_tokens,
     token_tree,
 )
+from tests.agentflow.gateway._conversations import whole_tokens
 from tests.agentflow.gateway._engine import RandomEngine
 from tests.agentflow.gateway._registry import OWNER, served, task
 
@@ -185,7 +185,7 @@ async def check_rows(count: int, folder: Path) -> None:
                 calls = await registry.calls(OWNER, begun.episode, begun.attempt)
                 assert all(call.delivered for call in calls)
                 full = Counter(
-                    (tokens.prompt, tokens.sampled, tokens.logprobs) for _, tokens in full_tokens(calls)
+                    (tokens.prompt, tokens.sampled, tokens.logprobs) for _, tokens in whole_tokens(calls)
                 )
                 assert full == Counter(engine.told[before:])
                 tree = token_tree(calls).rows()

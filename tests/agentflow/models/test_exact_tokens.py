@@ -8,6 +8,7 @@ from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped
 from agentflow.models import (
     Accounts,
     Call,
+    ConversationIndex,
     ImagePart,
     Message,
     ModelEndpoints,
@@ -15,7 +16,6 @@ from agentflow.models import (
     TextPart,
     make_model,
 )
-from agentflow.models._exact_tokens import TokenHistory
 from agentflow.trace import Tokens
 from tests.agentflow.models._serving import Colour, painter, settings
 from tests.agentflow.models._tokens import END, ROLES, LetterEngine, letters, serving
@@ -31,6 +31,16 @@ def user(text: str) -> Message:
 
 def said(text: str, tokens: Tokens | None = None) -> Message:
     return Message("assistant", (TextPart(text),), "" if tokens is None else tokens.mark)
+
+
+def keep(known: ConversationIndex, question: str, text: str, tokens: Tokens) -> None:
+    match = known.match([user(question)])
+    known.add(tokens.mark, match, said(text), match.added(tokens))
+
+
+def longest(known: ConversationIndex, *messages: Message) -> tuple[int, list[int]]:
+    match = known.match(messages)
+    return match.count, match.ids.tolist()
 
 
 async def words(model: OpenModel, *messages: Message) -> Tokens:
@@ -158,26 +168,42 @@ async def test_a_template_that_alters_earlier_messages_gives_one_warning(
 
 @pytest.mark.promise("models:exact")
 async def test_answers_with_equal_text_are_distinguished_by_their_marks() -> None:
-    known = TokenHistory()
+    known = ConversationIndex(by_mark=True)
     one = Tokens(prompt=(1,), sampled=(2, 3), logprobs=(-1.0, -1.0))
     other = Tokens(prompt=(1,), sampled=(4,), logprobs=(-1.0,))
     for tokens in (one, other):
-        known.keep((user("a"), said("same")), tokens)
-    assert known.longest((user("a"), said("same", one), user("b"))) == (2, [1, 2, 3])
-    assert known.longest((user("a"), said("same", other), user("b"))) == (2, [1, 4])
-    assert known.longest((user("a"), said("same"), user("b"))) == (2, [1, 4]), "the newest"
-    assert known.longest((user("x"), said("same"), user("b"))) == (0, [])
-    assert known.longest((user("x"),)) == (0, [])
+        keep(known, "a", "same", tokens)
+    assert longest(known, user("a"), said("same", one), user("b")) == (2, [1, 2, 3])
+    assert longest(known, user("a"), said("same", other), user("b")) == (2, [1, 4])
+    assert longest(known, user("a"), said("same"), user("b")) == (2, [1, 4]), "the newest"
+    assert longest(known, user("x"), said("same"), user("b")) == (0, [])
+    assert longest(known, user("x"), said("same", one), user("b")) == (2, [1, 2, 3]), "the mark identifies it"
+    assert longest(known, user("x")) == (0, [])
 
 
 @pytest.mark.promise("models:exact")
 def test_the_oldest_conversations_are_dropped() -> None:
-    known = TokenHistory(most=6)
+    known = ConversationIndex(max_tokens=6)
     for number in range(4):
-        tokens = Tokens(prompt=(number, 7), sampled=(8,), logprobs=(-1.0,))
-        known.keep((user(str(number)), said("x")), tokens)
-    found = [known.longest((user(str(number)), said("x")))[0] for number in range(4)]
+        keep(known, str(number), "x", Tokens(prompt=(number, 7), sampled=(8,), logprobs=(-1.0,)))
+    found = [longest(known, user(str(number)), said("x"))[0] for number in range(4)]
     assert found == [0, 0, 2, 2]
+
+
+@pytest.mark.promise("models:exact")
+def test_a_call_is_dropped_after_those_that_continue_it() -> None:
+    known = ConversationIndex(max_tokens=6, by_mark=True)
+    first = Tokens(prompt=(1,), sampled=(2,), logprobs=(-1.0,))
+    keep(known, "a", "x", first)
+    messages = (user("a"), said("x", first), user("b"))
+    second = Tokens(prompt=(1, 2, 3), sampled=(4,), logprobs=(-1.0,))
+    match = known.match(messages)
+    known.add(second.mark, match, said("y"), match.added(second))
+    assert longest(known, *messages, said("y", second), user("c")) == (4, [1, 2, 3, 4])
+    keep(known, "0", "x", Tokens(prompt=(0, 7), sampled=(8,), logprobs=(-1.0,)))
+    assert longest(known, *messages, said("y", second), user("c")) == (2, [1, 2]), (
+        "its answer is dropped first"
+    )
 
 
 @pytest.mark.promise("models:exact")

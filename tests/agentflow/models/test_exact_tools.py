@@ -1,5 +1,6 @@
 """Conversations with tools, continued by tokens."""
 
+from array import array
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,12 +19,11 @@ from agentflow.models import (
     ToolCall,
     ToolReply,
     ToolSpec,
-    joined,
 )
 from agentflow.models._apis import EncodedRequest
 from agentflow.models._request_error import RequestError
 from agentflow.models._token_answers import AnswerStream
-from agentflow.models._token_engine import EngineFacts
+from agentflow.models._token_engine import EngineFacts, joined
 from agentflow.testing.endpoint._prompt import PromptBody
 from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
 from agentflow.testing.endpoint._token_apis import CLOSE, decoded, encoded, rendered_ids
@@ -204,10 +204,10 @@ async def test_what_is_learned_about_templates_is_bounded() -> None:
 
 @pytest.mark.promise("models:exact_tools")
 def test_a_closing_token_that_was_sampled_is_not_repeated() -> None:
-    assert joined([1, 2, 9], [9, 5]) == [1, 2, 9, 5]
-    assert joined([1, 2], [9, 5]) == [1, 2, 9, 5]
-    assert joined([], [9]) == [9]
-    assert joined([1], []) == [1]
+    assert joined(array("i", [1, 2, 9]), [9, 5]).tolist() == [1, 2, 9, 5]
+    assert joined(array("i", [1, 2]), [9, 5]).tolist() == [1, 2, 9, 5]
+    assert joined(array("i", []), [9]).tolist() == [9]
+    assert joined(array("i", [1]), []).tolist() == [1]
 
 
 def event(text: str, *, first: bool = False, finish: str | None = None) -> bytes:
@@ -250,6 +250,7 @@ def test_a_repeated_stream_passes_no_text_on_twice_and_a_broken_one_is_an_error(
         stream.add(line)
     done = stream.answer([7])
     assert (pieces, done.text) == (["a", "b", "c", "d"], "abcd")
+    assert done.tokens is not None
     assert (done.tokens.prompt, done.tokens.sampled, done.tokens.logprobs) == ((7,), (1, 1, 1), (-0.5,) * 3)
     other = AnswerStream(pieces.append)
     other.add(event("a", first=True))

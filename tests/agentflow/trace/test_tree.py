@@ -36,6 +36,17 @@ def test_a_call_may_be_added_by_its_parent_or_with_its_whole_prompt() -> None:
     assert by_parent.figures() == whole.figures()
 
 
+@pytest.mark.promise("tokens:exact", "tokens:once")
+def test_the_tokens_of_an_unlisted_call_are_context() -> None:
+    tree = TokenTree()
+    tree.add(call("1", "ab", "cd"), listed=False)
+    tree.extend("1", "2", tokens("ef", "gh"))
+    assert ("1" in tree, rows(tree)) == (False, ["abcdef[gh]"])
+    assert tree.path("2") == tokens("abcdef", "gh")
+    with pytest.raises(ValueError, match="already exists"):
+        tree.add(call("1", "x", "y"))
+
+
 @pytest.mark.promise("tokens:exact")
 def test_shared_tokens_are_stored_once() -> None:
     figures = tree_of([call("1", "system ask", "x"), call("2", "system tell", "y")]).figures()
@@ -119,7 +130,7 @@ def test_a_duplicate_call_or_an_unknown_parent_is_refused() -> None:
     tree = tree_of([call("1", "ab", "c")])
     with pytest.raises(ValueError, match=r"^call '1' already exists$"):
         tree.add(call("1", "xy", "z"))
-    with pytest.raises(ValueError, match=r"^call '2': there is no call '7' to continue$"):
+    with pytest.raises(ValueError, match=r"^call '2' continues '7', which is missing$"):
         tree.extend("7", "2", tokens("d", "e"))
     assert rows(tree) == ["ab[c]"]
 
